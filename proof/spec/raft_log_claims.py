@@ -234,7 +234,7 @@ def change_claims(w: World, s: State) -> dict[str, Claim]:
             "Node",
             lambda p, q, c, d, n: AND(w.member(n, p), w.member(n, q)),
         ),
-        # One of lag, and one in the log: a node with a change in its log knows that those before it are committed.
+        # A node with a change in its log knows that all earlier changes are committed. So at most one change is not.
         "change-known": Claim(
             "Node Entry Entry", lambda n, e, f: IMP(AND(s.log(n, e), w.is_change(f), beyond(f, e)), s.knows(n, f))
         ),

@@ -14,7 +14,7 @@ from raft_log import (
 PLAIN = {"root": (0, 0, (1, 2, 3)), "a": (1, 1), "a2": (1, 2), "b": (2, 3), "c": (2, 2), "d": (1, 1), "g": (4, 3)}
 # The voters are 1 and 2; 3 is added by D; E removes 1.
 GROWS = {"root": (0, 0, (1, 2)), "D": (1, 1, (1, 2, 3)), "E": (2, 2, (2,)), "x": (5, 9), "y": (4, 8), "z": (2, 9)}
-# From 1 alone to 1 and 2 to 2 alone.
+# The members change from node 1 alone to nodes 1 and 2, then to node 2 alone.
 MOVES = {
     "root": (0, 0, (1,)),
     "D": (1, 1, (1, 2)),

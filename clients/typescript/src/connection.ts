@@ -27,7 +27,10 @@ import { currentToken, splitAddress, type Settings } from "./options.js";
 const AGENT = "epicepoch-ts/0.1";
 /** The native protocol in the TLS handshake. */
 const ALPN = "epicepoch/1";
-/** Most bytes that wait until the node reads: some thousand pongs, because few requests wait. */
+/**
+ * At most this many bytes wait until the node reads: some thousand pongs, because few requests
+ * wait.
+ */
 const OUTBOX_MAX = 64 * 1024;
 
 /** Why the client has left a connection. */
@@ -141,7 +144,10 @@ export class Connection {
     });
   }
 
-  /** Returns for how long the node has read nothing of what was written, milliseconds. */
+  /**
+   * Returns for how long the node has read none of the bytes that wait for it, milliseconds.
+   * Returns 0 if no bytes wait.
+   */
   unreadFor(now: number): number {
     return this.#unwritten > 0 ? now - this.#writingSince : 0;
   }
@@ -179,14 +185,17 @@ export class Connection {
     }
   }
 
-  /** The error for a leader without a cluster, whose timestamps may have any order. */
+  /**
+   * The error for a leader that names no cluster. Such a leader is refused, because its timestamps
+   * may have any order.
+   */
   homeless(): Error {
     return refusal(this.addr, 11, "it leads and names no cluster");
   }
 
   /**
-   * Listens for the notice of a leader, because nodes send one when they learn of it. Returns
-   * undefined if none comes in time, milliseconds.
+   * Waits until the node names the leader. A node sends this notice when it learns who leads.
+   * Returns undefined if no notice comes within `within` milliseconds.
    */
   awaitLeader(within: number): Promise<Member | undefined> {
     return new Promise((resolve, reject) => {
@@ -209,7 +218,7 @@ export class Connection {
     });
   }
 
-  /** Returns the node's welcome, or throws why it is none for this client. */
+  /** Returns the node's welcome. Throws if this client cannot use the node. */
   #greeting(clusterName: string | undefined, expected: Cluster | undefined): Promise<Welcome> {
     return new Promise((resolve, reject) => {
       void this.ended.then(reject);

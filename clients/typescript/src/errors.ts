@@ -27,7 +27,10 @@ export class ClosedError extends EpicEpochError {
   }
 }
 
-/** A count that no request may have. Ask for 1 to 2^32 timestamps, or for what a node allows. */
+/**
+ * The count of a request is out of range. Ask for at least 1 timestamp, and at most as many as the
+ * node allows. No node allows more than 2^32.
+ */
 export class CountError extends EpicEpochError {
   override name = "CountError";
 

@@ -8,12 +8,12 @@ import { Timestamp, TimestampRange } from "./timestamp.js";
 
 export const HEAD_SIZE = 16;
 const WIDE_TAIL = 16;
-/** Most bytes after the head of a frame. */
+/** At most this many bytes after the head of a frame. */
 const TAIL_MAX = 32_768;
 const MEMBERS_MAX = 64;
 const ADDRESS_MAX = 260;
 const ERROR_TEXT_MAX = 512;
-/** Most bytes of a cluster's name, and of a token. */
+/** At most this many bytes of a cluster's name, and of a token. */
 export const NAME_MAX = 64;
 export const TOKEN_MAX = 256;
 /** The largest count of a request in version 1. */

@@ -10,11 +10,11 @@ import { encodeRequests, Kind, readAnswer, readError, readLeader, type Frame } f
 import type { Session } from "./session.js";
 import type { TimestampRange } from "./timestamp.js";
 
-/** Most requests that wait for an answer over the second connection. */
+/** At most this many requests wait for an answer over the second connection. */
 const COPIES_MAX = 64;
 /**
- * Most requests that were answered over the second connection and not yet over the first. A node
- * reads as many requests ahead.
+ * At most this many requests were answered over the second connection and not yet over the first. A
+ * node reads as many requests ahead.
  */
 const BURNT_MAX = 1024;
 /** How often the client looks for slow requests. */

@@ -32,9 +32,9 @@ export interface Options {
   /** How often the client learns the members again. Default 30,000. At least 100. */
   refreshInterval?: number;
   /**
-   * Most requests without an answer at once, 1 to 256. Default 4. When so many are under way, new
-   * callers share the next one. A higher value lowers the latency under light load and costs more
-   * requests under heavy load.
+   * At most this many requests are without an answer at once, 1 to 256. Default 4. When so many are
+   * under way, new callers share the next one. A higher value lowers the latency under light load
+   * and costs more requests under heavy load.
    */
   inFlight?: number;
   /**
@@ -82,7 +82,7 @@ const DEFAULTS = {
 
 /** The longest time that a timer of Node.js takes, milliseconds. */
 export const DURATION_MAX_MS = 2 ** 31 - 1;
-/** Most requests under way. A node reads at most 1024 before it answers. */
+/** At most this many requests under way. A node reads at most 1024 before it answers. */
 const IN_FLIGHT_MAX = 256;
 
 /** Checks options and adds the defaults. Throws a RangeError or a TypeError. */

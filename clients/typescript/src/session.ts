@@ -35,9 +35,9 @@ import { DURATION_MAX_MS, type Observer, type Settings } from "./options.js";
 import { Signals } from "./signals.js";
 import type { Timestamp, TimestampRange } from "./timestamp.js";
 
-/** Most leader hints that are followed in a row without a pause. */
+/** At most this many leader hints are followed in a row without a pause. */
 const HOPS_MAX = 3;
-/** Most calls that wait. */
+/** At most this many calls wait. */
 const CALLS_MAX = 2 ** 20;
 /** The longest time between two looks at the connection. */
 const WATCH_MS_MAX = 100;
@@ -204,7 +204,7 @@ export class Session {
     this.directory.learn(welcome.members);
   }
 
-  /** Calls a function of the observer. What it throws is only a warning. */
+  /** Calls a function of the observer. If the function throws, the error becomes a warning. */
   observe<Name extends keyof Observer>(
     name: Name,
     ...values: Parameters<NonNullable<Observer[Name]>>

@@ -17,7 +17,7 @@ use crate::arguments::text;
 use crate::failure::Failure;
 use crate::output;
 
-/// Most bytes of a client's name.
+/// At most this many bytes of a client's name.
 const CLIENT_NAME_LEN_MAX: usize = 64;
 
 pub(crate) fn command() -> Command {

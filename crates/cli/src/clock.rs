@@ -127,9 +127,10 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
                 let setbacks = setbacks.join("; ");
                 return Err(anyhow!("no node answers about its clock: {setbacks}; {error}").into());
             }
-            // The call fails if the operator's token does not open /members, or if the node has an
-            // OPS_ADDR, which does not serve it. Then the member list of an operator is asked for;
-            // any node can name the leader.
+            // The call fails if the operator's token has no right to /members. It also fails if
+            // the given address is an OPS_ADDR, which does not serve /members. Then this command
+            // asks for the operators' list of members. Any node that answered will do, because it
+            // can name the leader.
             Err(error) => answers.iter().find_map(of_leader).ok_or_else(|| error.to_string()),
         }
     };

@@ -68,7 +68,7 @@ fn show(word: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Most characters of a bad timestamp that an error repeats.
+/// An error repeats at most this many characters of a bad timestamp.
 const WORD_SHOWN_MAX: usize = 80;
 
 #[cfg(test)]

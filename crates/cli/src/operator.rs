@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest time that a node gets to answer whether it leads, before another one is asked.
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Most leaders followed in a row before all addresses are asked again.
+/// At most this many leaders followed in a row before all addresses are asked again.
 const HOPS_MAX: usize = 4;
 
 /// How long one node may take to answer a question, before another one is asked.

@@ -27,11 +27,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A problem counts before the first restart if it lasts this long. A shorter one may be a short
 /// stall of the machine, because the leader stops hearing a node after one election timeout.
 const PROBLEM_LASTS: Duration = Duration::from_secs(2);
-/// Most committed entries that a node may lack before the next one is restarted.
+/// A restarted node may lack at most this many committed entries before the next node is restarted.
 const LAG_MAX: u64 = 16;
 /// Least voters of a cluster that still serves while one of them is down.
 const SERVING_VOTERS: usize = 3;
-/// Most failed transfers of leadership before the command gives up. A voter may refuse once.
+/// At most this many failed transfers of leadership before the command gives up. A voter may refuse
+/// once.
 const TRANSFERS_MAX: usize = 5;
 
 pub(crate) fn command() -> Command {

@@ -251,7 +251,7 @@ fn is_over(since: Instant, now: Instant) -> bool {
 /// How long hints to a node that did not answer are ignored: longer than an election. The node's
 /// own claim to lead still counts.
 const SUSPICION: Duration = Duration::from_secs(1);
-/// Most suspects: as many as a cluster can have members.
+/// At most this many suspects: as many as a cluster can have members.
 const SUSPECTS_MAX: usize = Members::COUNT_MAX;
 /// Shortest wait after a setback.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
@@ -262,7 +262,7 @@ const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// An overload counts as at least this many setbacks, because the leader still leads and needs a
 /// pause.
 pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
-/// Most leaders followed in a row without a wait. More than one is rare.
+/// At most this many leaders followed in a row without a wait. More than one is rare.
 const HOPS_MAX: u32 = 3;
 
 #[cfg(test)]

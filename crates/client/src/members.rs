@@ -29,7 +29,7 @@ pub struct Member {
 }
 
 impl Members {
-    /// Most members in an answer. A longer list is refused.
+    /// At most this many members in an answer. A longer list is refused.
     pub const COUNT_MAX: usize = 64;
 
     /// Reads the JSON body of `/members`. `cluster` comes from the header.
@@ -84,7 +84,7 @@ pub(crate) fn is_address(text: &str) -> bool {
         && host.chars().all(plain)
 }
 
-/// Most bytes of a host name (RFC 1035, section 2.3.4).
+/// At most this many bytes of a host name (RFC 1035, section 2.3.4).
 const ADDRESS_LEN_MAX: usize = 253;
 
 #[cfg(test)]

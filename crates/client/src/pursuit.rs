@@ -285,7 +285,7 @@ impl From<End> for Result<Members, MembersError> {
     }
 }
 
-/// Most characters of a refusal's text in an error.
+/// At most this many characters of a refusal's text in an error.
 const MESSAGE_LEN_MAX: usize = 300;
 
 #[cfg(test)]

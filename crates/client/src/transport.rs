@@ -127,10 +127,11 @@ fn lost(addr: &str, error: &dyn ToString) -> Setback {
     Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
 }
 
-/// Most bytes of an answer's body: several times the size of a list of
+/// At most this many bytes of an answer's body: several times the size of a list of
 /// [`Members::COUNT_MAX`](crate::Members::COUNT_MAX) members.
 const ANSWER_LEN_MAX: usize = 256 * 1024;
-/// Most idle connections kept to one address.
+/// At most this many idle connections kept to one address.
 const IDLE_PER_ADDRESS_MAX: usize = 64;
-/// Most addresses with idle connections: enough for all members and seeds of a large cluster.
+/// At most this many addresses with idle connections: enough for all members and seeds of a large
+/// cluster.
 const IDLE_ADDRESSES_MAX: usize = 128;

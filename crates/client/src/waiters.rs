@@ -267,11 +267,11 @@ fn is_waiting(slots: &[Slot], place: Place) -> bool {
     slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
 }
 
-/// Most waiting callers of one client.
+/// At most this many waiting callers of one client.
 pub(crate) const CALLERS_MAX: usize = 1 << 20;
-/// Most callers that share a request, because waking more takes longer than a round trip.
+/// At most this many callers share a request, because waking more takes longer than a round trip.
 const BATCH_CALLERS_MAX: usize = 1 << 14;
-/// Most lists kept for later batches: more than there are requests in flight.
+/// At most this many lists kept for later batches: more than there are requests in flight.
 const SPARE_MAX: usize = 16;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use epicepoch_wire::native::message::{ping, pong};
 use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 
-/// Most bytes of pings that a node sends: several times the size of all buffers on the way.
+/// A node sends at most this many bytes of pings: several times the size of all buffers on the way.
 const PINGS_LEN_MAX: usize = 64 << 20;
 
 /// A node's end of a connection.

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-/// Most networks in one setting.
+/// At most this many networks in one setting.
 pub const NETWORKS_MAX: usize = 16;
 
 /// The addresses from which requests are accepted.

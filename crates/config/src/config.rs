@@ -104,8 +104,8 @@ pub struct Config {
     /// Default 500 ms: far above the usual error with NTP, and far below the error of a wrong
     /// clock.
     pub clock_offset_max: Duration,
-    /// Most timestamps in one answer (`MAX_N`). Default 65536, which is 1 MiB. `format=range` has
-    /// its own, larger maximum.
+    /// At most this many timestamps in one answer (`MAX_N`). Default 65536, which is 1 MiB.
+    /// `format=range` has its own, larger maximum.
     pub max_n: u64,
     /// Shortest silence after which a follower campaigns (`ELECTION_TIMEOUT_MS`). The real timeout
     /// is random, from one to two times this. Default 200 ms: longer than the worst stall of a LAN,
@@ -119,8 +119,8 @@ pub struct Config {
     /// (`REQUEST_TIMEOUT_MS`). Default 1000 ms: longer than an election, shorter than the timeout
     /// of most callers.
     pub request_timeout: Duration,
-    /// Most client connections at once (`CONNECTIONS_MAX`); more are closed. Default 20000: a few
-    /// hundred MB of memory at worst.
+    /// At most this many client connections at once (`CONNECTIONS_MAX`); more are closed. Default
+    /// 20000: a few hundred MB of memory at worst.
     pub connections_max: usize,
     /// Limits of one client or one address.
     pub limits: Limits,
@@ -175,10 +175,11 @@ impl Config {
     }
 }
 
-/// Most voters. Each additional voter makes every quorum larger, and 9 already survive the loss of
-/// 4.
+/// At most this many voters. Each additional voter makes every quorum larger, and 9 already survive
+/// the loss of 4.
 pub const PEERS_MAX: usize = 9;
-/// Most bytes of a cluster name, because it is a label in metrics and part of every peer hello.
+/// At most this many bytes of a cluster name, because it is a label in metrics and part of every
+/// peer hello.
 pub const CLUSTER_NAME_LEN_MAX: usize = 64;
 /// Cluster name when none is given.
 pub const CLUSTER_NAME_DEFAULT: &str = "epicepoch";
@@ -189,5 +190,5 @@ pub const ELECTION_TIMEOUT_MS: RangeInclusive<u64> = 50..=10_000;
 pub const RESERVATION_ELECTIONS_MIN: u64 = 4;
 /// Least heartbeats in one election timeout.
 pub const HEARTBEATS_MIN: u64 = 3;
-/// Most workers.
+/// At most this many workers.
 pub const WORKERS_MAX: usize = 64;

@@ -123,7 +123,7 @@ fn distance(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// Most bytes of a file. All settings with comments need a tenth of that.
+/// At most this many bytes of a file. All settings with comments need a tenth of that.
 const FILE_LEN_MAX: u64 = 64 * 1024;
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 /// together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most client connections of one address at once (`ADDRESS_CONNECTIONS_MAX`); more are closed.
-    /// For IPv6 the first 64 bits count as the address. Default half of `CONNECTIONS_MAX`, so that
-    /// no single address takes every connection.
+    /// At most this many client connections of one address at once (`ADDRESS_CONNECTIONS_MAX`);
+    /// more are closed. For IPv6 the first 64 bits count as the address. Default half of
+    /// `CONNECTIONS_MAX`, so that no single address takes every connection.
     pub address_connections_max: usize,
     /// Requests of one address per second (`ADDRESS_REQUEST_RATE_MAX`). Up to a second's worth may
     /// come at once; more are refused. Default off: behind a proxy or address translation, all

@@ -271,7 +271,7 @@ fn apply_one(
 
 /// The name of the file of settings, as a variable and, as `--config`, a flag.
 pub const CONFIG: &str = "CONFIG";
-/// Most characters of a bad value that an error repeats.
+/// An error repeats at most this many characters of a bad value.
 const VALUE_SHOWN_MAX: usize = 200;
 
 #[cfg(test)]

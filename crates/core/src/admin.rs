@@ -362,9 +362,10 @@ fn changed_settings(
     Ok(after)
 }
 
-/// Most commands that wait for their answers.
+/// At most this many commands wait for their answers.
 const PENDING_MAX: usize = 16;
-/// Most time for a change or a barrier, nanoseconds: 5 s.
+/// The longest time for a change or a barrier, nanoseconds: 5 s.
 const CHANGE_TIMEOUT_NS: u64 = 5_000_000_000;
-/// Most time for a transfer, in election timeouts. The library abandons a transfer after one.
+/// The longest time for a transfer, in election timeouts. The library abandons a transfer after
+/// one.
 const TRANSFER_ELECTIONS: u64 = 2;

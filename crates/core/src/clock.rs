@@ -251,8 +251,8 @@ impl TrustedClock {
         self.has_history || voters <= 1
     }
 
-    /// Whether a majority of the voters' clocks has agreed since the start. Until then trusted time
-    /// is the best guess from the known clocks, and may be behind.
+    /// Whether the clocks of a majority of the voters have agreed at least once since the start.
+    /// Until then, trusted time is the best guess from the known clocks, and may be behind.
     #[must_use]
     pub const fn is_proved(&self) -> bool {
         self.is_proved

@@ -37,8 +37,8 @@ impl VoterSet {
 }
 
 impl Voters {
-    /// Most voters of a configuration. In a joint configuration, the voters of both halves count
-    /// together.
+    /// At most this many voters of a configuration. In a joint configuration, the voters of both
+    /// halves count together.
     pub const MAX: usize = 64;
 
     /// A configuration; `outgoing` is empty unless it is joint. `store_of` binds ids to stores.

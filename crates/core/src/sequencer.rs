@@ -22,7 +22,7 @@ use wait_queue::{Batch, WaitQueue};
 /// The limits of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most requests, or bursts of requests, that wait.
+    /// At most this many requests, or bursts of requests, wait.
     pub slots_max: usize,
     /// Longest time that a round may take, nanoseconds.
     pub round_ns: u64,

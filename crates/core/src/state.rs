@@ -19,9 +19,9 @@ use crate::epoch_range::EpochRange;
 /// only a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
 
-/// Most removed node ids that are remembered. Ids are never used again. So this also limits members
-/// and removed ids together: a member is not admitted if its id could not be remembered after its
-/// removal.
+/// At most this many removed node ids are remembered. Ids are never used again. So this also limits
+/// members and removed ids together: a member is not admitted if its id could not be remembered
+/// after its removal.
 pub const REMOVED_MAX: usize = 4_096;
 
 /// The proposer of a reservation: the only process that may stamp in the assigned range.

@@ -6,7 +6,7 @@ use epicepoch_wire::http::ErrorCode;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-/// Most commands that may wait for the consensus plane, over all connections.
+/// At most this many commands wait for the consensus plane, over all connections.
 const QUEUE_LEN_MAX: usize = 16;
 
 /// A command from an operator.

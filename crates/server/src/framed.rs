@@ -11,7 +11,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Memory that an idle connection keeps for each direction, bytes. Nearly every frame fits into it.
 pub const BUFFER_LEN_KEPT: usize = 8 << 10;
-/// Most memory that one connection uses for reading, bytes: the length of the longest frame.
+/// One connection uses at most this much memory for reading, bytes: the length of the longest
+/// frame.
 pub const BUFFER_LEN_MAX: usize = HEADER_LEN + PAYLOAD_LEN_MAX;
 
 /// Why the next frame cannot be read. The connection must be closed.

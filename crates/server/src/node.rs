@@ -519,7 +519,7 @@ const PORTS_TRIED_MAX: u32 = 16;
 /// How long clients may remember that HTTP/3 is available, seconds. After a restart without HTTP/3,
 /// clients try it in vain for at most this time; they then use TCP.
 const ALT_SVC_SECONDS: u32 = 3600;
-/// Most connections on the peer port that may wait to be accepted.
+/// At most this many connections on the peer port wait to be accepted.
 const PEER_BACKLOG: i32 = 256;
 /// Time between two checks whether leadership is gone.
 const HAND_OVER_POLL: Duration = Duration::from_micros(200);

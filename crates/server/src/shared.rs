@@ -51,8 +51,8 @@ pub struct NodeShared {
     pub authz: Authorization,
     /// Mutual TLS between nodes; `None` when it is off.
     pub peer_tls: Option<PeerTls>,
-    /// Most timestamps of one answer. It is this node's `MAX_N` until the cluster's settings are
-    /// known.
+    /// At most this many timestamps of one answer. It is this node's `MAX_N` until the cluster's
+    /// settings are known.
     pub max_n: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ impl NodeShared {
         self.authz.denials.note((right, reason), caller.from, detail, now_ns);
     }
 
-    /// Most timestamps of one answer, at present.
+    /// At most this many timestamps of one answer, at present.
     #[must_use]
     pub fn max_n(&self) -> u64 {
         self.max_n.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ use crate::id::{ClusterId, HistoryId, NodeId, StoreId};
 use crate::peer_hello::ADDR_LEN_MAX;
 use crate::timestamp::Epoch;
 
-/// Most members a cluster may have, first members and learners included.
+/// A cluster has at most this many members, first members and learners included.
 pub const MEMBERS_MAX: usize = 64;
 
 /// The answer of an empty node to another.

@@ -50,7 +50,7 @@ pub struct Formats {
 
 /// Longest text of a version, bytes.
 pub const VERSION_LEN_MAX: usize = 64;
-/// Most fields of a hello.
+/// At most this many fields of a hello.
 const FIELDS_MAX: usize = 32;
 const FIELD_LEN_MAX: usize = 1_024;
 const FIELD_WORKERS: u16 = 1;

@@ -13,7 +13,7 @@ pub const TERM_MAX: Term = Term(1 << 62);
 /// Highest valid index of an entry. No log reaches it; above it, sums in the library could
 /// overflow.
 pub const INDEX_MAX: LogIndex = LogIndex(1 << 62);
-/// Most entries in one append.
+/// At most this many entries in one append.
 pub const ENTRIES_MAX: usize = 4096;
 /// Longest data of one entry, bytes: a membership change is the longest.
 pub const ENTRY_LEN_MAX: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
 /// Longest context of a message, bytes. The library marks the election of a transfer in it, and an
 /// answer to a heartbeat carries a [`VoterStatus`](crate::voter_status::VoterStatus) in it.
 pub const CONTEXT_LEN_MAX: usize = 64;
-/// Most node ids in one list of a configuration.
+/// At most this many node ids in one list of a configuration.
 pub const CONFIGURATION_MAX: usize = 64;
 /// Initial capacity for a message, bytes. It fits one entry, so that most messages need no second
 /// allocation.

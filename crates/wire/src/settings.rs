@@ -16,7 +16,7 @@ pub const RESERVATION_MS: RangeInclusive<u64> = 200..=60_000;
 pub const CLOCK_OFFSET_MAX_MS: RangeInclusive<u64> = 1..=60_000;
 /// The bounds of `MAX_N`.
 pub const MAX_N: RangeInclusive<u64> = 1..=1 << 20;
-/// Most zones of `LEADER_ZONES`.
+/// At most this many zones of `LEADER_ZONES`.
 pub const LEADER_ZONES_MAX: usize = 9;
 
 /// One of the settings.
@@ -28,7 +28,7 @@ pub enum SettingName {
     ReservationMs,
     /// How far a trusted clock may be from the others, milliseconds.
     ClockOffsetMaxMs,
-    /// Most timestamps of one answer.
+    /// At most this many timestamps of one answer.
     MaxN,
     /// Preferred zones of leaders, the best first.
     LeaderZones,

@@ -251,8 +251,8 @@ const AHEAD_NS: u64 = 250_000_000;
 /// First pause before a locked row is read again; it doubles up to [`PAUSE_DOUBLINGS`] times.
 const PAUSE_MIN: Duration = Duration::from_micros(250);
 const PAUSE_DOUBLINGS: u32 = 6;
-/// Most attempts to read a locked row. Then the transaction aborts, after about two seconds, four
-/// times [`LOCK_TTL`].
+/// At most this many attempts to read a locked row. Then the transaction aborts, after about two
+/// seconds, four times [`LOCK_TTL`].
 const READ_ATTEMPTS_MAX: u32 = 128;
-/// Most attempts to lock a row. After a lock is removed, another one may follow.
+/// At most this many attempts to lock a row. After a lock is removed, another one may follow.
 const PREWRITE_ATTEMPTS_MAX: u32 = 3;

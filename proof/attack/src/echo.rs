@@ -10,7 +10,7 @@ use rustix::event::epoll;
 
 /// The answer to every request.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n0123456789abcdef";
-/// Most events per call.
+/// At most this many events per call.
 const EVENTS_MAX: usize = 1024;
 
 /// Answers every client of `listener`, for ever.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The client's preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Most bytes per write.
+/// At most this many bytes per write.
 const CHUNK_LEN: usize = 32 << 10;
 /// Longest duration of a write. If one takes longer, the server has stopped reading.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -214,7 +214,7 @@ const PREFIX: &str = "epicepoch-conformance-";
 const MEMBERS: usize = 3;
 /// How long a node may take to answer.
 const ASK_LIMIT: Duration = Duration::from_millis(1500);
-/// Most log lines in an error message.
+/// At most this many log lines in an error message.
 const LOG_TAIL_LINES: usize = 40;
 /// The range of ports: the first, and how many.
 const PORT_FIRST: u16 = 12_000;

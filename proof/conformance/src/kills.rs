@@ -211,8 +211,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ATTEMPT: Duration = Duration::from_millis(250);
 /// Pause of an HTTP caller after it has asked a node that does not lead.
 const HTTP_RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// Most stalls in sequence that one loss may meet: of the old leader, the new one, its voter, and
-/// the client.
+/// One loss may meet at most this many stalls in sequence: of the old leader, the new one, its
+/// voter, and the client.
 pub const STALLS: u32 = 4;
 /// Pause before each loss. It is longer than clients distrust a lost node, so that they have
 /// recovered from the last loss.

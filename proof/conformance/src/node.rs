@@ -403,7 +403,7 @@ impl DeadAddress {
 pub const CLUSTER: ClusterId = ClusterId(0xabc);
 /// History id of the scripted nodes.
 pub const HISTORY: HistoryId = HistoryId(1);
-/// Most arrivals that are kept: several times what a scenario needs.
+/// At most this many arrivals are kept: several times what a scenario needs.
 pub const ARRIVALS_MAX: usize = 4096;
 /// Pause between single bytes, so that the client reads each by itself.
 const BETWEEN_BYTES: Duration = Duration::from_micros(200);

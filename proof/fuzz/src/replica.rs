@@ -482,7 +482,7 @@ fn boot(
     (node, shared, allocator, Rounds::new(identity, WorkerId(0)))
 }
 
-/// Most events of one script.
+/// At most this many events of one script.
 const EVENTS_MAX: usize = 128;
 /// Codes of events that were added later.
 const WIDER: [u8; 11] = [199, 215, 216, 217, 218, 219, 235, 236, 237, 238, 239];

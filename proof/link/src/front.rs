@@ -18,7 +18,8 @@ use crate::party::{Diallers, Party};
 use crate::pump::{Ended, Pump};
 use crate::table::{Break, Front, Shared};
 
-/// Most connections of one proxy; further ones are reset. Each may hold two times 1 MiB.
+/// At most this many connections of one proxy; further ones are reset. Each may hold two times 1
+/// MiB.
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long the target may take to accept a connection. It is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

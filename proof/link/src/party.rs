@@ -2,7 +2,7 @@
 
 use epicepoch_wire::NodeId;
 
-/// Most listeners of one proxy. A higher number would come from a runaway loop.
+/// At most this many listeners of one proxy. A higher number would come from a runaway loop.
 pub const FRONTS_MAX: usize = 256;
 
 /// One end of a link.

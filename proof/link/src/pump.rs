@@ -13,10 +13,10 @@ use crate::party::Party;
 use crate::schedule::{Piece, Schedule};
 use crate::table::Shared;
 
-/// Most bytes under way in one direction of a connection. With a delay of a second this allows a
-/// MiB a second.
+/// At most this many bytes under way in one direction of a connection. With a delay of a second
+/// this allows a MiB a second.
 pub(crate) const BYTES_MAX: usize = 1 << 20;
-/// Most bytes per read.
+/// At most this many bytes per read.
 const READ_LEN: usize = 16 << 10;
 
 /// How a direction ended.

@@ -45,7 +45,7 @@ fn print_trace(options: Options) {
     }
 }
 
-/// Most events of a printed trace.
+/// At most this many events of a printed trace.
 const TRACE_LEN: usize = 20_000;
 
 /// Prints which of these seeds find a planted bug.

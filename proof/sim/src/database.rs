@@ -118,7 +118,7 @@ impl DataDirectory {
     }
 }
 
-/// Most writes and syncs of one small transaction.
+/// At most this many writes and syncs of one small transaction.
 const COMMIT_OPERATIONS: u64 = 40;
 /// Size of the database header, in bits. Most of the damage that matters is in it.
 const HEADER_BITS: usize = 320 * 8;

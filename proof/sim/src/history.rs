@@ -39,7 +39,7 @@ pub(crate) struct Given {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trusted {
     pub(crate) ns: u64,
-    /// Whether a majority's clocks have agreed since the node started.
+    /// Whether the clocks of a majority have agreed at least once since the node started.
     pub(crate) is_proved: bool,
     /// The node's monotonic clock, nanoseconds.
     pub(crate) monotonic_ns: u64,
@@ -510,5 +510,6 @@ impl History {
     }
 }
 
-/// How much the reservations of a run may add behind the ceiling: a thousand of the least width.
+/// A reservation takes at least the least width, even if the ceiling is already far enough. All
+/// reservations of a run together add at most this much, nanoseconds: a thousand of the least width.
 const WIDTHS_NS: u64 = 1_000_000;

@@ -16,7 +16,7 @@ pub(crate) struct NetworkConditions {
     pub(crate) late_ns: u64,
     /// Chance that a transaction also includes all writes that came meanwhile.
     pub(crate) together: u32,
-    /// Most time between two steps of a worker on the same request.
+    /// The longest time between two steps of a worker on the same request.
     pub(crate) step_ns: u64,
     /// Longest time that a round may take before it fails.
     pub(crate) round_ns: u64,

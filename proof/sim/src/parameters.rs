@@ -9,7 +9,7 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
 /// Unix time when a run begins, nanoseconds.
 pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
-/// Most nodes of a run, members or not.
+/// At most this many nodes of a run, members or not.
 pub(crate) const NODES_MAX: usize = 16;
 /// Length of a tick, nanoseconds.
 pub(crate) const TICK_NS: u64 = 10_000_000;
@@ -25,7 +25,7 @@ pub(crate) const CLOCK_OFFSET_MAX_NS: u64 = 500_000_000;
 pub(crate) const WORKERS: usize = 2;
 /// Threads of a node. Each can be paused by itself.
 pub(crate) const THREADS: usize = 1 + WORKERS;
-/// Most requests that wait on a worker. Few, so that workers refuse some.
+/// At most this many requests wait on a worker. They are few, so that workers refuse some.
 pub(crate) const SLOTS_MAX: usize = 8;
 /// Longest time that a request may wait, nanoseconds.
 pub(crate) const REQUEST_NS: u64 = SECOND;

@@ -169,7 +169,7 @@ impl<T> Queue<T> {
 const SLICES: usize = 2048;
 /// Length of a slice as a power of two: 131 us, about the usual time between two events.
 const SLICE_BITS: u32 = 17;
-/// Most entries of a list that a search for a place passes.
+/// A search for a place passes at most this many entries of a list.
 const STEPS_MAX: u32 = 8;
 /// No slot.
 const NONE: u32 = u32::MAX;

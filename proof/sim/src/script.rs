@@ -17,7 +17,7 @@ use crate::plane::Plane;
 use crate::run::{Failure, SAMPLE_HALVES};
 use crate::world::World;
 
-/// Most events of one script; the rest is ignored.
+/// At most this many events of one script; the rest is ignored.
 pub const EVENTS_MAX: usize = 96;
 
 /// Runs a script. Returns how many requests were answered.

@@ -19,9 +19,9 @@ use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
 use epicepoch_wire::http2::frame::{self, Frame, flag, kind};
 use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split};
 
-/// Most requests at a time. Every transport allows this many.
+/// At most this many requests at a time. Every transport allows this many.
 const IN_FLIGHT_MAX: u64 = 128;
-/// Most requests: as many as HTTP/2 has stream ids.
+/// At most this many requests in all: as many as HTTP/2 has stream ids.
 const REQUESTS_MAX: u64 = 1 << 30;
 /// Longest wait for an answer, also under a processor emulator.
 const WAIT_MAX: Duration = Duration::from_secs(30);

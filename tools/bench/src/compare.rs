@@ -309,5 +309,5 @@ const FIGURES: [Kind; 5] = [
     Kind { name: "p99.9", unit: NANOS, closed_only: false, read: |run| at(run, 0.999) },
     Kind { name: "failed", unit: SHARE, closed_only: false, read: |run| run.failure_share },
 ];
-/// Most runs of one set. The test counts all permutations of so many within a second.
+/// At most this many runs of one set. The test counts all permutations of so many within a second.
 pub const RUNS_MAX: usize = 100;

@@ -21,7 +21,7 @@ pub fn encode(histogram: &Histogram<u64>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Reads a histogram. Returns `None` if the text is none.
+/// Reads a histogram. Returns `None` if the text is not a histogram.
 #[must_use]
 pub fn decode(text: &str) -> Option<Histogram<u64>> {
     Deserializer::new().deserialize(&mut &*STANDARD.decode(text).ok()?).ok()

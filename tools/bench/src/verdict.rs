@@ -8,7 +8,7 @@ use epicepoch_wire::TimestampRange;
 
 use crate::answer::BrokenAnswer;
 
-/// Most violations that are kept and described. Further ones are only counted.
+/// At most this many violations are kept and described. Further ones are only counted.
 pub const VIOLATIONS_KEPT_MAX: usize = 32;
 
 /// Totals of a history, including answers that are not checked yet.

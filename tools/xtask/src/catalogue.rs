@@ -9,7 +9,7 @@ const PAGE: &str = "docs/testing-catalogue.md";
 /// The two lists of planted bugs: those inside the core, and those around it.
 const BUGS: [&str; 2] =
     ["proof/planted/added/crates/core/src/planted.rs", "proof/sim/src/plant.rs"];
-/// Most characters in a line of the page. Tables may be wider.
+/// At most this many characters in a line of the page. Tables may be wider.
 const WIDTH: usize = 118;
 
 /// Test directories of the catalogue, with the heading of each.

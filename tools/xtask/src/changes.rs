@@ -14,8 +14,8 @@ const BRANCHES: [&str; 2] = ["origin/main", "main"];
 const FOR_ALL: [&str; 4] = ["Cargo.toml", "Cargo.lock", ".cargo/", "rust-toolchain"];
 /// The planted bugs are split into this many parts. CI tests one part each day.
 const SHARES: u64 = 4;
-/// Most planted bugs near a change that are tested at once. After larger changes, they are left to
-/// the nightly run.
+/// At most this many planted bugs near a change are tested at once. After larger changes, they are
+/// left to the nightly run.
 const NEAR_MAX: usize = 24;
 /// Seconds of a day.
 const DAY: u64 = 86_400;

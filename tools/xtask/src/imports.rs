@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use crate::source::{Kind, Token, attribute, is_for_tests, item_end, tokens};
 use crate::{layers, planted};
 
-/// Most re-exports that are followed for one name.
+/// At most this many re-exports are followed for one name.
 const FOLLOW_MAX: usize = 16;
-/// Most names of one import that a finding lists.
+/// A finding lists at most this many names of one import.
 const NAMES_MAX: usize = 4;
 
 /// A `use`: the name that it brings into scope, and its path. `*` is a glob.

@@ -442,12 +442,12 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
     }
 }
 
-/// Most requests in flight on a connection. With one, a caller would first wait for a round trip
-/// that it cannot join. With many, requests would be too small to save work.
+/// At most this many requests in flight on a connection. With one, a caller would first wait for a
+/// round trip that it cannot join. With many, requests would be too small to save work.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
-/// Most unanswered requests on this connection. A request counts even if the other connection has
-/// answered its callers. A node reads this many requests before it answers, unless its welcome says
-/// less.
+/// At most this many unanswered requests on this connection. A request counts even if the other
+/// connection has answered its callers. A node reads this many requests before it answers, unless
+/// its welcome says less.
 const UNANSWERED_MAX: usize = 1024;
-/// Most bytes that wait to be sent: enough for a few requests and some thousand pongs.
+/// At most this many bytes wait to be sent: enough for a few requests and some thousand pongs.
 const OUT_LEN_MAX: usize = 1 << 16;

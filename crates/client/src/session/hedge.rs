@@ -247,7 +247,7 @@ impl Hedge {
 /// A node gets an eighth of the time of an attempt. So the hedge finds another node before the
 /// client leaves the first one.
 const WAIT_FRACTION: u32 = 8;
-/// Most copies that may wait for an answer.
+/// At most this many copies wait for an answer.
 const COPIES_MAX: usize = 64;
 /// Shortest time between two checks: the resolution of timers.
 const TICK_MIN: Duration = Duration::from_millis(1);

@@ -52,7 +52,7 @@ pub(super) struct Limits {
     pub(super) idle: Duration,
     /// How many requests the node reads before it answers.
     pub(super) in_flight_max: usize,
-    /// Most timestamps in one request.
+    /// At most this many timestamps in one request.
     pub(super) count_max: u64,
 }
 

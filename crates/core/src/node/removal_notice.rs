@@ -8,8 +8,8 @@ use epicepoch_wire::NodeId;
 
 use crate::quorum::Voters;
 
-/// Most time that a removed node waits for the majority, nanoseconds. The voters that it knows may
-/// be gone.
+/// A removed node waits at most this long for the majority, nanoseconds. The voters that it knows
+/// may be gone.
 const WAIT_MAX_NS: u64 = 10_000_000_000;
 
 /// The members that have confirmed this node's removal, and when the first of them did.

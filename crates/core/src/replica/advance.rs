@@ -33,8 +33,8 @@ pub struct Advance {
     /// How far `to` is ahead of trusted time, nanoseconds; 0 when it is not. During this time
     /// epochs rise by the least step or stand still.
     pub ahead_ns: u64,
-    /// Whether every request that begins now is answered above `to`, because the whole range of this
-    /// leader is above it.
+    /// Whether the whole range of this leader is already above `to`, so that every request that
+    /// begins now is answered above it.
     pub is_done: bool,
 }
 

@@ -98,14 +98,14 @@ impl Replica {
     }
 }
 
-/// How many election timeouts accepts must have failed before leadership is offered; the same as
-/// for rounds.
+/// A leader offers leadership when accepts have failed for this many election timeouts. It does the
+/// same when rounds have failed for this many.
 const CUT_OFF_ELECTIONS: usize = 2;
 /// Election timeouts between the first offer and the next: 5 s by default.
 const PAUSE_ELECTIONS: usize = 25;
-/// How often that pause is doubled at most: up to 80 s by default.
+/// The pause between offers is doubled at most this many times: up to 80 s by default.
 const DOUBLINGS_MAX: u32 = 4;
-/// How many leaderships may end after such an offer before this node keeps the next one.
+/// After such offers, at most this many leaderships of this node may end. It keeps the next one.
 const MOVES_MAX: u32 = 4;
 /// The counts of failed accepts start again after this many election timeouts without one: 640 s by
 /// default.

@@ -145,6 +145,6 @@ pub enum NotCaughtUp {
     },
 }
 
-/// Most committed entries that a caught-up member may lack: a few seconds of them, which fit in one
-/// message. A leader writes a few entries a second under any load.
+/// A caught-up member lacks at most this many committed entries: a few seconds of them, which fit
+/// in one message. A leader writes a few entries a second under any load.
 pub const LAG_MAX: u64 = 16;

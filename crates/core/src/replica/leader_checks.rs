@@ -423,8 +423,8 @@ const UNHEARD_PARTS: usize = 4;
 /// Election timeouts between two offers of leadership because of the clock. In the first, the
 /// library waits and takes no proposal; the other two leave time for a reservation.
 const HAND_OVER_ELECTIONS: usize = 3;
-/// Most election timeouts that a leader waits for a first sample of another clock. The links that
-/// elected it also carry samples. If none has come by then, those links deliver none.
+/// A leader waits at most this many election timeouts for a first sample of another clock. The
+/// links that elected it also carry samples. If none has come by then, those links deliver none.
 const COMPARE_ELECTIONS_MAX: usize = 5;
 /// Election timeouts after which a snapshot that was not acknowledged counts as lost.
 const SNAPSHOT_ELECTIONS_MAX: usize = 10;

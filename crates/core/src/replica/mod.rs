@@ -401,9 +401,9 @@ impl Replica {
     }
 }
 
-/// Most bytes of entries in one append; far below the frame limit.
+/// At most this many bytes of entries in one append: far below the frame limit.
 const MESSAGE_SIZE_MAX: u64 = 128 << 10;
-/// Most appends on their way to one peer.
+/// At most this many appends on their way to one peer.
 const APPENDS_IN_FLIGHT_MAX: usize = 128;
-/// Most bytes of entries that wait for a quorum; beyond it, proposals are dropped.
+/// At most this many bytes of entries wait for a quorum. Beyond it, proposals are dropped.
 const UNCOMMITTED_SIZE_MAX: u64 = 1 << 20;

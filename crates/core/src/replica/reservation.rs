@@ -10,7 +10,7 @@ use raft::StateRole;
 #[derive(Debug)]
 pub(super) struct Reservation {
     window_ns: u64,
-    /// Most ticks that a reservation may take: half a window.
+    /// A reservation may take at most this many ticks: half a window.
     deadline_ticks: usize,
     pending: Option<Pending>,
     /// Consecutive reservations that missed their deadline.

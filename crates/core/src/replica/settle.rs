@@ -197,6 +197,6 @@ impl Replica {
 pub(super) const LOG_LEN_MAX: usize = if cfg!(debug_assertions) { 128 } else { 1_024 };
 /// Applied entries that a compaction keeps, for followers that lag by less.
 pub(super) const LOG_KEPT: u64 = if cfg!(debug_assertions) { 32 } else { 256 };
-/// Most messages that wait for the disk. Beyond this, the oldest are dropped, and Raft sends them
-/// again.
+/// At most this many messages wait for the disk. Beyond this, the oldest are dropped, and Raft
+/// sends them again.
 const HELD_MAX: usize = 4_096;

@@ -262,10 +262,10 @@ impl<W> WaitQueue<W> {
     }
 }
 
-/// Most entry lists that are kept for later batches: one for each round in flight, and one for the
-/// open batch.
+/// At most this many entry lists are kept for later batches: one for each round in flight, and one
+/// for the open batch.
 const SPARE_MAX: usize = ROUNDS_IN_FLIGHT_MAX + 1;
-/// Most entries that a spare list keeps memory for.
+/// A spare list keeps memory for at most this many entries.
 const SPARE_ENTRIES_MAX: usize = 4096;
 
 #[cfg(test)]

@@ -36,14 +36,14 @@ use crate::security::tls::peer_stream::PeerStream;
 use crate::shared::NodeShared;
 use crate::worker::Workers;
 
-/// Most time from the accept of a connection until its hello has come.
+/// The longest time from the accept of a connection until its hello has come.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// A peer whose Raft link was heard within this time is alive, and a second process with its id is
 /// refused.
 const ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// Wait after a failed accept, for example when descriptors are missing.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// Most nodes whose last refusal is remembered, so that it is logged once.
+/// At most this many nodes' last refusals are remembered, so that each is logged once.
 const LOGGED_MAX: usize = 64;
 /// Silence after which an inbound Raft link is closed. A working peer pings all the time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use epicepoch_wire::raft_message::RaftMessage;
 use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
 use tokio::sync::{mpsc, oneshot};
 
-/// Most events that may wait. When the inbox is full, senders wait.
+/// At most this many events wait. When the inbox is full, senders wait.
 const INBOX_LEN_MAX: usize = 4_096;
 
 /// An event on a connection.

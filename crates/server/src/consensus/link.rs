@@ -27,9 +27,9 @@ use crate::peers::handshake::check_welcome;
 use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
 use crate::shared::NodeShared;
 
-/// Most messages that wait for one peer. Further ones are dropped; Raft repeats them.
+/// At most this many messages wait for one peer. Further ones are dropped; Raft repeats them.
 const QUEUE_LEN_MAX: usize = 256;
-/// Most time to connect and to get the answer to the hello.
+/// The longest time to connect and to get the answer to the hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The shortest and the longest wait between two attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -309,7 +309,7 @@ impl Dialler {
     }
 }
 
-/// Most bytes of error texts that are remembered, so that each error is logged once.
+/// At most this many bytes of error texts are remembered, so that each error is logged once.
 const LOGGED_LEN_MAX: usize = 2_048;
 /// While this many bytes of frames are not written, messages stay in the queue.
 const FRAMES_LEN_MAX: usize = 256 << 10;

@@ -26,10 +26,10 @@ use crate::peers;
 use crate::peers::probe::{Found, ask_over};
 use crate::shared::NodeShared;
 
-/// Most time for a connection. It is long enough to repeat a lost packet twice, after one second
-/// and after two more (RFC 6298).
+/// The longest time for a connection. It is long enough to repeat a lost packet twice, after one
+/// second and after two more (RFC 6298).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// Most time for an answer on a connection.
+/// The longest time for an answer on a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a process that accepts connections but does not answer is asked.
 const ATTEMPTS_MAX: usize = 3;

@@ -44,7 +44,7 @@ use crate::worker::Workers;
 
 /// Length of a tick. Every timeout is a whole number of ticks.
 const TICK: Duration = Duration::from_millis(10);
-/// Most events handled in one turn before writes and messages go out.
+/// At most this many events handled in one turn before writes and messages go out.
 const EVENTS_PER_TURN_MAX: usize = 256;
 
 /// The parts that the consensus plane needs to run.

@@ -8,7 +8,7 @@ use epicepoch_wire::NodeId;
 
 use crate::config::is_too_tight;
 
-/// Most round trips kept for each peer: those of the last 13 seconds.
+/// At most this many round trips kept for each peer: those of the last 13 seconds.
 const KEPT_MAX: usize = 64;
 /// Older round trips are ignored, because links change; nanoseconds.
 const KEPT_NS: u64 = 13_000_000_000;

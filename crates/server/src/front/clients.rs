@@ -44,16 +44,17 @@ const HEADERS_MAX: usize = 100;
 /// At most this many bytes in a request's head, and in answers that hyper holds until they are
 /// written. A request here has a few hundred bytes; proxies add some.
 const HEAD_LEN_MAX: usize = 16 << 10;
-/// Most idle HTTP/3 connections per worker that may keep their grown memory. Beyond this, the
+/// At most this many idle HTTP/3 connections of a worker keep their grown memory. Beyond this, the
 /// newest ones are closed.
 const GROWN_MAX: usize = 256;
 /// After a client's last answer, the node reads and drops further bytes for this long. So the
 /// client can read why it was refused, and gets no reset.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
-/// The time for reading and dropping while the node stops: native clients then close as soon as they
-/// read the goodbye. The last TLS record must also be written within this time.
+/// While the node stops, it reads and drops further bytes for at most this long. This is shorter,
+/// because native clients close as soon as they read the goodbye. The node must also write the last
+/// TLS record within this time.
 const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
-/// Most bytes that the node reads and drops after a client's last answer.
+/// After a client's last answer, the node reads and drops at most this many bytes.
 const LINGER_LEN_MAX: u64 = 4 << 20;
 
 /// The client connections of one worker.

@@ -62,7 +62,7 @@ pub(crate) struct ClientState {
     pub(super) has_ended: Cell<bool>,
     /// The connection gives back the memory of many requests by itself.
     pub(super) keeps_little: Cell<bool>,
-    /// Most requests that were being answered at once.
+    /// The largest number of requests that were being answered at once.
     in_flight_peak: Cell<u32>,
     /// The sweep found that an idle connection holds much memory: it must end as if the node
     /// stopped.

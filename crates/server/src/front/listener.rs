@@ -27,7 +27,7 @@ use crate::worker::Workers;
 /// Connections that the kernel completes and keeps until they are accepted. The kernel uses the
 /// lower one of this and `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// Most open connections to `OPS_ADDR`.
+/// At most this many open connections to `OPS_ADDR`.
 const OPERATORS_MAX: usize = 128;
 /// At most this many bytes of answers wait in the kernel beyond the client's receive window.
 /// Without a limit the kernel keeps 4 MB for a client that does not read. The window itself is the
@@ -141,9 +141,9 @@ impl Drop for Acceptor {
 /// Limits of accepted connections.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptLimits {
-    /// Most open client connections.
+    /// At most this many open client connections.
     pub connections_max: usize,
-    /// Most open client connections of one address.
+    /// At most this many open client connections of one address.
     pub address_connections_max: usize,
     /// Clients are refused while this process uses this many descriptors:
     /// [`DescriptorLimit::clients`].

@@ -32,12 +32,12 @@ pub(crate) mod probe;
 /// another byte.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Most connections whose handshake or hello is not complete. Beyond this, one connection is
-/// closed: of the address that has most. Connections of members are closed last.
+/// At most this many connections have not completed their handshake or hello. Beyond this, one
+/// connection is closed: of the address that has most. Connections of members are closed last.
 pub(crate) const HANDSHAKES_MAX: usize = 128;
-/// Most steps of handshakes per time. Some steps sign or verify, which takes a tenth of a
-/// millisecond, and this thread also runs elections. A restart of the largest cluster takes a few
-/// hundred steps.
+/// At most this many steps of handshakes per time. Some steps sign or verify, which takes a tenth
+/// of a millisecond, and this thread also runs elections. A restart of the largest cluster takes a
+/// few hundred steps.
 const HANDSHAKE_PACE: Pace = Pace { steps: 20, period: Duration::from_millis(10) };
 
 /// Connects to `node` at `addr`. Node 0 stands for any node; then call [`check_node`] when the peer

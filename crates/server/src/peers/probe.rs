@@ -15,7 +15,7 @@ use crate::framed::{FrameReader, write_frames};
 use crate::security::tls::peer_stream::PeerStream;
 use crate::shared::NodeShared;
 
-/// Most time for a node's answer, including the connection.
+/// The longest time for a node's answer, including the connection.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A node's answer to an empty node, or to a leader that is about to add it.

@@ -21,10 +21,10 @@ use super::directory::Directory;
 use super::{SubmitError, WriteError};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Most writes that may wait. The core has fewer outstanding writes, because it loses leadership
-/// long before it has that many unwritten steps.
+/// At most this many writes wait. The core has fewer outstanding writes, because it loses
+/// leadership long before it has that many unwritten steps.
 pub const QUEUE_LEN_MAX: usize = 1024;
-/// Most time that a shutdown waits for the disk, milliseconds.
+/// A shutdown waits at most this long for the disk, milliseconds.
 pub const SHUTDOWN_MS_MAX: u64 = 2000;
 
 /// A report of the storage thread, which passes it to `completed`.

@@ -24,9 +24,10 @@ use crate::peers;
 use crate::peers::handshake::check_position;
 use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
 
-/// Most time to open a connection. A peer on the other side of the world answers in a third of it.
+/// The longest time to open a connection. A peer on the other side of the world answers in a third
+/// of it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most time for the handshake: hello and welcome.
+/// The longest time for the handshake: hello and welcome.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The first pause before another attempt.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -36,7 +37,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// A connection that ended sooner does not prove that the link works: a round trip between distant
 /// places takes 80 ms.
 const LASTED_MIN: Duration = Duration::from_millis(100);
-/// Most answers handled before other links and clients get their turn.
+/// At most this many answers handled before other links and clients get their turn.
 const REPLIES_PER_TURN_MAX: usize = 256;
 
 /// Why a link is not connected.

@@ -13,8 +13,8 @@ use epicepoch_wire::{BootId, StorePosition};
 use crate::security::tls::peer_stream::PeerWriter;
 use crate::sync::signal::Signal;
 
-/// Most bytes that may wait to be sent on a link, about three thousand questions. A link with more
-/// hangs.
+/// At most this many bytes wait to be sent on a link: about three thousand questions. A link with
+/// more is taken for hung.
 const OUT_LEN_MAX: usize = 256 << 10;
 
 /// One confirm link, which may be connected or not.

@@ -18,8 +18,8 @@ use crate::security::limits::ConnectionPermit;
 use crate::security::tls::peer_stream::DetachedStream;
 use crate::sync::{AtomicBool, Mutex, Notify, Ordering, PoisonError};
 
-/// Most messages that may wait for a worker. It reads them at every turn of its event loop, so a
-/// worker with this many waiting hangs.
+/// At most this many messages wait for a worker. It reads them at every turn of its event loop, so
+/// a worker with this many waiting hangs.
 const MESSAGES_MAX: usize = 4096;
 
 /// A message to a worker.

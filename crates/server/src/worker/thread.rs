@@ -44,12 +44,13 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(25);
 /// Time between ticks while a worker has no work.
 const TICK_IDLE: Duration = Duration::from_millis(250);
-/// Most inbound confirm links: one for each worker of each member that this worker serves. A new
-/// link from the same worker of a member closes the older one first.
+/// At most this many inbound confirm links: one for each worker of each member that this worker
+/// serves. A new link from the same worker of a member closes the older one first.
 const CALLERS_MAX: usize = 1024;
-/// Most messages read before peers and clients get their turn.
+/// At most this many messages read before peers and clients get their turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// Most threads for name resolution, which the system offers only as a blocking call.
+/// At most this many threads resolve names. They exist because the system resolves names only by
+/// a blocking call.
 const RESOLVERS_MAX: usize = 1;
 
 /// The parts of a worker, before its thread is started.

@@ -22,8 +22,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Most allocations of timers and sweeps during the count. Their number does not depend on the
-/// number of requests.
+/// At most this many allocations of timers and sweeps during the count. Their number does not
+/// depend on the number of requests.
 const BACKGROUND_MAX: usize = 40;
 /// Number of counted requests: enough to notice one allocation in a hundred requests.
 const REQUESTS: usize = 100 * BACKGROUND_MAX;
@@ -31,9 +31,9 @@ const REQUESTS: usize = 100 * BACKGROUND_MAX;
 const COUNTS: usize = 3;
 /// Requests at once: one, some, and as many as may wait on a connection.
 const DEPTHS: [usize; 3] = [1, 64, 512];
-/// Most allocations for a request and its answer through hyper: an index and a list, for the map of
-/// the answer's headers that hyper needs. The map of a request is reused. Our own code allocates
-/// nothing.
+/// At most this many allocations for a request and its answer through hyper: an index and a list,
+/// for the map of the answer's headers that hyper needs. The map of a request is reused. Our own
+/// code allocates nothing.
 const HTTP_MAX: f64 = 2.0;
 
 static ALONE: Mutex<()> = Mutex::new(());

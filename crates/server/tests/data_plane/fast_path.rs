@@ -13,7 +13,7 @@ use crate::node::{Cluster, TestNode, WAIT_MAX};
 /// Number of changed requests that both paths get.
 const CHANGED: usize = 2000;
 
-/// Most requests of one connection that a node has read and not answered.
+/// At most this many requests of one connection are read and not answered by a node.
 const IN_FLIGHT_MAX: u64 = 120;
 
 const FAST: &[u8] = b"GET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n";

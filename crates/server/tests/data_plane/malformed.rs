@@ -7,7 +7,7 @@ use epicepoch_attack::http2::{PREFACE, frame, get, kind};
 use crate::node::{Cluster, WAIT_MAX};
 
 const SEEDS: u64 = 400;
-/// Most changes to one stream.
+/// At most this many changes to one stream.
 const CHANGES_MAX: u64 = 6;
 
 /// Random numbers from a seed (Steele et al., splitmix64).

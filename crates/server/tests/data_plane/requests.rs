@@ -383,7 +383,7 @@ fn connections_beyond_the_limit_are_closed_and_counted() {
     assert!(text.text().contains("epicepoch_connections_open 2.0\n"));
 }
 
-/// The worker sends its Confirm over the links of the other one.
+/// A worker without links sends its Confirms over the links of another worker.
 #[test]
 fn a_worker_without_links_uses_those_of_another_worker() {
     REFUSED_WORKERS.store(0b10, Ordering::SeqCst);

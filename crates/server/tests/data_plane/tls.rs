@@ -259,8 +259,8 @@ fn no_client_without_the_required_certificate_gets_an_answer() {
 #[test]
 fn half_open_handshakes_keep_no_other_client_out() {
     let secured = Secured::start(ClientTlsMode::Both, false);
-    // Clients send the first flight of a handshake and then nothing: more clients than handshakes
-    // may be open.
+    // These clients send the first flight of a handshake and then nothing. There are more of them
+    // than open handshakes are allowed.
     let name = ServerName::try_from("localhost").unwrap();
     let mut session = ClientConnection::new(secured.config(None, &[]), name).unwrap();
     let mut hello = Vec::new();

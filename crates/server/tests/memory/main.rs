@@ -25,11 +25,12 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const CONNECTIONS: usize = 50;
 /// Requests in the burst that each connection sends.
 const BURST: usize = 200;
-/// Most bytes that a node allocates meanwhile for anything but these connections.
+/// During the measurement, a node allocates at most this many bytes for anything but these
+/// connections.
 const BACKGROUND_MAX: usize = 16 << 10;
-/// Most bytes that a silent connection may keep: on the fast path of HTTP/1.1 and over the native
-/// protocol; through hyper; and over HTTP/2, without its client's header table. The test prints the
-/// measured values.
+/// A silent connection may keep at most this many bytes: on the fast path of HTTP/1.1 and over the
+/// native protocol; through hyper; and over HTTP/2, without its client's header table. The test
+/// prints the measured values.
 const OWN_MAX: usize = 3 << 10;
 const HYPER_MAX: usize = 40 << 10;
 const HTTP2_MAX: usize = 6 << 10;

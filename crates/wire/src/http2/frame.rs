@@ -54,13 +54,13 @@ pub mod setting {
     pub const HEADER_TABLE_SIZE: u16 = 1;
     /// Whether servers may push.
     pub const ENABLE_PUSH: u16 = 2;
-    /// Most streams open at once.
+    /// At most this many streams open at once.
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     /// The window of a new stream.
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     /// The longest accepted payload.
     pub const MAX_FRAME_SIZE: u16 = 5;
-    /// Most bytes of the headers of one message, counted as in the table.
+    /// At most this many bytes of the headers of one message, counted as in the table.
     pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 

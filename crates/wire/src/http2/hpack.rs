@@ -35,12 +35,12 @@ pub enum HpackError {
 pub const TABLE_LEN_MAX: usize = 4096;
 /// Bytes of an entry besides name and value (section 4.1).
 pub const ENTRY_OVERHEAD: usize = 32;
-/// Most bytes of all headers of a block, counted as in the table. A few bytes can repeat an entry of
-/// [`TABLE_LEN_MAX`] many times.
+/// At most this many bytes of all headers of a block, counted as in the table. A few bytes can
+/// repeat an entry of [`TABLE_LEN_MAX`] many times.
 pub const LIST_LEN_MAX: usize = 64 << 10;
 /// Longest block that is kept to recognise its repetition.
 const REPEATED_LEN_MAX: usize = 256;
-/// Most bytes of a number after its prefix; 4 hold 28 bits.
+/// At most this many bytes of a number after its prefix; 4 hold 28 bits.
 const NUMBER_LEN_MAX: u32 = 4;
 
 /// Decodes the header blocks of one connection, in order.
@@ -50,7 +50,7 @@ pub struct Decoder {
     table: VecDeque<Entry>,
     /// Bytes of all entries.
     len: usize,
-    /// Most bytes of all entries, as set by the encoder; at most `len_allowed`.
+    /// At most this many bytes of all entries, as set by the encoder; at most `len_allowed`.
     len_max: usize,
     len_allowed: usize,
     name: Vec<u8>,

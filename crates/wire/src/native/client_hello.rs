@@ -16,7 +16,7 @@ use crate::peer_hello::{ADDR_LEN_MAX, CLUSTER_NAME_LEN_MAX};
 pub const MAGIC: u64 = u64::from_be_bytes(*b"EPOCHTSO");
 /// Longest name of a client, bytes.
 pub const AGENT_LEN_MAX: usize = 64;
-/// Most members in a welcome.
+/// At most this many members in a welcome.
 pub const MEMBERS_MAX: usize = 64;
 
 /// The lowest tag of fields that must be understood: a receiver that does not know such a field
@@ -161,8 +161,8 @@ pub struct Welcome {
     pub node: NodeId,
     /// The leader as far as the node knows; this may be the node itself.
     pub leader: Option<MemberAddr>,
-    /// Most requests of this connection that the node reads before it answers. Further ones wait in
-    /// the network's buffers.
+    /// The node reads at most this many requests of this connection before it answers. Further ones
+    /// wait in the network's buffers.
     pub in_flight_max: u32,
     /// Silence after which the node closes the connection, milliseconds.
     pub idle_ms: u32,

@@ -28,8 +28,9 @@ pub const VERSION: u8 = 1;
 pub const FIRST_BYTE: u8 = frame::KIND_HELLO;
 /// Largest count of a request, timestamps.
 pub const COUNT_MAX: u64 = 1 << 32;
-/// Most bytes after the header of a frame to a node. Even a hello with every field has fewer.
+/// At most this many bytes after the header of a frame to a node. Even a hello with every field has
+/// fewer.
 pub const TO_SERVER_TAIL_LEN_MAX: usize = 4 << 10;
-/// Most bytes after the header of a frame to a client. A welcome that lists
+/// At most this many bytes after the header of a frame to a client. A welcome that lists
 /// [`MEMBERS_MAX`](client_hello::MEMBERS_MAX) members has fewer.
 pub const TO_CLIENT_TAIL_LEN_MAX: usize = 32 << 10;

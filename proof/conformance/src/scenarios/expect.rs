@@ -37,5 +37,5 @@ pub(super) fn one_in_time(mut play: impl FnMut() -> Result<Verdict, String>) -> 
 pub(super) const QUIET: Duration = Duration::from_millis(120);
 /// How late an event may be on a busy machine.
 pub(super) const SLACK: Duration = Duration::from_millis(150);
-/// Most attempts of a scenario that measures time.
+/// A scenario that measures time has at most this many attempts.
 const TRIES: u32 = 3;

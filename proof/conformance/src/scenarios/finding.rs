@@ -283,8 +283,9 @@ const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
 /// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and
 /// half of each is random.
 const PAUSE_LEAST: Duration = Duration::from_millis(10);
-/// Most frames before the sixth pause: attempts of four hops, with a hello and a request each.
+/// At most this many frames before the sixth pause: attempts of four hops, with a hello and a
+/// request each.
 const RAMP_FRAMES: usize = 6 * 4 * 2;
-/// Most frames between two later pauses: one such attempt, and a second one of a hedging client,
-/// which pauses for each separately.
+/// At most this many frames between two later pauses: one such attempt, and a second one of a
+/// hedging client, which pauses for each separately.
 const BURST_FRAMES_MAX: usize = 2 * 4 * 2;

@@ -90,8 +90,8 @@ impl History {
     }
 }
 
-/// Most committed entries that a live node may lack. The number is that of S12. It is not read from
-/// the core, because the core's own number may be wrong.
+/// A live node may lack at most this many committed entries. The number is that of S12. It is not
+/// read from the core, because the core's own number may be wrong.
 const LACKING_MAX: u64 = 16;
 /// Longest time since the leader heard a live node, nanoseconds: an election timeout.
 const HEARD_NS_MAX: u64 = ELECTION_TICKS as u64 * TICK_NS;

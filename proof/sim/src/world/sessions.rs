@@ -512,10 +512,10 @@ fn refusal(id: u64, code: ErrorCode, text: &str) -> Vec<u8> {
 
 /// Clients with sessions have numbers from this one on.
 pub(crate) const SESSIONS_FROM: usize = 1_000;
-/// Most clients with sessions in a run, and most callers of one.
+/// At most this many clients with sessions in a run, and at most this many callers of each.
 const SESSIONS_MAX: usize = 2;
 const CALLERS_MAX: usize = 5;
-/// Most requests of a session whose answers may still come.
+/// At most this many requests of a session wait for answers that may still come.
 const ASKED_MAX: usize = 64;
 /// After how long requests are sent twice, and a silent node is left, milliseconds.
 const HEDGE_MS: (u64, u64) = (2, 60);

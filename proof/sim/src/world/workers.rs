@@ -25,8 +25,8 @@ use crate::world::World;
 const WORKER_TICK_NS: u64 = 25 * MS;
 /// Least time between a request and the turn that takes it, so that others can join, nanoseconds.
 const TURN_NS: u64 = 20_000;
-/// How many of a thousand turns wait behind other work of the worker, and most time that they wait,
-/// nanoseconds. Links are served meanwhile.
+/// This many of a thousand turns wait behind other work of the worker, for at most `BUSY_NS_MAX`
+/// nanoseconds. Meanwhile the links are served.
 const BUSY: u32 = 30;
 const BUSY_NS_MAX: u64 = 50 * MS;
 /// For a planted bug: how long an old round is trusted, nanoseconds.
@@ -221,7 +221,8 @@ impl World {
         }
     }
 
-    /// Reads the next frame of a caller later, in an event of its own however many frames wait.
+    /// Schedules the event that reads the next frame of a caller. Each frame has an event of its
+    /// own, however many frames wait.
     fn read_on(&mut self, id: NodeId, worker: usize, (from, boot): (NodeId, BootId)) {
         let after_ns = self.random.u64(0..=self.conditions.step_ns);
         self.schedule_own(id, after_ns, Event::Load { worker, from, boot });

@@ -22,10 +22,11 @@ pub const CONNECTION_WINDOW: u32 = 16 << 20;
 const WINDOW_AT_FIRST: u32 = 65_535;
 /// Longest header block of an answer, bytes.
 pub const BLOCK_LEN_MAX: usize = 16 << 10;
-/// Most CONTINUATION frames of one header block. Without a limit, empty ones could go on for ever.
+/// At most this many CONTINUATION frames of one header block. Without a limit, empty ones could go
+/// on for ever.
 const CONTINUATIONS_MAX: usize = 16;
-/// Most streams from the oldest open one to the newest. The session also remembers the answered
-/// ones between them.
+/// At most this many streams from the oldest open one to the newest. The session also remembers the
+/// answered ones between them.
 pub const SPAN_MAX: usize = 1 << 18;
 /// Marks a stream that is over.
 const NONE: u32 = u32::MAX;

@@ -137,9 +137,10 @@ fn merge(verdict: &mut Verdict, next: Verdict) {
     verdict.violations.extend(next.violations.into_iter().take(room));
 }
 
-/// Most reports of one thread that wait.
+/// At most this many reports of one thread wait.
 const WAITING_MAX: usize = 256;
-/// Most answers that are held because a later one may contradict them, 48 bytes each.
+/// At most this many answers are held, because a later one may contradict them. Each takes 48
+/// bytes.
 const HELD_MAX: usize = 1 << 20;
 /// Pause between two reads of the channel: long enough not to disturb the load, short enough that
 /// the channel does not fill up.

@@ -265,25 +265,25 @@ impl RunConfig {
     }
 }
 
-/// Most connections of one measurement.
+/// At most this many connections of one measurement.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// Most generator threads of one measurement.
+/// At most this many generator threads of one measurement.
 pub const THREADS_MAX: usize = 256;
-/// Most open requests on one connection.
+/// At most this many open requests on one connection.
 pub const IN_FLIGHT_MAX: usize = 4096;
-/// Most timestamps per request if the answer lists them.
+/// At most this many timestamps per request, if the answer lists them.
 pub const COUNT_MAX: u64 = 65_536;
 /// Fewest requests per second.
 pub const RATE_MIN: f64 = 0.01;
-/// Most requests per second: more than any machine sends.
+/// At most this many requests per second: more than any machine sends.
 pub const RATE_MAX: f64 = 1e8;
 /// The longest measurement.
 pub const DURATION_MAX: Duration = Duration::from_hours(24);
 /// The shortest interval of a report.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Most intervals of one report, a few kilobytes each.
+/// At most this many intervals of one report. Each takes a few kilobytes.
 pub const INTERVALS_MAX: f64 = 3600.0;
-/// Most server processes whose CPU time is counted.
+/// The CPU time of at most this many server processes is counted.
 pub const PIDS_MAX: usize = 64;
 
 #[cfg(test)]

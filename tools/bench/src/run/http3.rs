@@ -203,7 +203,7 @@ impl From<StreamError> for Failure {
     }
 }
 
-/// Most bytes of an answer's body: the largest `n` fits.
+/// At most this many bytes of an answer's body: the largest `n` fits.
 const BODY_LEN_MAX: usize = 2 << 20;
 /// `H3_NO_ERROR` (RFC 9114, 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);

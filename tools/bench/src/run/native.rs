@@ -155,8 +155,8 @@ impl Ids {
     }
 }
 
-/// Most ids from the oldest open request to the newest. If one stays open for so long, the service
-/// has stopped answering it.
+/// At most this many ids from the oldest open request to the newest. If one stays open for so long,
+/// the service has stopped answering it.
 const SPAN_MAX: usize = 1 << 18;
 
 /// Handles an error frame like the same refusal over HTTP.

@@ -223,7 +223,7 @@ impl Schedule {
     }
 }
 
-/// Most unsent requests that are counted.
+/// At most this many unsent requests are counted.
 const UNSENT_MAX: u64 = 1_000_000_000;
 
 #[cfg(test)]

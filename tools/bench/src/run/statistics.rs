@@ -372,7 +372,7 @@ impl Statistics {
     }
 }
 
-/// Most requests of one thread that are remembered for the checker.
+/// At most this many requests of one thread are remembered for the checker.
 const OPEN_MAX: usize = 1 << 18;
 /// Answers in one report to the checker.
 const BATCH_LEN: usize = 2048;

@@ -234,7 +234,7 @@ pub(crate) fn number(from: Instant, at: Instant, interval: Duration) -> u64 {
     u64::try_from(since / interval.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
-/// Most intervals that are not compressed, because threads still add to them.
+/// At most this many intervals are not compressed, because threads still add to them.
 const OPEN_MAX: usize = 3;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::support::{Cluster, Node, alone, let_pass, millis, say};
 
 /// Largest share of one core for an idle node: of a release build, of a test build.
 const IDLE_SHARE_MAX: [f64; 2] = [0.01, 0.03];
-/// Most memory of an idle node, bytes: of a release build, of a test build.
+/// An idle node uses at most this much memory, bytes: as a release build, as a test build.
 const RESIDENT_MAX: [u64; 2] = [30 << 20, 60 << 20];
 /// How long idle nodes are observed.
 const OBSERVED: Duration = Duration::from_secs(4);

@@ -14,7 +14,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How long a thread sleeps at a time.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Most processors that are watched. If there are more, the stall of one processor stops no node.
+/// At most this many processors are watched. If there are more, the stall of one processor stops no
+/// node.
 const PROCESSORS_MAX: usize = 16;
 /// Pause between two durable writes: short enough to notice a disk that hangs for 10 ms, and long
 /// enough to cost little load.

@@ -4,7 +4,7 @@
 
 use super::{Cluster, say};
 
-/// Most runs of one test.
+/// At most this many runs of one test.
 const RUNS_MAX: usize = 3;
 
 /// A node campaigned without being asked to, so this run proves nothing.

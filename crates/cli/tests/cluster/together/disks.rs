@@ -34,7 +34,7 @@ fn a_node_whose_data_directory_was_rolled_back_is_refused_and_says_what_to_do() 
     cluster.nodes[node].kill();
     replace(&data, &newest);
     replace(&older, &data);
-    // The other nodes remember its position only on disk.
+    // The other nodes restart. So they know the position of the killed node only from their disks.
     for other in cluster.others(node) {
         cluster.nodes[other].kill();
         cluster.nodes[other].start();

@@ -8,7 +8,7 @@ use epicepoch_bench::run::load::Load;
 use crate::support::process::disk_bytes;
 use crate::support::{Cluster, let_pass, millis, say, wait_until};
 
-/// Most bytes on disk, whatever the uptime.
+/// At most this many bytes on disk, whatever the uptime.
 const DISK_MAX: u64 = 5 << 20;
 /// Number of reservations while the disk is watched.
 const RESERVATIONS: u64 = 200;

@@ -17,7 +17,7 @@ use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, StorePositio
 use crate::support::process::resident_bytes;
 use crate::support::{Cluster, Node, WAIT_MAX, Watch, holds_for, let_pass, say};
 
-/// Most memory that a node may keep after garbage, bytes.
+/// After garbage, a node may keep at most this much more memory, bytes.
 const GROWTH_MAX: u64 = 64 << 20;
 /// How long a node of another cluster is watched: several elections and reconnects.
 const STRANGER: Duration = Duration::from_secs(2);

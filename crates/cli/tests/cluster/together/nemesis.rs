@@ -42,8 +42,8 @@ const ORDERS_OF_100: u32 = 20;
 const ORDER_LIMIT: &str = "1s";
 /// Index of the spare node, which comes after the first members.
 const SPARE: usize = MEMBERS;
-/// Most spare nodes of one run. A proxy has at most 256 listeners, and each spare node leaves two
-/// of them behind.
+/// At most this many spare nodes of one run. A proxy has at most 256 listeners, and each spare node
+/// leaves two of them behind.
 const SPARES_MAX: u64 = 100;
 
 /// Number of connections to a paused node. Requests are sent over them just before it is resumed.

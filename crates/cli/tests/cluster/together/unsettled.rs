@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::support::operator::{assert_has_ended, roles};
 use crate::support::{Cluster, WAIT_MAX, say, wait_until};
 
-/// Most time until the answer that the outcome is unknown: five seconds for the change, and the
-/// rest for a busy machine.
+/// The longest time until the answer that the outcome is unknown: five seconds for the change, and
+/// the rest for a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// The words of an outcome that is not known.
 const NOT_KNOWN: &str = "its outcome is not known";

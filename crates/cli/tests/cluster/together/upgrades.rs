@@ -22,7 +22,8 @@ use crate::support::{
 /// Keeps the state at the oldest format, even if all nodes run the new version. A version without
 /// this setting reads no other format.
 const HELD: (&str, &str) = ("FORMAT_MAX", "1");
-/// Most attempts to hand leadership to a version. On a busy machine leadership may move on.
+/// At most this many attempts to hand leadership to a version. On a busy machine leadership may
+/// move on.
 const TRANSFER_TRIES: usize = 5;
 /// Entries that all nodes apply before the next step. They are the leader's reservations.
 const ENTRIES: u64 = 1;

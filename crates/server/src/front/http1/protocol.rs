@@ -17,7 +17,8 @@ use crate::front::routes::query::{Ask, LIST_COUNT_MAX};
 use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::worker::sequencer::Sequencer;
 
-/// Most requests of one connection that are read and not answered. Further ones wait in the socket.
+/// At most this many requests of one connection are read and not answered. Further ones wait in the
+/// socket.
 const IN_FLIGHT_MAX: usize = 120;
 /// The node stops reading from a client at this many bytes of answers that are due or wait to be
 /// written. The number is the size of hyper's buffers: one buffer and one chunk of a list. The last

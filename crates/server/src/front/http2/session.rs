@@ -19,15 +19,15 @@ pub use event::{Event, FastRequest, Fault};
 
 mod event;
 
-/// Most open requests of one connection.
+/// At most this many open requests of one connection.
 pub const STREAMS_MAX: usize = 256;
-/// Most streams that may end because of a client's errors. One more ends the connection
+/// At most this many streams may end because of a client's errors. One more ends the connection
 /// (CVE-2025-8671).
 const FAULTS_MAX: usize = 64;
 /// At most this many bytes in a header block of several frames. A head within its limit is shorter.
 const BLOCK_LEN_MAX: usize = 2 * HEAD_LEN_MAX;
-/// Most CONTINUATION frames of one header block. Without a limit, empty ones could go on for ever
-/// (CVE-2024-27316).
+/// At most this many CONTINUATION frames of one header block. Without a limit, empty ones could go
+/// on for ever (CVE-2024-27316).
 const CONTINUATIONS_MAX: usize = 16;
 /// Initial size of every window, bytes. The node does not change its receive windows, because
 /// bodies here are small.

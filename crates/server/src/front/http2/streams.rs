@@ -36,8 +36,8 @@ pub(super) struct Streams {
     open: usize,
 }
 
-/// Most closed streams that are kept behind an open one. Beyond it, all closed ones are removed at
-/// once.
+/// At most this many closed streams are kept behind an open one. Beyond it, all closed ones are
+/// removed at once.
 const CLOSED_MAX: usize = 512;
 
 impl Streams {

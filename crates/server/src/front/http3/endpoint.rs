@@ -30,8 +30,8 @@ use crate::worker::turns::Turns;
 /// Receive buffer that each worker asks the system for, in bytes. The system gives at most
 /// `net.core.rmem_max`.
 const RECEIVE_BUFFER_LEN: usize = 2 << 20;
-/// Most clients per turn that are refused or must prove their address. After that many, peers have
-/// a turn.
+/// At most this many clients per turn are refused or must prove their address. After that many,
+/// peers have a turn.
 const LOOKED_AT_PER_TURN_MAX: usize = 16;
 
 /// Binds one UDP socket per worker to the same port. The system sends all datagrams of one client

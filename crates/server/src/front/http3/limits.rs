@@ -8,10 +8,10 @@ use epicepoch_certs::rustls;
 use quinn::{EndpointConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt};
 use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 
-/// Most open requests of one connection.
+/// At most this many open requests of one connection.
 pub const STREAMS_MAX: u32 = 256;
-/// Most streams beside those of requests. HTTP/3 has three (RFC 9114, 6.2); some clients open more
-/// to test that servers ignore unknown ones.
+/// At most this many streams beside those of requests. HTTP/3 has three (RFC 9114, 6.2); some
+/// clients open more to test that servers ignore unknown ones.
 pub const STREAMS_BESIDE_MAX: u32 = 8;
 /// At most this many bytes in a request's head, as HTTP/3 counts them: names, values, and 32 for
 /// each.
@@ -37,10 +37,10 @@ const WINDOW: u32 = 256 << 10;
 const SEND_WINDOW: u64 = 256 << 10;
 /// Time from a client's first datagram to the end of its handshake.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Most handshakes under way on one worker. Beyond it, clients are refused.
+/// At most this many handshakes under way on one worker. Beyond it, clients are refused.
 pub const HANDSHAKES_MAX: usize = 256;
-/// Most handshakes of one address under way on one worker, while clients must prove their address.
-/// Beyond it, this address is refused, so that others still get in.
+/// At most this many handshakes of one address under way on one worker, while clients must prove
+/// their address. Beyond it, this address is refused, so that others still get in.
 pub const HANDSHAKES_OF_ADDRESS_MAX: usize = HANDSHAKES_MAX / 4;
 /// Handshakes under way from which on a client must prove that it receives at its address. Until
 /// then the node keeps no state for the client. A faked address then costs one datagram and no
@@ -49,7 +49,7 @@ pub const HANDSHAKES_BEFORE_RETRY: usize = 32;
 /// QUIC's idle timeout is longer than the node's by this time, so that the node closes first. QUIC
 /// would close without telling the client.
 const IDLE_GRACE: Duration = Duration::from_secs(5);
-/// Most new clients whose first datagram waits. QUIC refuses more by itself.
+/// At most this many new clients wait with their first datagram. QUIC refuses more by itself.
 const INCOMING_MAX: usize = 256;
 /// At most this many bytes of a client's datagrams are kept before the node handles the first one.
 const INCOMING_LEN_MAX: u64 = 8 << 10;

@@ -24,9 +24,9 @@ use crate::security::authz::Right;
 use crate::security::authz::tokens::Tokens;
 use crate::worker::sequencer::Sequencer;
 
-/// Most requests of one connection that are read and not answered. Further ones wait in the socket.
-/// The limit is enough for the pipeline of a busy client, and eight such clients stay below the
-/// default of `TIMESTAMP_REQUEST_BUFFER`.
+/// At most this many requests of one connection are read and not answered. Further ones wait in the
+/// socket. The limit is enough for the pipeline of a busy client, and eight such clients stay below
+/// the default of `TIMESTAMP_REQUEST_BUFFER`.
 const IN_FLIGHT_MAX: usize = 1024;
 /// The node stops reading from a client at this many bytes of waiting answers.
 const OUTBOX_LEN_MAX: usize = 64 << 10;

@@ -14,8 +14,9 @@ use super::refusal::Refusal;
 use crate::front::deadlines::ClientState;
 use crate::security::tls::socket::Socket;
 
-/// Most reads of one connection, or retries of held bytes, before other connections have a turn. A
-/// refusal is immediate, so a client that keeps sending could otherwise occupy the worker for ever.
+/// At most this many reads of one connection, or retries of held bytes, before other connections
+/// have a turn. A refusal is immediate, so a client that keeps sending could otherwise occupy the
+/// worker for ever.
 const TURNS_MAX: u32 = 4;
 /// The status that metrics use for answers with timestamps.
 const OK: u16 = 200;

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 
-/// Most written bytes that stay in the buffer before the rest moves to its front.
+/// When this many bytes of the buffer are written, they are removed, and the rest moves to the
+/// front.
 const WRITTEN_LEN_MAX: usize = 32 << 10;
 /// Memory that an empty outbox keeps: enough for the answers of a full pipeline.
 const IDLE_LEN_MAX: usize = 32 << 10;

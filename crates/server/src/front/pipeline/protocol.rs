@@ -20,7 +20,7 @@ pub(crate) trait Protocol: Sized {
     /// The state that the connections of one worker share.
     type Shared;
 
-    /// Most bytes of one read, including held bytes.
+    /// At most this many bytes of one read, including held bytes.
     const READ_LEN_MAX: usize;
     /// Whether requests beyond the admission limit may wait. If so, they wait behind earlier
     /// requests of this connection, as if the node had not read them yet. Otherwise they are

@@ -6,8 +6,8 @@ use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
 
 /// At most this many bytes in a query on a fast path: both parameters with their longest values.
 pub(crate) const FAST_QUERY_LEN_MAX: usize = 64;
-/// Most timestamps in one answer of a fast path, 16 kB. Longer lists are made in chunks while they
-/// are sent; a fast path cannot do that.
+/// At most this many timestamps in one answer of a fast path, 16 kB. Longer lists are made in
+/// chunks while they are sent; a fast path cannot do that.
 pub const LIST_COUNT_MAX: u64 = 1000;
 
 /// The form of an answer.

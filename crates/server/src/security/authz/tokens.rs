@@ -19,7 +19,7 @@ use thiserror::Error;
 pub const TOKEN_LEN_MIN: usize = 16;
 /// Longest token, bytes. It has to fit in the hello of the native protocol.
 pub const TOKEN_LEN_MAX: usize = epicepoch_wire::native::TOKEN_LEN_MAX;
-/// Most tokens in a file. Each sent token is compared with all of them.
+/// At most this many tokens in a file. Each sent token is compared with all of them.
 pub const TOKENS_MAX: usize = 32;
 /// At most this many bytes in a token file.
 const FILE_LEN_MAX: u64 = 64 << 10;

@@ -29,8 +29,8 @@ use super::socket::Socket;
 use crate::security::limits::Key;
 use crate::sync::signal::Signal;
 
-/// Most handshakes under way on one worker. Each needs some ten kilobytes, and all are examined
-/// when one must be dropped.
+/// At most this many handshakes under way on one worker. Each needs some ten kilobytes, and all are
+/// examined when one must be dropped.
 pub(crate) const UNDER_WAY_MAX: usize = 512;
 /// TLS accepts no more answers for a client while its records hold this many unsent bytes.
 const RECORDS_LEN_MAX: usize = 32 << 10;
@@ -47,7 +47,7 @@ pub(crate) struct Handshakes {
     next: Cell<u64>,
 }
 
-/// Most steps in each period, even if the thread is idle otherwise.
+/// At most `steps` steps in each `period`, even if the thread is otherwise idle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) steps: u32,

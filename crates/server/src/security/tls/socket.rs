@@ -27,7 +27,7 @@ pub(crate) struct Secured {
     ahead_len: usize,
 }
 
-/// Most bytes that can be peeked at.
+/// At most this many bytes can be peeked at.
 pub(crate) const AHEAD_LEN_MAX: usize = 64;
 
 impl Socket {

@@ -415,7 +415,7 @@ fn refused(addr: &str, code: ErrorCode, text: String) -> Trouble {
 
 /// How long the client distrusts hints to a silent node. The node's own claim to lead still counts.
 const SUSPICION: Duration = Duration::from_secs(1);
-/// Most leader hints that are followed in a row without a pause.
+/// At most this many leader hints are followed in a row without a pause.
 const HOPS_MAX: u32 = 3;
 /// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(50);

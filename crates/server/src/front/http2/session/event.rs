@@ -12,7 +12,7 @@ use crate::metrics::worker::Abuse;
 pub struct Fault {
     /// The error code that the client gets, of [`code`].
     pub code: u32,
-    /// The abuse that the metrics count.
+    /// The reason under which the metrics count this disconnection.
     pub abuse: Abuse,
 }
 

@@ -2,6 +2,11 @@
 //! the safety argument needs, and the checkers of the simulator must find it. One bug is planted per
 //! thread, at run time. While a bug is planted, here or around the core, the core's asserts of S1 to
 //! S17 are silent, so that the checkers alone must find it.
+//!
+//! The comment of each bug ends with a line of one form. `Breaks` names the rules of
+//! `docs/safety.md` that the bug breaks. `found by` names the checker that must find it, and within
+//! how many seeds. `Seen` tells where such a bug comes from: another project that had it, or the
+//! reason why somebody could write it.
 
 use epicepoch_wire::Epoch;
 
@@ -190,7 +195,8 @@ bugs! {
     /// have not applied the removal may need its vote.
     RemovedAtOnce "removed-at-once",
     // Promise, disk and votes.
-    /// An answer arrives after a later one of the same run; its node is then taken for rolled back.
+    /// Two answers of one run of a node arrive in the wrong order. The node is then refused, as if
+    /// its data directory were rolled back.
     ///
     /// Breaks S8; found by `S9` within 20 seeds. Seen: such a check is worse than none.
     OvertakenAccuses "overtaken-accuses",

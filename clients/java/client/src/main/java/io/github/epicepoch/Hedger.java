@@ -12,11 +12,11 @@ import java.util.Map;
  * checked and dropped. Decision 14 in docs/decisions says why the order holds.
  */
 final class Hedger {
-    /** Most hedged requests that wait for an answer on the second connection. */
+    /** At most this many hedged requests wait for an answer on the second connection. */
     static final int COPIES_MAX = 64;
     /**
-     * Most requests that were answered over the second connection and not yet over the first. A
-     * node reads this many requests before it answers.
+     * At most this many requests were answered over the second connection and not yet over the
+     * first. A node reads this many requests before it answers.
      */
     static final int BURNT_MAX = 1024;
 

@@ -10,7 +10,10 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * follows it when it moves.
  */
 final class LeaderTracker {
-    /** Most hints that are followed in a row without a pause: two nodes may name each other. */
+    /**
+     * At most this many hints are followed in a row without a pause, because two nodes may name
+     * each other.
+     */
     private static final int HOPS_MAX = 3;
 
     private final Options options;

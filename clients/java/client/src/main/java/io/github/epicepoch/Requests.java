@@ -21,7 +21,7 @@ import java.util.function.Consumer;
 final class Requests {
     /** The limit of the setting: a node reads at most 1024 requests before it answers. */
     static final int IN_FLIGHT_MAX = 256;
-    /** Most calls that wait. */
+    /** At most this many calls wait. */
     static final int CALLS_MAX = 1 << 20;
 
     static final String SILENT = "it did not answer in time";

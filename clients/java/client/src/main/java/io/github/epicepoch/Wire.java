@@ -19,7 +19,7 @@ import javax.net.ssl.SSLEngine;
  * caller can be interrupted, or run on a virtual thread, without harm to the connection.
  */
 final class Wire {
-    /** Most bytes that wait for a node that does not read: some thousand pongs. */
+    /** At most this many bytes wait for a node that does not read: some thousand pongs. */
     static final int OUTBOX_BYTES_MAX = 64 << 10;
 
     static final String DOES_NOT_READ = "it does not read";
