@@ -116,7 +116,7 @@ func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.he
 func WithToken(token string) Option { return WithTokenSource(func() string { return token }) }
 
 // WithTokenSource calls a function for the token of [WithToken] at each connection, so that the
-// token can change. An empty text is no token. The function must return quickly.
+// token can change. An empty text stands for no token. The function must return quickly.
 func WithTokenSource(token func() string) Option { return func(o *options) { o.token = token } }
 
 // WithDialer sets the function that makes connections.

@@ -16,7 +16,7 @@ import { start } from "../test/cluster.js";
 
 const CALLERS = 1_000;
 
-/** Calls again and again, by so many callers, and says what that cost. */
+/** Lets this many callers call again and again. Prints the cost of a call. */
 async function measure(name: string, callers: number, ms: number, call: () => Promise<unknown>) {
   const took: number[] = [];
   let calls = 0;

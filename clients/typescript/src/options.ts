@@ -101,7 +101,7 @@ export function settings(options: Options): Settings {
   return all;
 }
 
-/** Returns the token for a new connection; an empty text is none. */
+/** Returns the token for a new connection. Returns an empty text if there is no token. */
 export function currentToken(all: Settings): string {
   return checkedToken(all.tokenSource ? all.tokenSource() : (all.token ?? ""));
 }

@@ -75,7 +75,7 @@ export class Session {
   #expiresAt = Infinity;
   /** The last error since the last answer or new connection. */
   #lastError: Error | undefined;
-  /** The connection that `#run` uses, which may not be one to the leader yet. */
+  /** The connection that `#run` uses. It may lead to a node that is not the leader. */
   #current: Connection | undefined;
   /** Ends the current pause of `#run`; `#isIdle` if a call may do that, too. */
   #wake: (() => void) | undefined;

@@ -1,4 +1,7 @@
-/** Hedged requests: whichever answer comes second, its range reaches nobody. */
+/**
+ * Hedged requests: the range of the second answer reaches no caller, whichever connection it comes
+ * from.
+ */
 
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";

@@ -200,7 +200,7 @@ test("the deadline ends a call, and its error says why", async (t) => {
     assert.ok(error.cause instanceof RefusedError || error.cause instanceof UnreachableError);
   }
   await assert.rejects(client.timestamp({ timeout: 0 }), DeadlineExceededError);
-  // A timeout that no timer takes is no timeout of a millisecond.
+  // A timeout that is too long for a timer must not become a timeout of a millisecond.
   leader.ask = new Oracle().serve;
   for (const timeout of [2 ** 40, Infinity]) {
     await client.timestamp({ timeout });

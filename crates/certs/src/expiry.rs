@@ -11,7 +11,7 @@ use time::{Duration, OffsetDateTime};
 const VERSION: TagNumber = TagNumber(0);
 
 /// The end of a certificate's validity, from its `notAfter` (RFC 5280, section 4.1.2.5) and the
-/// fields before it. `None` if the bytes are no certificate, or the end is before 1970.
+/// fields before it. `None` if the bytes are not a certificate, or the end is before 1970.
 #[must_use]
 pub fn not_after(der: &[u8]) -> Option<SystemTime> {
     let mut reader = SliceReader::new(der).ok()?;

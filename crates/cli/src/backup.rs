@@ -95,7 +95,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let out = matches.get_one::<String>("out").map_or("", String::as_str);
     if out == "-" {
-        // If the reader of standard output has left, nobody has the backup. So the command fails.
+        // If the reader of standard output has gone, the backup is lost. So the command fails.
         let written = io::stdout().lock().write_all(backup.text().as_bytes());
         written.context("standard output did not take the backup")?;
         show(matches, &mut io::stderr().lock(), &backup, &format!("from {from}"))?;

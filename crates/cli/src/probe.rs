@@ -164,7 +164,7 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     })
 }
 
-/// Least and most requests per second. `bench run` is for higher rates.
+/// At least `RATE_MIN` and at most `RATE_MAX` requests per second. `bench run` is for higher rates.
 const RATE_MIN: f64 = 0.1;
 const RATE_MAX: f64 = 1000.0;
 /// Two connections, so that a slow answer on one does not hide fast answers on the other.

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PROBLEM_LASTS: Duration = Duration::from_secs(2);
 /// A restarted node may lack at most this many committed entries before the next node is restarted.
 const LAG_MAX: u64 = 16;
-/// Least voters of a cluster that still serves while one of them is down.
+/// A cluster needs at least this many voters, so that it serves while one of them is down.
 const SERVING_VOTERS: usize = 3;
 /// At most this many failed transfers of leadership before the command gives up. A voter may refuse
 /// once.
@@ -416,7 +416,7 @@ fn order(seen: &[Seen], wanted: Option<&[u64]>) -> Result<Vec<u64>, anyhow::Erro
     Ok(meant.into_iter().map(|it| it.node).collect())
 }
 
-/// Returns a warning if the other voters are no majority during a restart.
+/// Returns a warning if the other voters are not a majority during a restart.
 fn outage(seen: &[Seen], order: &[u64]) -> Option<String> {
     let voters: Vec<u64> = seen.iter().filter(|it| it.is_voter).map(|it| it.node).collect();
     let is_needed = voters.len() < SERVING_VOTERS && voters.iter().any(|id| order.contains(id));

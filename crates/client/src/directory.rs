@@ -218,7 +218,7 @@ impl Directory {
         self.leader.take_if(|leader| leader == addr);
     }
 
-    /// Returns the next address in turn: members first, then seeds that are no members, because
+    /// Returns the next address in turn: members first, then seeds that are not members, because
     /// seeds may be outdated.
     pub(crate) fn next_address(&mut self) -> String {
         let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));

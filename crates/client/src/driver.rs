@@ -284,8 +284,8 @@ impl Connection {
     }
 }
 
-/// Fewest callers that are woken at once. If more than four times as many wait, a quarter of them
-/// is woken at once. Four requests may be in flight, so all callers are woken before these are
+/// At least this many callers are woken at once. If more than four times as many wait, a quarter of
+/// them is woken at once. Four requests may be in flight, so all callers are woken before these are
 /// answered.
 const WAKE_AT_ONCE: usize = 256;
 const WAKE_FRACTION: usize = 4;

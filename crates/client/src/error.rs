@@ -264,7 +264,7 @@ impl AnotherCluster {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BadAnswer {
-    /// The node refuses this request, also if it is sent again.
+    /// The node refuses this request, and will refuse it again.
     #[error("{addr} refused with {code}: {message}")]
     Refused {
         /// The address of the node.

@@ -185,10 +185,10 @@ pub const CLUSTER_NAME_LEN_MAX: usize = 64;
 pub const CLUSTER_NAME_DEFAULT: &str = "epicepoch";
 /// Range of `ELECTION_TIMEOUT_MS`.
 pub const ELECTION_TIMEOUT_MS: RangeInclusive<u64> = 50..=10_000;
-/// Least length of a reservation, in election timeouts. When half of the reservation is used, two
-/// election timeouts must remain.
+/// A reservation is at least this many election timeouts long. When half of the reservation is
+/// used, two election timeouts must remain.
 pub const RESERVATION_ELECTIONS_MIN: u64 = 4;
-/// Least heartbeats in one election timeout.
+/// At least this many heartbeats fit in one election timeout.
 pub const HEARTBEATS_MIN: u64 = 3;
 /// At most this many workers.
 pub const WORKERS_MAX: usize = 64;

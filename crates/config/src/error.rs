@@ -242,7 +242,7 @@ pub enum ConfigError {
         reservation_ms: u64,
         /// Election timeout.
         election_ms: u64,
-        /// Least value allowed.
+        /// The lowest allowed value.
         min_ms: u64,
     },
     /// The list does not have one processor for each worker. Name one for each, or none.

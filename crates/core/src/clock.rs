@@ -315,7 +315,7 @@ impl TrustedClock {
     }
 }
 
-/// How many clocks a node compares: those of the voters, and its own if it is no voter. So a
+/// How many clocks a node compares: those of the voters, and its own if it is not a voter. So a
 /// non-voter is never a majority by itself.
 pub fn clocks_of(voters: impl Iterator<Item = NodeId>, me: NodeId) -> usize {
     let (count, is_voter) =

@@ -118,7 +118,7 @@ impl<W> Sequencer<W> {
     }
 
     /// Frees a slot: its client has read the outcome, or has gone. If the request still is in a
-    /// batch, the timestamps that it asked for are given to nobody.
+    /// batch, no request gets the timestamps that it asked for.
     #[inline]
     pub fn leave(&mut self, slot: usize) {
         self.queue.leave(slot);

@@ -13,10 +13,10 @@ use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, S
 
 use crate::epoch_range::EpochRange;
 
-/// Least width of an assigned range, nanoseconds. A reservation gets it while the clock is behind
-/// the ceiling. It has enough epochs for a hundred seconds at the default interval; after that, the
-/// epoch stands still and the index rises. A thousand leaders in a row push the ceiling ahead by
-/// only a millisecond.
+/// An assigned range is at least this wide, nanoseconds. A reservation gets it while the clock is
+/// behind the ceiling. It has enough epochs for a hundred seconds at the default interval; after
+/// that, the epoch stands still and the index rises. A thousand leaders in a row push the ceiling
+/// ahead by only a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
 
 /// At most this many removed node ids are remembered. Ids are never used again. So this also limits
@@ -359,7 +359,7 @@ impl State {
     /// Reads what [`State::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are no state, or a state of a newer format.
+    /// When the bytes are not a state, or a state of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Self::decode_up_to(bytes, FORMATS.newest)
     }
@@ -367,7 +367,7 @@ impl State {
     /// Like [`State::decode`], for a node that is configured to read no format above `newest`.
     ///
     /// # Errors
-    /// When the bytes are no state, or a state of a newer format.
+    /// When the bytes are not a state, or a state of a newer format.
     pub fn decode_up_to(bytes: &[u8], newest: u32) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let format = u32::from(reader.u8("state format")?);
@@ -533,7 +533,7 @@ impl Command {
     /// Reads what [`Command::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are no command, or a command of a newer format.
+    /// When the bytes are not a command, or a command of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let command = match reader.u8("command")? {
@@ -602,7 +602,7 @@ impl MembershipChange {
     /// Reads what [`MembershipChange::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are no change.
+    /// When the bytes are not a change.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let nonce = reader.u64("nonce")?;

@@ -517,7 +517,7 @@ fn bind_advice(error: &io::Error) -> &'static str {
 /// How many port numbers to try until one is free over both TCP and UDP. The system chooses each.
 const PORTS_TRIED_MAX: u32 = 16;
 /// How long clients may remember that HTTP/3 is available, seconds. After a restart without HTTP/3,
-/// clients try it in vain for at most this time; they then use TCP.
+/// clients try it without success for at most this time. Then they use TCP.
 const ALT_SVC_SECONDS: u32 = 3600;
 /// At most this many connections on the peer port wait to be accepted.
 const PEER_BACKLOG: i32 = 256;

@@ -83,7 +83,7 @@ impl DatabaseError {
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Newer { .. } | Self::Redb(redb::Error::DatabaseAlreadyOpen) => false,
-            // redb returns these errors for a file that is no database, or ends too early.
+            // redb returns these errors for a file that is not a database, or ends too early.
             Self::Redb(redb::Error::Io(source)) => {
                 matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
             }

@@ -77,7 +77,7 @@ impl Backup {
     /// Reads what [`Backup::text`] wrote.
     ///
     /// # Errors
-    /// When the text is no backup.
+    /// When the text is not a backup.
     pub fn parse(text: &str) -> Result<Self, BackupError> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {

@@ -118,7 +118,7 @@ impl Member {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When the bytes are no member.
+    /// When the bytes are not a member.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             node: NodeId(reader.u64("node")?),

@@ -55,7 +55,7 @@ pub enum DecodeError {
     /// The other end speaks another version of the protocol.
     #[error("protocol version {0} is not spoken here")]
     Version(u8),
-    /// The bytes do not begin as a frame: the other end is no peer.
+    /// The bytes do not begin as a frame: the other end is not a peer.
     #[error("not a frame of this protocol")]
     NotAFrame,
 }

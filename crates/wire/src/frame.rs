@@ -130,7 +130,8 @@ pub fn write_frame_of(
 /// Reads the header of a frame.
 ///
 /// # Errors
-/// When the bytes are no frame, or the frame has another version, an unknown kind, or is too long.
+/// When the bytes are not a frame, or the frame has another version, an unknown kind, or is too
+/// long.
 pub fn read_header(bytes: &[u8; HEADER_LEN]) -> Result<Header, DecodeError> {
     let mut reader = Reader::new(bytes);
     if reader.u16("magic")? != MAGIC {

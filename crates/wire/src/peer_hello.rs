@@ -135,7 +135,7 @@ impl PeerHello {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let link = reader.u8("link")?;
@@ -297,7 +297,7 @@ impl Refusal {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let value = reader.u16("code")?;

@@ -414,7 +414,7 @@ fn http2_requests() -> io::Result<()> {
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 13, b"\x3f\x81\x1f\x82\x86\x84\x40\x01x\x01y");
     frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0; 8]);
     put("http2_request", "others", &bytes)?;
-    // First a head that exceeds its limit because it repeats one entry, then a head that is no
+    // First a head that exceeds its limit because it repeats one entry, then a head that is not a
     // request.
     let mut long = b"\x82\x86\x84\x40\x01x\x7f\x01".to_vec();
     long.resize(long.len() + 0x80, b'v');

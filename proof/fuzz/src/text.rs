@@ -207,7 +207,7 @@ fn http2_asked(bytes: &[u8], part: usize, open_max: usize) -> (Vec<String>, Vec<
 
 /// Bytes that are counted for each input. Repeated so often, most inputs are floods.
 const FLOOD_LEN: usize = 200_000;
-/// Fewest frames after which a client may be refused.
+/// A client may be refused only after at least this many frames.
 const FLOOD_FRAMES_MIN: usize = 9_999;
 const FRAME_HEAD_LEN: usize = 9;
 /// Length of the client's preface, bytes.

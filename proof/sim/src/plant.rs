@@ -175,7 +175,8 @@ impl Plant {
         matches!(self, Self::Unconfirmed | Self::CheckedAtArrival | Self::RecentRound)
     }
 
-    /// Whether the bug lets correct nodes see what no correct peer does, or lose what they had.
+    /// Whether the bug is in the disk. Then correct nodes lose what they had stored, or see
+    /// behaviour that no correct peer shows.
     pub(crate) const fn is_in_disk(self) -> bool {
         matches!(self, Self::WipedDisk | Self::LyingDisk | Self::TermFromLog | Self::NoChecksum)
     }

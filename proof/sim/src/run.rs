@@ -458,8 +458,8 @@ const REAL_PERCENT: u32 = 5;
 /// second. It takes longer if a replica must give up first, or a client waits for a node that was
 /// down.
 const HEALED_NS_MAX: u64 = 5 * SECOND;
-/// One in so many runs leaves a minority of the voters broken; and the time within which the others
-/// must answer then.
+/// One in `SPARED_RUNS` runs leaves a minority of the voters broken. Then the others must answer
+/// within `SPARED_NS_MAX`.
 const SPARED_RUNS: u64 = 4;
 const SPARED_NS_MAX: u64 = 10 * SECOND;
 /// Time within which leadership must be in the best zone. The longest wait between two offers is 80
@@ -467,8 +467,8 @@ const SPARED_NS_MAX: u64 = 10 * SECOND;
 const PLACED_NS_MAX: u64 = 100 * SECOND;
 /// How long leadership must then stay: more than twice the shortest wait.
 const RESTING_NS: u64 = 12 * SECOND;
-/// One in so many runs with wrong clocks goes on until their samples have expired; and how long it
-/// runs after that.
+/// One in `BELIEVED_RUNS` runs with wrong clocks goes on until their samples have expired, and for
+/// `BELIEVED_NS` after that.
 const BELIEVED_RUNS: u64 = 2;
 const BELIEVED_NS: u64 = SECOND;
 /// Answers after healing that show that the cluster answers again.

@@ -65,7 +65,7 @@ impl Frame {
 /// missing.
 ///
 /// # Errors
-/// The bytes are no answer, or an answer that is not supported here.
+/// The bytes are not an answer, or an answer that is not supported here.
 pub fn parse_response(buffer: &[u8]) -> Result<Option<(Response<'_>, usize)>, ResponseError> {
     Ok(Frame::parse(buffer)?.map(|frame| (frame.response(buffer), frame.len())))
 }
@@ -122,7 +122,7 @@ fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
     headers(head).find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// Why bytes are no answer.
+/// Why bytes are not an answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ResponseError {

@@ -186,7 +186,7 @@ pub enum RecordError {
     /// The file cannot be read. Check the path and its permissions.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The file is truncated, or is no report.
+    /// The file is truncated, or is not a report.
     #[error("it is no report of a run: {0}")]
     Malformed(#[from] serde_json::Error),
     /// Another version of the program wrote the report.
@@ -198,7 +198,7 @@ impl Run {
     /// Reads a report from a file.
     ///
     /// # Errors
-    /// The file is no report, or has another format.
+    /// The file is not a report, or has another format.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         Self::parse(&std::fs::read_to_string(path)?)
     }

@@ -194,7 +194,7 @@ impl Tree {
     /// Reads `use …;`. Returns the index behind it.
     fn import(&mut self, id: usize, tokens: &[Token], at: usize) -> usize {
         let end = (at..tokens.len()).find(|&at| tokens[at].is(';')).unwrap_or(tokens.len());
-        // `use<'a>` in a type is no import.
+        // `use<'a>` in a type is not an import.
         if tokens.get(at + 1).is_some_and(|token| token.is('<')) {
             return at + 1;
         }

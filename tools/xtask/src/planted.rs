@@ -79,7 +79,7 @@ fn named(patch: &str) -> BTreeSet<String> {
             for rest in line.split(mark).skip(1) {
                 let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
                 let name = &rest[..end];
-                // `Bug::ALL` and `Bug::name` are no bugs.
+                // `Bug::ALL` and `Bug::name` are not bugs.
                 if name.starts_with(|c: char| c.is_ascii_uppercase())
                     && name.contains(|c: char| c.is_ascii_lowercase())
                 {

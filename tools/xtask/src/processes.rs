@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks whether processes have ended.
 const LOOK: Duration = Duration::from_millis(30);
-/// Time that processes have to end after SIGTERM. The next one: after SIGKILL.
+/// Processes must end within `END` after SIGTERM, and within `KILLED` after SIGKILL.
 const END: Duration = Duration::from_secs(10);
 const KILLED: Duration = Duration::from_secs(2);
 

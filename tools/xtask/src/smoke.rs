@@ -14,7 +14,7 @@ use crate::shell::{Running, Shell, has};
 const HTTP_PORTS: [u16; 3] = [18_881, 18_882, 18_883];
 const RAFT_PORT: u16 = 16_001;
 const EPICEPOCH: &str = "target/release/epicepoch";
-/// How long a cluster may take to be ready. The next two: to have a leader, and to end.
+/// A cluster must be ready within `READY`, have a leader within `LEADS`, and end within `ENDS`.
 const READY: Duration = Duration::from_mins(1);
 const LEADS: Duration = Duration::from_secs(15);
 const ENDS: Duration = Duration::from_secs(15);

@@ -200,7 +200,7 @@ impl Hedge {
         self.copies.remove(position)
     }
 
-    /// Handles a frame that is no answer. Returns whether the connection is still of use.
+    /// Handles a frame that is not an answer. Returns whether the connection is still of use.
     pub(super) fn handle(&mut self, frame: &ToClient<'_>) -> bool {
         match frame {
             ToClient::Error(error) => {

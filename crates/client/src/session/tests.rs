@@ -310,7 +310,7 @@ fn a_reply_of_a_second_connection_that_was_left_is_not_taken_for_its_successors(
     world.turn();
     world.pass(ATTEMPT / 8);
     let new = world.opened("a:1", 1, 1);
-    // A quick call returns 30 before the request is copied again.
+    // A quick call gets timestamp 30 before the first request is copied again.
     let quick = world.call(1);
     let other = world.asked(first);
     world.answer(first, other, 30);

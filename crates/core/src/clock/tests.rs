@@ -440,8 +440,8 @@ fn a_clock_at_the_edge_of_its_majority_is_followed_on_alone() {
     assert_eq!(clock.observe(healthy(late), 3, START), ClockStatus::Followed);
 }
 
-/// A learner beside a single voter is no majority by itself. Its clock may be an hour ahead when it
-/// is promoted. Trusted time does not follow that clock.
+/// A learner beside a single voter is not a majority by itself. Its clock may be an hour ahead when
+/// it is promoted. Trusted time does not follow that clock.
 #[test]
 fn a_clock_of_a_node_that_is_no_voter_proves_nothing() {
     let voters = || [NodeId(1)].into_iter();

@@ -46,7 +46,7 @@ impl Answers {
     /// Answers a frame. Call it when the frame was read, before the next one is read.
     ///
     /// # Errors
-    /// When the frame is no confirm of this caller.
+    /// When the frame is not a confirm of this caller.
     pub fn handle_frame(
         &mut self,
         header: &Header,

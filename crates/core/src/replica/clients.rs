@@ -99,7 +99,7 @@ impl Replica {
 }
 
 /// A leader offers leadership when accepts have failed for this many election timeouts. It does the
-/// same when rounds have failed for this many.
+/// same when no round has completed for as long.
 const CUT_OFF_ELECTIONS: usize = 2;
 /// Election timeouts between the first offer and the next: 5 s by default.
 const PAUSE_ELECTIONS: usize = 25;

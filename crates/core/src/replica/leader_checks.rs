@@ -96,7 +96,7 @@ impl Replica {
     }
 
     /// Whether this leader has waited long enough for other clocks. Then it uses the known ones,
-    /// although they are no majority, and S11 holds only if one of them is right.
+    /// although they are not a majority, and S11 holds only if one of them is right.
     #[must_use]
     pub fn is_clock_unproved(&self) -> bool {
         let is_leader = self.raw.raft.state == StateRole::Leader;

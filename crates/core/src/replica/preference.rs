@@ -319,7 +319,8 @@ impl Replica {
 /// Election timeouts for which the cluster must be calm and a voter fit before leadership goes to
 /// the voter because of its zone: 5 s by default.
 const CALM_ELECTIONS: usize = 25;
-/// How often that wait is doubled at most while handovers do not last: up to 80 s by default.
+/// While handovers do not last, that wait is doubled at most this many times: up to 80 s by
+/// default.
 const DOUBLINGS_MAX: u32 = 4;
 /// An offer is forgotten after the wait before the next offer, times this number.
 const FORGOTTEN_WAITS: u64 = 8;

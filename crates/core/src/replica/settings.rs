@@ -232,5 +232,5 @@ impl Replica {
     }
 }
 
-/// Least length of a reservation, in election timeouts; the same as in the settings of a node.
+/// A reservation is at least this many election timeouts long, as in the settings of a node.
 const ELECTIONS_MIN: u64 = 4;

@@ -152,7 +152,7 @@ fn any_disturbance_of_a_leader_restarts_the_wait() {
         assert_eq!(offered(&mut bench, CALM_TICKS / 2, &both), [], "{what}");
         assert_eq!(offered(&mut bench, CALM_TICKS, &both).len(), 1, "{what}");
     }
-    // A write of at most half an election timeout is no disturbance.
+    // A write of at most half an election timeout is not a disturbance.
     let mut bench = led("c", leaders);
     assert_eq!(offered(&mut bench, CALM_TICKS / 2, &both), []);
     write_slowly(&mut bench, ELECTION_TICKS / 2, &both);

@@ -12,7 +12,7 @@ use crate::config::is_too_tight;
 const KEPT_MAX: usize = 64;
 /// Older round trips are ignored, because links change; nanoseconds.
 const KEPT_NS: u64 = 13_000_000_000;
-/// Fewest round trips of a peer for a warning.
+/// A warning about a peer needs at least this many round trips.
 const KEPT_MIN: usize = 16;
 
 /// The recent round trips to each peer.

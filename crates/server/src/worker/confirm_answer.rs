@@ -37,7 +37,7 @@ enum CallerError {
     /// The connection broke or carried malformed frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame is no confirm of this caller.
+    /// A frame is not a confirm of this caller.
     #[error(transparent)]
     Answer(#[from] AnswerError),
 }

@@ -19,7 +19,7 @@ const IN_FLIGHT_MAX: u64 = 120;
 const FAST: &[u8] = b"GET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n";
 const UP: &[u8] = b"GET /up HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Requests that the fast path takes, other requests, and bytes that are no request.
+/// Requests that the fast path takes, other requests, and bytes that are not a request.
 const REQUESTS: [&[u8]; 34] = [
     FAST,
     b"GET /timestamp?n=3 HTTP/1.1\r\nhost: a\r\naccept: */*\r\n\r\n",
@@ -149,7 +149,7 @@ impl Peer {
 
     /// Checks that both paths answer these bytes alike.
     ///
-    /// For bytes that are no request, hyper's answer depends on the parts in which they come. If
+    /// For bytes that are not a request, hyper's answer depends on the parts in which they come. If
     /// hyper reads the HTTP/2 preface in two parts, it answers 400; in one part, it does not. If a
     /// wrong head comes in one part, hyper answers at once; otherwise it answers at the end of the
     /// head. The same holds for the bytes that the fast path hands over. Hyper may get them in

@@ -278,7 +278,7 @@ fn calm(came: &[Instant]) -> Verdict {
 
 /// How long every request fails, and how much longer the test waits for enough frames.
 const STORM: Duration = Duration::from_millis(500);
-/// Fewest hellos and requests that are enough to judge.
+/// At least this many hellos and requests are needed to judge.
 const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
 /// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and
 /// half of each is random.

@@ -25,8 +25,8 @@ use crate::world::features::Feature;
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
-/// Of a thousand snapshots during faults: how many break their connection, and how many are lost
-/// without a sign.
+/// Of a thousand snapshots during faults, `SNAPSHOTS_BROKEN` break their connection, and
+/// `SNAPSHOTS_LOST` are lost without a sign.
 const SNAPSHOTS_BROKEN: u32 = 100;
 const SNAPSHOTS_LOST: u32 = 300;
 /// For a planted bug: ticks between two checks of leadership.

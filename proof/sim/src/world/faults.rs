@@ -97,14 +97,15 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 /// How many of a thousand partitions of the Raft links also slow the node's links.
 const SLOW_BESIDE: u32 = 500;
-/// For runs in which accepts fail: beside how many of a thousand faults they fail; how many of
-/// these failures are at all nodes; and how long they last.
+/// For runs in which accepts fail. Beside `FAILING_ACCEPTS` of a thousand faults, accepts fail.
+/// `FAILING_EVERYWHERE` of a thousand such failures are at all nodes. The third constant is how
+/// long they last.
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
 /// How many of a thousand changes of members repeat one that is done.
 const REPEATED: u32 = 250;
-/// How many of a thousand runs are calm before all faults heal, and for how long.
+/// `CALM_RUNS` of a thousand runs are calm before all faults heal, for a time in `CALM_NS`.
 const CALM_RUNS: u32 = 300;
 const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
 

@@ -34,7 +34,7 @@ pub(crate) enum Feature {
 }
 
 impl Feature {
-    /// One in so many runs has the feature.
+    /// One in this many runs has the feature.
     const fn one_in(self) -> u64 {
         match self {
             Self::Settings | Self::Sessions => 2,

@@ -24,8 +24,8 @@ const SAMPLE_NS_MAX: u64 = 200 * MS;
 const BY_HAND_NS: u64 = SECOND;
 /// How wrong a clock is that the restore must notice, nanoseconds.
 const WRONG_NS: u64 = 10 * SECOND;
-/// How many of a thousand restores use the directory of a stopped node; and how many of a thousand
-/// backups ask every node.
+/// `OF_DIRECTORY` of a thousand restores use the directory of a stopped node. `OF_ALL` of a
+/// thousand backups ask every node.
 const OF_DIRECTORY: u32 = 300;
 const OF_ALL: u32 = 500;
 /// The longest possible window and the widest possible bound, milliseconds. Operators name it for a

@@ -517,22 +517,23 @@ const SESSIONS_MAX: usize = 2;
 const CALLERS_MAX: usize = 5;
 /// At most this many requests of a session wait for answers that may still come.
 const ASKED_MAX: usize = 64;
-/// After how long requests are sent twice, and a silent node is left, milliseconds.
+/// A request is sent a second time after a time in `HEDGE_MS`. A silent node is left after a time
+/// in `ATTEMPT_MS`. Both in milliseconds.
 const HEDGE_MS: (u64, u64) = (2, 60);
 const ATTEMPT_MS: (u64, u64) = (50, 500);
-/// How long a call may take, nanoseconds; and how late a session may end it. It checks deadlines
-/// every 5 ms.
+/// The limits of calls are in `CALL_NS`. A session may end a call at most `LATE_NS` too late,
+/// because it checks deadlines every 5 ms. Both in nanoseconds.
 const CALL_NS: (u64, u64) = (20 * MS, 3 * SECOND);
 const LATE_NS: u64 = 6 * MS;
 /// Longest pause of a caller between two calls, nanoseconds.
 const THINK_NS_MAX: u64 = 50 * MS;
 /// How many of a thousand calls are given up early.
 const LEAVES: u32 = 30;
-/// How many of a thousand frames stall, and for how long, nanoseconds.
+/// `STALLS` of a thousand frames stall, for a time in `STALL_NS`, nanoseconds.
 const STALLS: u32 = 15;
 const STALL_NS: (u64, u64) = (2 * MS, 400 * MS);
-/// How many of a thousand requests a node refuses as overloaded, and how long they wait before,
-/// nanoseconds.
+/// A node refuses `OVERLOADS` of a thousand requests as overloaded. Before that, they wait for at
+/// most `OVERLOADED_NS_MAX` nanoseconds.
 const OVERLOADS: u32 = 10;
 const OVERLOADED_NS_MAX: u64 = 80 * MS;
 /// Time between two looks for another leader to name on a connection, nanoseconds.

@@ -273,7 +273,7 @@ pub const THREADS_MAX: usize = 256;
 pub const IN_FLIGHT_MAX: usize = 4096;
 /// At most this many timestamps per request, if the answer lists them.
 pub const COUNT_MAX: u64 = 65_536;
-/// Fewest requests per second.
+/// At least this many requests per second.
 pub const RATE_MIN: f64 = 0.01;
 /// At most this many requests per second: more than any machine sends.
 pub const RATE_MAX: f64 = 1e8;

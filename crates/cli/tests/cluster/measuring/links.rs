@@ -14,7 +14,8 @@ use crate::support::{
 
 /// `(p50, p99)` of the silence when the links are cut silently, ms (`docs/operations/outages.md`).
 const SILENT_MS: (u64, u64) = (300, 700);
-/// `(p50, p99)` of the silence when the leader hears nobody but is heard, ms (the same page).
+/// `(p50, p99)` of the silence when the leader hears no other node but they hear it, ms
+/// (`docs/operations/outages.md`).
 const DEAF_MS: (u64, u64) = (300, 700);
 /// `(p50, p99)` of the silence when connections are reset, ms. Nodes notice a reset as fast as the
 /// end of a process. But clients still have to find the next leader over good links.

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use super::watch::Seen;
 use super::{millis, say};
 
-/// Without `EPICEPOCH_OUTAGES_FACTOR`, the promise times this factor is allowed.
+/// Without `EPICEPOCH_OUTAGES_FACTOR`, a silence may last this many times as long as promised.
 const FACTOR: u32 = 2;
 
 /// How strictly figures are held to the promise.
 #[derive(Clone, Copy)]
 struct Strictness {
-    /// The promise times this factor is allowed.
+    /// A silence may last this many times as long as promised.
     factor: u32,
     /// Whether stalls of the machine itself are subtracted.
     is_machine_allowed_for: bool,

@@ -76,7 +76,8 @@ pub(super) async fn serve(
         clients.sequencer().metrics().http3_abusers_closed.add_alone(1);
     }
     quic.close(quinn::VarInt::from_u32(Code::H3_NO_ERROR.value() as u32), b"");
-    // A stopping worker ends with its last connection and then sends nothing more.
+    // A stopping worker ends with its last connection. Then it sends nothing more, so the close
+    // must be sent before.
     for _ in 0..TURNS_TO_SAY_CLOSED {
         turns.next().await;
     }

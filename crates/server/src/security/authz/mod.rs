@@ -221,7 +221,7 @@ mod tests {
             Authorization { ops_plain_from: AllowedFrom::parse("10.0.0.0/8").unwrap(), ..open() };
         assert_eq!(check(&asked, far), Ok(()));
         assert_eq!(check(&asked, caller("11.1.2.3", Port::Shared)), Err(Reason::Plain));
-        // Timestamps are no secret, and health answers reveal little.
+        // Timestamps are not a secret, and health answers reveal little.
         assert_eq!(authz.check(Right::Timestamps, &far, &HeaderMap::new()), Ok(()));
         assert_eq!(authz.check(Right::Health, &far, &HeaderMap::new()), Ok(()));
     }

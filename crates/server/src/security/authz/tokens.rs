@@ -1,6 +1,6 @@
 //! Bearer tokens from a file, one on each line, so that a new token can be handed out before an old
 //! one is withdrawn. Tokens are never logged or shown. The time of a comparison does not reveal how
-//! much of a token was right; the lengths of tokens are no secret.
+//! much of a token was right; the lengths of tokens are not a secret.
 
 use std::fmt;
 use std::fs::File;

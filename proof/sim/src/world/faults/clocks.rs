@@ -22,12 +22,12 @@ enum Wrong {
 const STEPS_MS: [i64; 8] = [-18_000_000, -60_000, -400, -20, 20, 400, 10_000, 18_000_000];
 /// How much too fast a creeping clock runs, parts per million: from half its speed to twice.
 const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_000_000];
-/// How many of a thousand clock faults begin with the machine's start, and by how much the clock is
-/// off then.
+/// `BOOTS_WRONG` of a thousand clock faults begin with the machine's start. Then the clock is off
+/// by one of `BOOTS_MS`.
 const BOOTS_WRONG: u32 = 200;
 const BOOTS_MS: [i64; 4] = [-3_600_000, 10_000, 60_000, 3_600_000];
-/// How many of a thousand other clock faults happen while a minority of the voters is paused, and
-/// how long the pause lasts.
+/// `UNSEEN` of a thousand other clock faults happen while a minority of the voters is paused, for a
+/// time in `UNSEEN_NS`.
 const UNSEEN: u32 = 400;
 const UNSEEN_NS: (u64, u64) = (10 * SECOND, 25 * SECOND);
 /// Healthy clocks: the largest offset, milliseconds, and the largest error of the rate, parts per

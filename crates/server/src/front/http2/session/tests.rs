@@ -161,7 +161,7 @@ fn a_body_of_another_length_than_announced_ends_its_stream_alone() {
         let said = fixture.say(&framed(kind::DATA, flags, 1, &vec![7; sent]));
         assert_eq!(said, ["reset 1"]);
         assert_eq!(fixture.said(), [reset(1, code::PROTOCOL_ERROR)]);
-        // Frames that were on their way are no fault.
+        // Frames that were on their way are not a fault.
         assert!(fixture.say(&framed(kind::DATA, 0, 1, &[7])).is_empty());
         assert!(fixture.say(&headers(1, WHOLE, FIRST)).is_empty());
         assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"], "the table went on");
@@ -254,7 +254,7 @@ fn an_end_that_was_announced_loses_nothing_that_was_under_way() {
     assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
     assert!(fixture.say(&framed(kind::PING, flag::ACK, 0, &said[1].2)).is_empty());
     assert_eq!(fixture.said(), [(kind::GOAWAY, 0, vec![0, 0, 0, 3, 0, 0, 0, 0])]);
-    // After that, new requests are ignored and are no fault.
+    // After that, new requests are ignored and are not a fault.
     assert!(fixture.say(&headers(5, flag::END_HEADERS, AGAIN)).is_empty());
     assert!(fixture.say(&framed(kind::DATA, flag::END_STREAM, 5, b"x")).is_empty());
     assert!(fixture.say(&framed(kind::RST_STREAM, 0, 5, &[0; 4])).is_empty());

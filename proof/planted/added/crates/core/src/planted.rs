@@ -124,7 +124,8 @@ bugs! {
     ///
     /// Breaks S2; found by `order` within 20 seeds. Seen: the wish to waste no timestamp.
     LeftoverGiven "leftover-given",
-    /// A batch answers whoever has the slot of a request now, also when its client has gone.
+    /// A batch answers the request that has the slot now, even if that is another request because
+    /// the first client has gone.
     ///
     /// Breaks S10; found by `S10` within 20 seeds. Seen: the danger of every slot that is used
     /// again.

@@ -255,8 +255,8 @@ final class Hedger {
     // For the requests, under their lock.
 
     /**
-     * Returns whether an answer of the first connection belongs to a burnt request. If so, it is
-     * checked, and nobody gets it.
+     * Returns whether an answer of the first connection belongs to a burnt request. If so, the
+     * answer is checked, and no caller gets it.
      */
     boolean tookBurnt(Connection from, long id, TimestampRange answer) {
         Asked first = burnt.remove(id);

@@ -54,7 +54,10 @@ record Hello(long features, String clusterName, Cluster cluster, String agent, S
         }
     }
 
-    /** Returns whether a text may be sent as a token. The empty text is no token, and may. */
+    /**
+     * Returns whether a text may be sent as a token. The empty text stands for no token, and is
+     * allowed.
+     */
     static boolean isToken(String text) {
         return text.length() <= TOKEN_BYTES_MAX
                 && text.chars().allMatch(each -> each > ' ' && each <= '~');

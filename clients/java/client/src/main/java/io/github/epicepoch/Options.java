@@ -33,7 +33,7 @@ record Options(
         }
     }
 
-    /** Calls the observer. What it throws is its own. */
+    /** Calls the observer. If it throws an exception, the client only logs it. */
     void observe(Consumer<Observer> call) {
         try {
             call.accept(observer);

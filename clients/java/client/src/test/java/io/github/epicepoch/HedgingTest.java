@@ -68,7 +68,7 @@ class HedgingTest extends Scene {
         EpicEpochClient client = hedging(leader);
         Timestamp last = client.timestamp();
         stalled.set(true);
-        // There are more calls than requests may be in flight.
+        // This loop makes more calls than the number of requests that may be in flight.
         for (int call = 0; call < 12; call++) {
             long began = System.nanoTime();
             Timestamp next = client.timestamp();
