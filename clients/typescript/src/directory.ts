@@ -105,7 +105,7 @@ export class Directory {
 }
 
 /**
- * Returns up to half less than the given time, at random, so that clients that lost the same leader
+ * Returns a random time between half of `most` and all of it. So clients that lost the same leader
  * do not come back at the same moment.
  */
 export function jitter(most: number): number {

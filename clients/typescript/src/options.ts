@@ -43,11 +43,11 @@ export interface Options {
    */
   clusterName?: string;
   /**
-   * Time after which a request without an answer is sent a second time, over another connection to
-   * the leader, or to the next known node if the leader does not answer. The first answer counts;
-   * the timestamps of the other one are skipped. The client checks every 5 ms, or every
-   * `hedgeAfter` if that is shorter. Default never, because hedging costs a connection and, if the
-   * whole cluster is slow, up to twice the requests.
+   * Time after which a request without an answer is sent a second time. The copy goes over another
+   * connection to the leader, or to the next known node if the leader does not answer. The first
+   * answer counts; the timestamps of the other one are skipped. The client checks every 5 ms, or
+   * every `hedgeAfter` if that is shorter. Default never, because hedging costs a connection and,
+   * if the whole cluster is slow, up to twice the requests.
    */
   hedgeAfter?: number;
   /**

@@ -159,8 +159,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Rejects a directory with data of a cluster of another size, because the replicated
-    /// membership would not match the number of nodes that are started.
+    /// Rejects a directory with data of a cluster of another size. Its replicated membership would
+    /// not match the number of nodes that are started.
     fn check_data(&self) -> Result<(), Failure> {
         let found = (1..=NODES_MAX).filter(|id| self.node_dir(*id).exists()).count();
         if found == 0 || found == usize::from(self.nodes) {

@@ -29,8 +29,9 @@ impl ClockReading {
 /// The firewall's verdict on this node's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockStatus {
-    /// Trusted time follows the wall clock or the median. It follows the median if the wall clock
-    /// is within the bound of the median, but too few other clocks are near the wall clock itself.
+    /// Trusted time follows the wall clock or the median. It follows the median in this case: the
+    /// wall clock is within the bound of the median, but too few other clocks are near the wall
+    /// clock itself.
     #[default]
     Followed,
     /// The wall clock is further than the bound from the median of the voters' clocks. Trusted time
@@ -64,8 +65,9 @@ pub struct TrustedClock {
 /// Before the first agreement, both are the clock that was believed at the start. Offsets are as in
 /// [`TrustedClock`].
 ///
-/// At least one of these clocks was right then. So if a clock is within the bound of both, it is
-/// within the bound of a right one, whether it moved in one jump or slowly.
+/// At least one of these two clocks was right then. So a clock that is within the bound of both is
+/// within the bound of a right one. It does not matter whether that clock moved in one jump or
+/// slowly.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     first_ns: i128,

@@ -10,11 +10,11 @@
 //!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
 //! - *Trusted time plus the reservation window*. A leader's trusted time is within the clock offset
 //!   bound of a clock that counts as right (S11). That clock may be off by half a bound. The
-//!   reason: a sample of another node's clock is corrected by half of its round trip, which is at
-//!   most the bound, and the whole delay may have been one way. Right clocks only move forward. The
-//!   first members' clocks agree within the bound, so the latest of them is not behind a right
-//!   clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks, and steps of the first
-//!   kind after this reservation.
+//!   reason: a sample of another node's clock is corrected by half of its round trip. The round
+//!   trip is at most the bound, and the whole delay may have been in one direction. Right clocks
+//!   only move forward. The first members' clocks agree within the bound, so the latest of them is
+//!   not behind a right clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks, and
+//!   steps of the first kind after this reservation.
 //!
 //! Window and bound are the widest known ones. They come from the backup, all settings that its
 //! state ever had, the node that gave the backup, and the founder.

@@ -76,7 +76,7 @@ impl Empty {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let store = StoreId(reader.u128("store")?);

@@ -37,7 +37,7 @@ impl Confirm {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let confirm = Self {
@@ -95,7 +95,7 @@ impl ConfirmReply {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let reply = Self {

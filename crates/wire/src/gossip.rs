@@ -22,7 +22,7 @@ impl Ping {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let ping = Self { sent_ns: reader.u64("sent")? };
@@ -53,7 +53,7 @@ impl Pong {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let pong = Self {

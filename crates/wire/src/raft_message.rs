@@ -211,7 +211,7 @@ impl Snapshot {
     /// Reads a payload that is only a snapshot.
     ///
     /// # Errors
-    /// When the bytes are no such payload.
+    /// When the bytes are not such a payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let snapshot = Self::read(&mut reader)?;

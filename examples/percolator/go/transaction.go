@@ -36,8 +36,8 @@ type world struct {
 }
 
 // transaction follows Percolator's protocol as src/transaction.rs does: it reads the snapshot at
-// its start timestamp, locks its rows, takes its commit timestamp when it holds every lock, and is
-// committed when its primary row is.
+// its start timestamp, and locks its rows. When it holds every lock, it takes its commit timestamp.
+// It is committed when its primary row is committed.
 type transaction struct {
 	*world
 	start   epicepoch.Timestamp

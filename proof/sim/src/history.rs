@@ -279,7 +279,7 @@ impl History {
         self.check_told_once(who, asker);
     }
 
-    /// The client of a request has gone: nothing is told to it any more.
+    /// The client of a request has gone. From now on the client gets no answer.
     pub(crate) fn left(&mut self, who: Identity, asker: Asker) {
         self.check_told_once(who, asker);
     }
@@ -363,8 +363,8 @@ impl History {
 
     /// S11, the other bound: while a majority of clocks is healthy, the epoch is behind true time
     /// by at most the error of a believed clock plus the interval. There are two exceptions. The
-    /// last epoch of a range stands still. A node that has just started and knows only clocks that
-    /// disagree uses the earliest allowed time, and is behind if that time is wrong.
+    /// last epoch of a range stands still. A node that has just started may know only clocks that
+    /// disagree. It then uses the earliest allowed time, and is behind if that time is wrong.
     fn check_behind_true_time(&mut self, who: Identity, range: TimestampRange, is_proved: bool) {
         let epoch = range.first().epoch;
         let Some((earliest_ns, _)) = self.believable else { return };

@@ -201,9 +201,9 @@ impl World {
         self.believe_again(healed_ns)
     }
 
-    /// Runs until `end_ns` and checks every step. With a healthy majority of clocks, trusted time
-    /// may differ from true time by at most the clocks' error plus `halves` halves of the widest
-    /// bound ever in use.
+    /// Runs until `end_ns` and checks every step. While a majority of clocks is healthy, trusted
+    /// time may differ from true time. The difference is at most the clocks' error plus `halves`
+    /// times half of the widest bound ever in use.
     pub(crate) fn live_until(&mut self, end_ns: u64, halves: Option<u64>) -> Result<(), Failure> {
         while self.step(end_ns) {
             let half_ns = self.history.longest.bound_ns() / 2;

@@ -45,8 +45,8 @@ use crate::world::sessions::Sessions;
 /// Time between two attempts to connect over a cut link, nanoseconds.
 const CONNECT_NS: u64 = 100 * MS;
 
-/// An event on the queue: its receiver, the boot that it is meant for (any boot, for a message over
-/// a link), and how much too late it comes, nanoseconds.
+/// An event on the queue: its receiver, the boot that it is meant for, and how much too late it
+/// comes, nanoseconds. `boot` is `None` for a message over a link, which is meant for any boot.
 struct Addressed {
     to: NodeId,
     boot: Option<BootId>,

@@ -212,8 +212,8 @@ impl Replica {
     }
 
     /// A lower bound of true time, Unix nanoseconds. A right clock is behind it by at most the
-    /// current clock bound. The value is the ceiling, less the longest reservation window so far,
-    /// less the difference between the widest clock bound so far and the current one.
+    /// current clock bound. The value is the ceiling minus two terms: the longest reservation
+    /// window so far, and the difference between the widest clock bound so far and the current one.
     #[must_use]
     pub fn trusted_before_ns(&self) -> u64 {
         let State { reservation_longest_ms, clock_offset_widest_ms, settings, .. } = &self.state;

@@ -417,8 +417,8 @@ impl Replica {
     }
 }
 
-/// After an election timeout without a quorum, a leader waits for another election timeout divided
-/// by this before it gives up, because an answer may just be late.
+/// A leader that has heard no quorum for an election timeout waits a little longer before it gives
+/// up, because an answer may just be late. It waits for another election timeout, divided by this.
 const UNHEARD_PARTS: usize = 4;
 /// Election timeouts between two offers of leadership because of the clock. In the first, the
 /// library waits and takes no proposal; the other two leave time for a reservation.

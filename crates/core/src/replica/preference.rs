@@ -132,8 +132,8 @@ impl Replica {
     }
 
     /// Zones for leaders in which there is no voter: the name is misspelt, or the last voter has
-    /// left. Empty until this node has led long enough to have heard all voters, and while a silent
-    /// voter may be in one of the zones.
+    /// left. The list is empty until this node has led long enough to have heard all voters. It is
+    /// also empty while a silent voter may be in one of the zones.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
         if !self.has_listened_long_enough() {

@@ -104,8 +104,9 @@ impl Replica {
                 Err(MessageError::LostEntries { commit: message.commit, last })
             }
             MessageKind::AppendResponse if !message.reject && message.index > last => {
-                // A follower may get an ack of an entry that it sent as leader of the same term,
-                // before a restart that lost the entry. The library ignores that ack.
+                // A follower may get an ack of an entry that it has lost. It sent the entry as
+                // leader of the same term, and then a restart lost the entry. The library ignores
+                // that ack.
                 let raft = &self.raw.raft;
                 let is_mine = raft.state == StateRole::Leader && message.term.0 == raft.term;
                 if is_mine { Err(MessageError::Impossible) } else { Ok(()) }

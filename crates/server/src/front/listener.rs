@@ -308,10 +308,10 @@ pub struct DescriptorLimit {
 const DESCRIPTORS_OWN: u64 = 64;
 
 impl DescriptorLimit {
-    /// Clients are refused while this many descriptors are in use. The rest is reserved: for the
-    /// data directory, for operators, and for twice the links to and from every peer, because old
-    /// links may still be open while they are replaced. If there are few descriptors, clients get
-    /// at least half.
+    /// Clients are refused while this many descriptors are in use. The rest is reserved for the
+    /// data directory, for operators, and for the links to and from every peer. Links count twice,
+    /// because old ones may still be open while they are replaced. If there are few descriptors,
+    /// clients get at least half.
     #[must_use]
     pub fn clients(&self, workers: usize) -> u64 {
         let links = 2 * (workers as u64 + 1);

@@ -89,8 +89,9 @@ pub(crate) struct Sum {
     pub(crate) sum: f64,
     /// How many values were counted.
     pub(crate) count: u64,
-    /// Pairs of an upper bound, in the unit of the metric, and the number of values above the bound
-    /// before it and up to this one. The last bound is `f64::MAX`.
+    /// One pair for each bucket: its upper bound, in the unit of the metric, and the number of its
+    /// values. A bucket has the values above the bound before it, up to its own bound. The last
+    /// bound is `f64::MAX`.
     pub(crate) buckets: Vec<(f64, u64)>,
 }
 

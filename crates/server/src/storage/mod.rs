@@ -1,6 +1,6 @@
-//! The data directory: the state that must survive a kill. This module never decides what to write,
-//! never acknowledges a write that is not on disk, never retries a failed write, and never opens a
-//! directory that has lost anything.
+//! The data directory: the state that must survive a kill. This module does not decide what to
+//! write. It never acknowledges a write that is not on disk, and never retries a failed write. It
+//! never opens a directory that has lost anything.
 //!
 //! - `directory`: the path, its lock, and files that appear whole or not at all.
 //! - [`writer`]: the storage thread, which commits all waiting writes in one transaction.

@@ -104,8 +104,8 @@ impl Link {
         }
     }
 
-    /// Waits before the next attempt. The wait is random, between half of `backoff` and all of it,
-    /// so that nodes that lost their connections together do not reconnect in step.
+    /// Waits before the next attempt. The wait is random, between half of `backoff` and all of it.
+    /// So nodes that lost their connections at the same moment do not reconnect at the same moment.
     async fn pause(&self, backoff: Duration) {
         let backoff = backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
         // A nudge ends the wait early, but not before this part is over. Otherwise two nodes that

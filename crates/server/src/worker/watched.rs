@@ -1,7 +1,7 @@
-//! Futures that one task waits for together. Each future is polled only when it was woken. A
-//! worker's event loop has two links for every member, one in each direction, and polling all of
-//! them after every wake-up would cost more than the work of the one that was woken. This module
-//! decides no order, and never polls a future that has ended.
+//! Futures that one task waits for together. Each future is polled only when it was woken. The
+//! reason: a worker's event loop has two links for every member, one in each direction. To poll all
+//! of them after every wake-up would cost more than the work of the woken link. This module decides
+//! no order, and never polls a future that has ended.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -91,7 +91,7 @@ fn a_malformed_stream_ends_with_its_client_and_keeps_nothing() {
     }
     node.await_metric("epicepoch_waiting_requests", 0);
     let start = std::time::Instant::now();
-    // One connection is that of this request itself.
+    // The request for the metrics itself uses one connection.
     while node.metric("epicepoch_connections_open") > 1 {
         assert!(start.elapsed() < WAIT_MAX, "connections are left");
         std::thread::yield_now();

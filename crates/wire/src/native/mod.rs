@@ -23,8 +23,9 @@ pub use token::{TOKEN_LEN_MAX, Token};
 /// The version of the protocol that this code speaks. The node chooses a connection's version, in
 /// [`Welcome`].
 pub const VERSION: u8 = 1;
-/// The first byte of a connection of this protocol. No method of HTTP/1.1 begins with it (it is no
-/// character of a token), nor does the preface of HTTP/2 (`P`) or a TLS handshake (`0x16`).
+/// The first byte of a connection of this protocol. No method of HTTP/1.1 begins with it, because
+/// it is not a character of a token. The preface of HTTP/2 begins with `P`, and a TLS handshake
+/// with `0x16`.
 pub const FIRST_BYTE: u8 = frame::KIND_HELLO;
 /// Largest count of a request, timestamps.
 pub const COUNT_MAX: u64 = 1 << 32;

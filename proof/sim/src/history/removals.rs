@@ -10,8 +10,8 @@ use epicepoch_wire::{BootId, NodeId};
 use super::{History, Invariant};
 use crate::parameters::SECOND;
 
-/// The members that have confirmed the removal of a run of a node, and when the first of them did,
-/// on the node's own clock.
+/// The members that have confirmed a node's removal to one run of that node. `since_ns` is when the
+/// first of them did, on the node's own clock.
 #[derive(Debug)]
 pub(super) struct Confirmed {
     by: BTreeSet<NodeId>,

@@ -98,8 +98,8 @@ const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 /// How many of a thousand partitions of the Raft links also slow the node's links.
 const SLOW_BESIDE: u32 = 500;
 /// For runs in which accepts fail. Beside `FAILING_ACCEPTS` of a thousand faults, accepts fail.
-/// `FAILING_EVERYWHERE` of a thousand such failures are at all nodes. The third constant is how
-/// long they last.
+/// `FAILING_EVERYWHERE` of a thousand such failures are at all nodes. They last for a time in
+/// `FAILING_NS`.
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);

@@ -54,8 +54,8 @@ impl Calling {
         Self { is_over, served, thread }
     }
 
-    /// Waits until every caller has an answer to a call that began after `since`, so that the cost
-    /// of one event does not count for the next.
+    /// Waits until every caller has an answer to a call that began after `since`. Without this
+    /// wait, the cost of one event could count for the next.
     pub(crate) fn wait_for_service_since(&self, since: Instant) {
         wait_until("every caller is served", WAIT_MAX, || {
             self.served.lock().unwrap().iter().all(|began| *began >= Some(since))

@@ -1,7 +1,7 @@
 //! Decides whether bytes begin with a request of the fast path: `GET /timestamp`, HTTP/1.1, with
 //! headers that mean little or nothing here. The scanner uses a list of allowed bytes: each byte
-//! must be a known one in its place. Anything else goes to hyper, for example a body, a second
-//! length, a bare line feed, a folded line, a control byte, or a name that is only similar. So no
+//! must be a known one in its place. Anything else goes to hyper. Examples are a body, a second
+//! length, a bare line feed, a folded line, a control byte, and a name that is only similar. So no
 //! request is ever read in two ways (RFC 9112, 11.2).
 //!
 //! The result is the same however reads split the request, and whatever bytes follow it.

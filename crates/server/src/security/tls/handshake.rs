@@ -2,10 +2,10 @@
 //! handshake costs as much as hundreds of requests. So each turn of the event loop takes at most
 //! one step, and all other work goes on between.
 //!
-//! The number of handshakes under way is limited ([`UNDER_WAY_MAX`] per worker). A new one beyond
-//! the limit drops the oldest one of the address that has the most, so that one address cannot keep
-//! others out. Expected members come first: they are dropped last, and never wait behind strangers.
-//! The caller limits the time of a handshake.
+//! The number of handshakes under way is limited ([`UNDER_WAY_MAX`] per worker). If a new handshake
+//! exceeds the limit, the address with the most handshakes loses its oldest one. So one address
+//! cannot keep others out. Expected members come first: they are dropped last, and never wait
+//! behind strangers. The caller limits the time of a handshake.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;

@@ -91,8 +91,8 @@ impl ClientTls {
 
 /// The TLS settings of HTTP/3; `None` if HTTP/3 is off. They use the certificate and authorities of
 /// TCP with TLS. Without these, they use a pair for HTTP/3 alone, which is reloaded from now on.
-/// The result is also `None` if that pair cannot be created at the default place, because the node
-/// may not write there or half a pair is there. The node still serves over TCP.
+/// The result is also `None` if that pair cannot be created at the default place. The node may have
+/// no right to write there, or only half of a pair is there. The node still serves over TCP.
 ///
 /// # Errors
 /// When a file cannot be used.

@@ -1,7 +1,7 @@
 //! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
-//! the safety argument needs, and the checkers of the simulator must find it. One bug is planted per
-//! thread, at run time. While a bug is planted, here or around the core, the core's asserts of S1 to
-//! S17 are silent, so that the checkers alone must find it.
+//! the safety argument needs, and the checkers of the simulator must find it. One bug is planted
+//! per thread, at run time. A bug may be planted here or around the core. Meanwhile the core's
+//! asserts of S1 to S17 are silent, so that the checkers alone must find the bug.
 //!
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
 //! `docs/safety.md` that the bug breaks. `found by` names the checker that must find it, and within
