@@ -292,7 +292,7 @@ func (c *Client) read(conn *connection) error {
 				return conn.broken(err)
 			}
 			if leader != nil && leader.Node != conn.welcome.node {
-				// This is only a hint, but a node names another leader only when it does not lead.
+				// The notice is only a hint. But a node names another leader only when it does not lead itself.
 				return &Error{Addr: conn.addr, Code: 1, Text: leader.Addr}
 			}
 		case kindRequest, kindHello, kindWelcome:

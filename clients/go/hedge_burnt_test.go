@@ -111,7 +111,7 @@ func TestABurntRangeGoesToNoCaller(t *testing.T) {
 			if isCopyFirst {
 				again.answer(10)
 				expect(slow, 10)
-				// The next answer comes over the same connection, and so after this one.
+				// The next answer comes over the same connection. So the client reads it after this answer.
 				asked.answer(20)
 			} else {
 				asked.answer(10)

@@ -49,7 +49,7 @@ func TestAStalledConnectionCostsLittleMoreThanTheDelayOfTheHedge(t *testing.T) {
 	client := hedging(t, leader.addr())
 	last := get(t, client)
 	stalled.Store(true)
-	// There are more calls than requests may be in flight.
+	// This loop makes more calls than the number of requests that may be in flight.
 	for range 12 {
 		begin := time.Now()
 		got := get(t, client)

@@ -101,7 +101,7 @@ class Hedging(Case):
             if copy_is_first:
                 again.answer(10)
                 await expect(slow, 10)
-                # The next answer comes over the same connection, and so after this one.
+                # The next answer comes over the same connection. So the client reads it after this answer.
                 asked.answer(20)
             else:
                 asked.answer(10)
@@ -123,7 +123,7 @@ class Hedging(Case):
         client = await self.hedging(leader)
         await self.get(client)
         self.stall(leader)
-        # There are more calls than requests may be in flight.
+        # This loop makes more calls than the number of requests that may be in flight.
         for _ in range(12):
             took = await timed(self.get(client))
             self.assertTrue(AFTER <= took < ATTEMPT / 4, took)

@@ -185,7 +185,7 @@ export class Hedge {
     }
   }
 
-  /** Gives the callers an error that no retry cures, and leaves the leader, too. */
+  /** Gives the callers an error that no retry cures. Also leaves the leader. */
   #fail(error: Error): void {
     this.#session.observe("setback", error);
     this.#session.failAll(error);

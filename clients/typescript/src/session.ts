@@ -477,7 +477,8 @@ export class Session {
       case Kind.leader: {
         const leader = readLeader(frame);
         if (leader && leader.node !== connection.welcome.node) {
-          // This is only a hint, but a node names another leader only when it does not lead.
+          // The notice is only a hint. But a node names another leader only when it does not lead
+          // itself.
           throw refusal(connection.addr, 1, leader.addr);
         }
         return;

@@ -176,7 +176,8 @@ impl Session {
                 listen(addr, *node, bytes)
             }
             Phase::Serving(exchange) => exchange.receive(&mut self.state, link, bytes, now, out),
-            // An answer of a connection that was left belongs to no request of this one.
+            // An answer of a connection that was left belongs to no request of the present
+            // connection.
             _ => (bytes.len(), Next::Stay),
         };
         self.follow(next, now);

@@ -269,7 +269,7 @@ fn begin(
             replica.propose_prudent_change(now_ns, &change)?;
             Ok(Begun::Change { change, is_applied: false })
         }
-        // The values are proposed even if they are already in effect. Then no barrier is needed.
+        // The values are proposed even if they are already in effect. So no barrier is needed.
         Command::Set { changes, is_forced } => {
             let settings = changed_settings(replica, &published, &changes)?;
             let doubt = replica.judge_zones(&settings, is_forced)?;

@@ -35,7 +35,7 @@ pub struct Identity {
 /// Invariant: `range.low < range.high`; published only from applying an entry (S3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The term that the range was assigned in. Rounds confirm this one.
+    /// The term that the range was assigned in. Rounds confirm this term.
     pub term: Term,
     /// The boot that it was assigned to.
     pub boot: BootId,

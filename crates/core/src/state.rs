@@ -449,7 +449,8 @@ fn check_settings(
     Ok(())
 }
 
-/// Checks that a node that is configured to read no format above `newest` reads this one.
+/// Checks that a node can read the format `found`, if it is configured to read no format above
+/// `newest`.
 fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), DecodeError> {
     let (oldest, newest) = (FORMATS.oldest, newest.min(FORMATS.newest));
     if (oldest..=newest).contains(&found) {

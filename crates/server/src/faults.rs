@@ -42,7 +42,7 @@ pub struct Faults {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FaultsError {
-    /// This is a release build: unset the variable, or use a debug build.
+    /// A release build refuses the variable: unset it, or use a debug build.
     #[error("{TEST_FAULTS_FILE} is set to {path}, and this build refuses it: only a debug build \
         can break its clock and its disk for a test; unset it", path = .0.display())]
     Refused(PathBuf),

@@ -305,7 +305,8 @@ impl Exchange {
             ToClient::Answer { id, range } => self.answered(state, *id, *range, now),
             ToClient::Error(error) => self.handle_error(state, error),
             ToClient::Leader(leader) => {
-                // This is only a hint that another node leads. A refusal would say so for certain.
+                // The notice is only a hint that another node leads. A refusal would say so for
+                // certain.
                 let is_another = leader.node != NodeId(0) && leader.node != self.node;
                 if is_another && is_address(leader.addr) {
                     tracing::debug!(leader = leader.addr, "another node leads");

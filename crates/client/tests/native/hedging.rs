@@ -30,8 +30,8 @@ async fn a_stalled_connection_costs_little_more_than_the_delay_of_the_hedge() {
     client.timestamp().await.unwrap();
     node.now_plays(Play::LeadElsewhere);
     let mut last = None;
-    // There are more calls than requests may be in flight. Requests that were answered over the
-    // second connection do not count.
+    // This loop makes more calls than the number of requests that may be in flight. Requests that
+    // were answered over the second connection do not count.
     for _ in 0..12 {
         let begin = Instant::now();
         let got = client.timestamp().await.unwrap();

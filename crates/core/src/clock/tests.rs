@@ -398,8 +398,8 @@ fn at_a_restart_a_clock_exactly_the_bound_below_the_ceiling_is_not_behind_it() {
     assert_eq!(clock.trusted_ns(S), START + S);
 }
 
-/// Two clocks of five are broken, one of them this node's, and two right ones are not heard. The
-/// median has a majority near it, so it is within the bound of the right clock. A clock that is
+/// Two clocks of five are broken, and one of them is this node's. Two right clocks are not heard.
+/// The median has a majority near it, so it is within the bound of the right clock. A clock that is
 /// only near the median may be further off.
 #[test]
 fn a_clock_that_only_the_median_is_near_does_not_carry_time_to_twice_the_bound() {

@@ -17,8 +17,8 @@ use crate::state::WIDTH_MIN_NS;
 
 /// How far ahead of trusted time the epoch may be moved by default, nanoseconds: an hour.
 pub const ADVANCE_AHEAD_NS: u64 = 3_600 * 1_000_000_000;
-/// How far ahead a request may allow, nanoseconds: 366 days. More is a typing error, and could
-/// never be undone.
+/// A request may allow at most this far ahead of trusted time, nanoseconds: 366 days. More is a
+/// typing error, and could never be undone.
 pub const ADVANCE_AHEAD_MAX_NS: u64 = 366 * 24 * 3_600 * 1_000_000_000;
 
 /// The effect of moving the epoch.

@@ -100,7 +100,7 @@ impl Outbox {
         self.held.push_back((after, Outgoing { to: message.to, message }));
     }
 
-    /// Queues the last message of a leader that gives up. The library does not send this one.
+    /// Queues the last message of a leader that gives up. The library does not send this message.
     pub(super) fn push_last_word(&mut self, message: RaftMessage) {
         // The message promises only its term.
         self.held.push_back((self.vote_at, Outgoing { to: message.to, message }));

@@ -322,7 +322,7 @@ const CALM_ELECTIONS: usize = 25;
 /// While handovers do not last, that wait is doubled at most this many times: up to 80 s by
 /// default.
 const DOUBLINGS_MAX: u32 = 4;
-/// An offer is forgotten after the wait before the next offer, times this number.
+/// An offer is forgotten after this many times the wait before the next offer.
 const FORGOTTEN_WAITS: u64 = 8;
 /// A peer counts as reached for this long after its last answer, nanoseconds: five pings.
 const REACHED_NS_MAX: u64 = 1_000_000_000;

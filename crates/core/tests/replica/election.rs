@@ -12,8 +12,8 @@ use crate::support::{
     Cluster, ELECTION_TICKS, EPOCH_INTERVAL_NS, MS, RESERVATION_NS, TICK_NS, store,
 };
 
-/// There must be no grant even for a moment, because workers read the publication while an entry is
-/// applied.
+/// Workers read the publication while an entry is applied. So a grant must not be there even for a
+/// moment.
 #[test]
 fn a_range_of_another_node_or_boot_gives_no_grant() {
     let grants = |bench: &Bench| {

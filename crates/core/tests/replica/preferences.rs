@@ -160,8 +160,8 @@ fn any_disturbance_of_a_leader_restarts_the_wait() {
     assert_eq!(offered(&mut bench, CALM_TICKS, &both), [(CALM_TICKS - waited, 2)]);
 }
 
-/// It is forgotten exactly after eight times the wait until the next offer. The next offer then
-/// counts as the first.
+/// An offer that did not hold is forgotten after exactly eight times the wait until the next offer.
+/// Then the next offer counts as the first.
 #[test]
 fn an_offer_that_did_not_hold_is_forgotten_at_last() {
     let leaders = &["a"][..];

@@ -64,7 +64,8 @@ impl AheadWarning {
     }
 }
 
-/// A leader warns when it begins ahead by more than a window plus this, nanoseconds.
+/// A new leader warns if its range begins too far ahead of trusted time. Too far is more than a
+/// reservation window plus this, nanoseconds.
 const AHEAD_WARNED_NS: u64 = 2_000_000_000;
 
 /// The document about this node's clock. Times are milliseconds, or Unix nanoseconds as text.

@@ -42,8 +42,8 @@ pub(crate) fn evidence_of(script: Script) -> Evidence {
     conclude(&Client::new(&arena, 0))
 }
 
-/// Clients of one bank with initial values. They have no turns: the test decides when each acts,
-/// also one in the middle of another.
+/// Clients of one bank with initial values. They do not act in turns: the test decides when each
+/// client acts. One may act in the middle of a transaction of another.
 pub(crate) fn clients<const N: usize>(script: Script) -> [Client; N] {
     let arena = Arc::new(Arena::new(script));
     let mut first = Client::new(&arena, 0);

@@ -67,7 +67,7 @@ pub(crate) struct Nemesis {
     lull_until_ns: u64,
     /// Longest duration of a fault, nanoseconds.
     pub(crate) lasts_ns: u64,
-    /// How many of a thousand pauses may last up to a minute.
+    /// This many of a thousand pauses may last up to a minute.
     long: u32,
     /// The weight of each of [`KINDS`]. Most runs lack some kinds and have many faults of others. A
     /// kind that is in every run hides bugs that need its absence (swarm testing: Groce et al.,
@@ -95,7 +95,7 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 /// Shortest time between two provoked faults, nanoseconds. A fault may provoke others, and a power
 /// failure one per node, so they could multiply without end.
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
-/// How many of a thousand partitions of the Raft links also slow the node's links.
+/// This many of a thousand partitions of the Raft links also slow the node's links.
 const SLOW_BESIDE: u32 = 500;
 /// For runs in which accepts fail. Beside `FAILING_ACCEPTS` of a thousand faults, accepts fail.
 /// `FAILING_EVERYWHERE` of a thousand such failures are at all nodes. They last for a time in
@@ -103,7 +103,7 @@ const SLOW_BESIDE: u32 = 500;
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
-/// How many of a thousand changes of members repeat one that is done.
+/// This many of a thousand changes of members repeat one that is done.
 const REPEATED: u32 = 250;
 /// `CALM_RUNS` of a thousand runs are calm before all faults heal, for a time in `CALM_NS`.
 const CALM_RUNS: u32 = 300;

@@ -112,5 +112,5 @@ impl World {
 /// Additional delay of a slow link, milliseconds. It is like a link to another building or to
 /// another continent, and can exceed the election timeout.
 const SLOW_MS: (u64, u64) = (5, 300);
-/// How many of a thousand runs have a far link or node.
+/// This many of a thousand runs have a far link or node.
 const FAR_PER_THOUSAND: u32 = 250;

@@ -527,7 +527,7 @@ const CALL_NS: (u64, u64) = (20 * MS, 3 * SECOND);
 const LATE_NS: u64 = 6 * MS;
 /// Longest pause of a caller between two calls, nanoseconds.
 const THINK_NS_MAX: u64 = 50 * MS;
-/// How many of a thousand calls are given up early.
+/// This many of a thousand calls are given up early.
 const LEAVES: u32 = 30;
 /// `STALLS` of a thousand frames stall, for a time in `STALL_NS`, nanoseconds.
 const STALLS: u32 = 15;

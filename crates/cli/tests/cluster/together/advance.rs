@@ -124,7 +124,7 @@ fn advance_under_load() -> Result<(), Disturbed> {
     told
 }
 
-/// The header is the one that a web page cannot send to another site.
+/// The command needs a header that a web page cannot send to another site.
 #[test]
 fn only_the_leader_moves_the_epoch_and_only_with_the_header() {
     let cluster = Cluster::start_calm();

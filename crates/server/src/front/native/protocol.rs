@@ -1,5 +1,5 @@
 //! The native protocol in the request pipeline: a hello, then requests and pings. Each answer
-//! carries the id of its request, so that a refusal need not wait for earlier requests.
+//! carries the id of its request. So a refusal need not wait for earlier requests.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -236,7 +236,7 @@ final class Hedger {
             }
             first = requests.leader();
             if (first != null) {
-                // It still owes its answer. If it had ended, no answer would be owed.
+                // The first connection still owes its answer. If it has ended, no answer is owed.
                 burnt.put(id, batch.asked());
             }
             requests.rise(answer);

@@ -208,7 +208,8 @@ final class LeaderTracker {
             case Frame.LEADER -> {
                 Member leader = frame.toLeader();
                 if (leader != null && leader.node() != from.welcome.node) {
-                    // This is a hint, but a node names another leader only when it does not lead.
+                    // The notice is only a hint. But a node names another leader only when it does
+                    // not lead itself.
                     throw RefusedException.of(
                             from.address, ErrorCode.NOT_LEADER.number(), leader.address());
                 }

@@ -183,7 +183,8 @@ class HedgingTest extends Scene {
         if (isCopyFirst) {
             copy.answer(10);
             expect(10, slow);
-            // The next answer comes over the same connection, and so after this one.
+            // The next answer comes over the same connection. So the client reads it after this
+            // answer.
             asked.answer(20);
         } else {
             asked.answer(10);
