@@ -114,8 +114,8 @@ func jitter(most time.Duration) time.Duration {
 	return most - time.Duration(rand.Int64N(int64(most)/2+1))
 }
 
-// overloadPause returns the pause after a leader's overload. Half of it is random for the same
-// reason.
+// overloadPause returns the pause after a leader's overload. Half of it is random, so that clients
+// do not come back at the same moment.
 func overloadPause() time.Duration {
 	return jitter(backoffMax)
 }

@@ -123,8 +123,8 @@ def election_claims(w: World, s: State) -> dict[str, Claim]:
             "Term",
             lambda n, e, v: AND(missing(e, v), s.reached(n, v)),
         ),
-        # The log that gets a vote has every entry that the voter acknowledged. Otherwise a leader of
-        # the vote's term or a lower one lacks the entry; if the vote elected, one of a lower term.
+        # The log that gets a vote has every entry that the voter acknowledged. Otherwise a leader of the vote's term or
+        # of a lower term lacks the entry. If the vote elected its candidate, a leader of a lower term lacks it.
         "vote-complete": Claim(
             "Node Term Node Entry Entry",
             lambda n, t, c, x, e: AND(s.voted(n, t, c), s.head(c, t, x), s.acked(n, e), lt(T(e), t), NOT(s.upto(e, x))),

@@ -435,7 +435,8 @@ export class Session {
     if (answering !== undefined && isCurable(why)) {
       directory.succeed(answering);
     } else if (isRefusal(why, "NOT_LEADER") && why.text !== connection.addr) {
-      // That it does not lead is trusted. The leader that it names may be suspect.
+      // The node says that it does not lead, and that is trusted. The leader that it names may be
+      // suspect.
       directory.leader = undefined;
       directory.follow(why.text, now);
     } else {

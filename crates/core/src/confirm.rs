@@ -2,8 +2,8 @@
 //! the grant's. One round serves every waiting request; rounds overlap up to a limit. A round reads
 //! no clock and allocates no timestamp.
 //!
-//! The question is that of Raft's ReadIndex (dissertation, 6.4); collapsing all waiting requests
-//! into one round is the same section's batching.
+//! The question is that of Raft's ReadIndex (dissertation, 6.4). One round for all waiting requests
+//! is the batching of the same section.
 
 mod answers;
 

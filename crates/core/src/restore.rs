@@ -233,8 +233,8 @@ pub fn genesis(
     if let Some(member) = members.iter().find(|member| removed.contains(&member.node)) {
         return Err(FloorError::RemovedId(member.node));
     }
-    // The id rises by the time since the backup: of two restores of one backup the later gets the
-    // higher id.
+    // The id rises by the time since the backup. So of two restores of one backup, the later one
+    // gets the higher id.
     let passed_ns = wall_ns.saturating_sub(backup.taken_ns);
     let step = passed_ns.saturating_add(1 + drawn % HISTORY_STEP_MAX);
     let history = backup.history.0.checked_add(step).ok_or(FloorError::Exhausted)?;

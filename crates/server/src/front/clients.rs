@@ -307,7 +307,8 @@ impl Clients {
         .await
     }
 
-    /// Serves a connection in the request pipeline; hyper takes over if the pipeline hands it over.
+    /// Serves a connection in the request pipeline; hyper takes over if the pipeline hands the
+    /// connection over.
     async fn serve<P: Protocol>(
         &self,
         common: &Rc<Common<P>>,

@@ -166,8 +166,8 @@ impl World {
         }
     }
 
-    /// A question arrives over the link of a caller, a worker of a peer's boot. A new boot opens a
-    /// new link.
+    /// A question arrives over a link. The caller is a worker of one boot of a peer. A new boot
+    /// opens a new link.
     pub(crate) fn asked(&mut self, to: NodeId, from: NodeId, confirm: Confirm) {
         let worker = confirm.worker.0 as usize;
         let cluster = self.genesis.cluster;

@@ -42,9 +42,9 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// At most this many handshakes of one address under way on one worker, while clients must prove
 /// their address. Beyond it, this address is refused, so that others still get in.
 pub const HANDSHAKES_OF_ADDRESS_MAX: usize = HANDSHAKES_MAX / 4;
-/// Handshakes under way from which on a client must prove that it receives at its address. Until
-/// then the node keeps no state for the client. A faked address then costs one datagram and no
-/// memory.
+/// While this many handshakes are under way, a new client must first prove that it receives at its
+/// address. Until then the node keeps no state for the client. A faked address then costs one
+/// datagram and no memory.
 pub const HANDSHAKES_BEFORE_RETRY: usize = 32;
 /// QUIC's idle timeout is longer than the node's by this time, so that the node closes first. QUIC
 /// would close without telling the client.
