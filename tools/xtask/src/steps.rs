@@ -52,8 +52,8 @@ pub(crate) enum Beside {
     No,
     /// It downloads and computes little, and always does.
     Downloads,
-    /// It compiles, and does so only where `$BUILDS` is in memory. Otherwise the disks of the real
-    /// processes under test would wait for its writes.
+    /// It compiles, and does so after the tests, which measure time, and only where `$BUILDS` is in
+    /// memory. Otherwise the disks of the real processes of other steps would wait for its writes.
     Compiles,
 }
 

@@ -15,6 +15,8 @@ use crate::steps::{Beside, Run, STEPS, Step, Tier};
 
 /// Directory for the output of each step.
 const LOGS: &str = "target/xtask";
+/// The step that compiling steps wait for when they run beside others.
+const TESTS: &str = "tests";
 /// Lines of a failed step's output that are printed.
 const TAIL_LINES: usize = 60;
 
@@ -77,7 +79,7 @@ impl Tally {
     /// Runs `steps` one after the other.
     fn lane(&self, steps: &[&'static Step], is_idle: bool) {
         for step in steps {
-            if !self.is_to_run(step) {
+            if !self.is_to_run(step, is_idle) {
                 continue;
             }
             let ended = self.step(step, is_idle);
@@ -90,7 +92,7 @@ impl Tally {
     /// Waits for the steps that `step` needs, and returns whether to run it. A step is skipped if
     /// one of the steps that it needs failed. After any other failure it is skipped, too, unless
     /// the run continues after failures.
-    fn is_to_run(&self, step: &Step) -> bool {
+    fn is_to_run(&self, step: &Step, is_beside: bool) -> bool {
         let mut all = self.ended.lock().expect("no panic");
         loop {
             let failed = all.iter().find(|(name, ended)| {
@@ -104,7 +106,8 @@ impl Tally {
                 }
                 return false;
             }
-            if step.after.iter().all(|name| all.contains_key(name)) {
+            let tests = (is_beside && step.beside == Beside::Compiles).then_some(&TESTS);
+            if step.after.iter().chain(tests).all(|name| all.contains_key(name)) {
                 return true;
             }
             all = self.changed.wait(all).expect("no panic");

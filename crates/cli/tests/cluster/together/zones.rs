@@ -96,6 +96,9 @@ fn a_handover_that_will_be_undone_for_a_better_zone_warns_and_names_the_setting(
     let warning = said(&cluster, "1");
     let words = "warning: LEADER_ZONES prefers node 2, 3 to node 1: ";
     assert!(warning.starts_with(words) && warning.contains("settings set"), "{warning}");
+    wait_until("there are settings", WAIT_MAX, || {
+        cluster.order(&["settings", "list"]).contains("LEADER_ZONES=near,middle\n")
+    });
     cluster.order(&["settings", "set", "LEADER_ZONES="]);
     let another = if cluster.nodes[0].is_leader() { "2" } else { "1" };
     assert_eq!(said(&cluster, another), "", "no zone is preferred any more");
