@@ -242,7 +242,7 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 // another: of the old leader, the new leader, the node that votes for it, and the client.
 const stallsPerCall = 4
 
-// stallsMax is the most time that is allowed for these stalls. A client that blocks its own CPU
+// stallsMax is the longest time that is allowed for these stalls. A client that blocks its own CPU
 // also looks like a machine that stalls.
 const stallsMax = time.Second
 

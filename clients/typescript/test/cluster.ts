@@ -30,8 +30,8 @@ export function directory(): string {
 const given = new Set<number>();
 
 /**
- * Returns a port at which nothing listens, below the ports of outgoing connections, because one of
- * those could be taken before the node listens.
+ * Returns a port at which nothing listens. It is below the ports of outgoing connections, because
+ * one of those could be taken before the node listens.
  */
 export async function freePort(): Promise<number> {
   for (;;) {

@@ -1,7 +1,7 @@
 //! Client of the timestamp oracle. It finds the leader, sends requests straight to it, follows it
 //! when it changes, and gives up at the caller's deadline. It never returns a timestamp of another
-//! cluster, a timestamp below one that it returned before the call began, or anything after the
-//! deadline.
+//! cluster, and nothing after the deadline. It never returns a timestamp below one that it returned
+//! before the call began.
 //!
 //! Concurrent calls share a request. A call never joins a request that was sent already, because
 //! its timestamps may have been allocated before the call began.

@@ -53,8 +53,8 @@ impl Timing {
     }
 }
 
-/// Whether the election timeout is too short for links of this usual round trip, so that an
-/// election does not fit into its turn.
+/// Whether the election timeout is too short for links of this usual round trip. Then an election
+/// does not fit into its turn.
 #[must_use]
 pub fn is_too_tight(election_timeout: Duration, round_trip: Duration) -> bool {
     election_timeout < round_trip.saturating_mul(ROUND_TRIPS_MIN)

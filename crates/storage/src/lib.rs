@@ -1,7 +1,7 @@
 //! The data that a node must still have after it was killed: tables of a database over any disk.
 //! The disk is a file in production, and memory in tests and in the simulator. This crate has no
-//! threads, files, clocks or random numbers. It never acknowledges a write that is not on disk,
-//! never retries a failed write, and never opens a database that has lost data. The server's
+//! threads, files, clocks or random numbers. It never acknowledges a write that is not on disk, and
+//! never retries a failed write. It never opens a database that has lost data. The server's
 //! `storage` module puts the database into a directory, and runs it on a thread.
 //!
 //! - [`database`]: the tables and their transactions.

@@ -287,8 +287,8 @@ impl Replica {
         self.propose_checked(change)
     }
 
-    /// Whether a membership change is under way, or may be in a part of the log that this leader
-    /// has not applied yet.
+    /// Whether a membership change is under way. Also true if one may be in the part of the log
+    /// that this leader has not applied yet.
     #[must_use]
     pub fn is_changing_members(&self) -> bool {
         self.raw.raft.has_pending_conf() || self.voters.is_joint()

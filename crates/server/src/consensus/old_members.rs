@@ -1,8 +1,8 @@
 //! Checks whether a member of the old history still runs. Such members may be a majority and give
 //! timestamps while the new history gives them, too (S13). So the founder of a new history asks
 //! every member in the backup, except the first members of the new history. It asks each at its
-//! address in the backup. The founder goes on only if no process listens there, or if the answer
-//! says that the node holds nothing of the old history.
+//! address in the backup. The founder goes on in two cases only: no process listens there, or the
+//! answer says that the node holds nothing of the old history.
 //!
 //! A process that accepts a connection but does not identify itself counts as running. It may be
 //! stopped or overloaded, ask for a certificate, or speak TLS when this node does not. An address

@@ -78,8 +78,8 @@ impl ClientListener {
 
     /// Starts a thread that accepts connections and hands them to the workers in turn. `port`
     /// decides the rights of the clients. Connections beyond the `limits` are closed at once and
-    /// counted; each port counts its own connections. While a lack of descriptors or memory
-    /// prevents all accepts, the [`Health`] of the node shows it, except for the port of operators.
+    /// counted; each port counts its own connections. If a lack of descriptors or memory prevents
+    /// all accepts, the [`Health`] of the node shows this. The port of operators is an exception.
     ///
     /// # Errors
     /// When the system cannot create a thread or an event queue, or cannot watch the port.

@@ -24,8 +24,8 @@ pub(super) enum Opening {
     Http,
     /// HTTP/2, judged by the bytes that have arrived.
     Http2,
-    /// A line of text that names no version of HTTP. The line is not an HTTP/1.1 request, but it
-    /// may be an invalid preface of HTTP/2, which must end the connection (RFC 9113, 3.4).
+    /// A line of text that names no version of HTTP. The line is not an HTTP/1.1 request. It may be
+    /// an invalid preface of HTTP/2, which must end the connection (RFC 9113, 3.4).
     Foreign,
 }
 

@@ -1,6 +1,6 @@
 //! The storage thread. It commits all waiting writes in one transaction and then reports the
-//! commit. It never acknowledges a write before the sync, never splits a write, never retries a
-//! failed write, and ends at the first failure.
+//! commit. It never acknowledges a write before the sync. It never splits a write, and never
+//! retries a failed one. It ends at the first failure.
 //!
 //! # Group commit
 //! Writes that arrive during a commit share the next commit. So a write is durable after two

@@ -27,7 +27,7 @@ impl Counting {
 }
 
 /// The settings in effect for a process before and after its last applied entry. Its workers may
-/// still see the former, and a proposal in the same call may use either.
+/// still see the settings before it. A proposal in the same call may use either.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoesBy {
     before: Option<Counting>,

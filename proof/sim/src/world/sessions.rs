@@ -4,7 +4,7 @@
 //!
 //! A connection leads to one worker of one process. It stalls now and then, is refused, breaks with
 //! the process, or falls silent. Frames are real bytes. Frames of a connection that the session has
-//! left are reported to it all the same, as a driver may do that is behind.
+//! left are still reported to it. A driver that is behind may do so.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};

@@ -236,7 +236,7 @@ impl RunConfig {
         self.token.as_ref().map(|token| format!("Bearer {}", token.reveal()))
     }
 
-    /// The most timestamps that a request may ask for.
+    /// A request may ask for at most this many timestamps.
     #[must_use]
     pub fn count_max(&self) -> u64 {
         let are_ranges =

@@ -35,8 +35,8 @@ const RECEIVE_BUFFER_LEN: usize = 2 << 20;
 const LOOKED_AT_PER_TURN_MAX: usize = 16;
 
 /// Binds one UDP socket per worker to the same port. The system sends all datagrams of one client
-/// address to the same socket. The caller must hold the TCP port of the same number, which is not
-/// shared, so that no second node binds the UDP port.
+/// address to the same socket. The caller must hold the TCP port of the same number. That port is
+/// not shared, so no second node binds the UDP port.
 ///
 /// # Errors
 /// When the port is taken, or not allowed, or the address is not of this machine.

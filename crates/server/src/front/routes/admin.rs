@@ -194,8 +194,8 @@ async fn introduced(
         return Err(Denied::new(ErrorCode::NotLeader, "this node does not lead"));
     }
     let refused = |text: String| Err(Denied::new(ErrorCode::Refused, text));
-    // The replica can refuse without asking the node, and its reason is clearer than that of a
-    // wrong node or of a missing one.
+    // The replica can refuse without asking the node. Its reason is clearer than the reason from a
+    // wrong node or a missing node.
     let vacancy = Command::Vacancy { node, raft_addr: raft_addr.clone() };
     let known = shared.admin_queue.ask(AdminCommand::Decide(vacancy)).await?;
     let own = &shared.config.raft_addr;

@@ -1,8 +1,8 @@
 package io.github.epicepoch;
 
 /**
- * A node refused. If another attempt may succeed, the client makes one until the deadline, and the
- * caller sees this only as the cause of a {@link DeadlineExceededException}.
+ * A node refused. If another attempt may succeed, the client tries again until the deadline. Then
+ * the caller sees this refusal only as the cause of a {@link DeadlineExceededException}.
  */
 public final class RefusedException extends EpicEpochException {
     private static final long serialVersionUID = 1;
