@@ -71,7 +71,7 @@ pub fn run(settings: &Settings) -> Result<RunResult> {
     let (stop, stopped) = channel::<()>();
     let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
     let worked = clients.work(&mut rng);
-    // This also happens after an error; otherwise nodes would keep running.
+    // The stop also happens after an error. Otherwise nodes would keep running.
     drop(stop);
     let (oracle, leaders_killed) =
         nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))?.map_err(Error::msg)?;

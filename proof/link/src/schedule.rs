@@ -92,7 +92,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When twenty pieces are due, one of which is sent every millisecond.
+    /// The times at which twenty pieces are due. One piece is sent every millisecond.
     fn dues(seed: u64, fault: &Fault) -> Vec<Duration> {
         let start = Instant::now();
         let mut schedule = Schedule::new(seed);

@@ -404,8 +404,8 @@ impl World {
     }
 
     /// Whether a node can be the leader. It can if it is not broken for good. It also can if its
-    /// stuck disk goes unnoticed because there is nothing to write, as when operators have moved
-    /// the epoch far ahead.
+    /// disk is stuck and nothing has to be written, because then nothing notices the disk. An
+    /// example: operators have moved the epoch far ahead.
     fn is_fit(&self, node: &Node) -> bool {
         match self.lasting(node.id) {
             None => true,

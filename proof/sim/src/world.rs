@@ -487,7 +487,7 @@ impl World {
 
     fn record_event(&mut self, to: NodeId, event: &Event) {
         match event {
-            // These are too many to log. Their effects are logged.
+            // There are too many of these events to log. Only their effects are logged.
             Event::Tick
             | Event::WorkerTick { .. }
             | Event::Share

@@ -216,7 +216,7 @@ fn many_callers_of_one_client_share_requests() {
     measured.checked.expect("on by default").verdict.assert_clean();
 }
 
-/// The client finds it, so the checker never sees the answer.
+/// The client library finds the wrong answer, so the checker never sees it.
 #[test]
 fn an_answer_that_a_client_library_finds_wrong_is_a_violation() {
     for (play, story) in [(Play::Descends, "is not above"), (Play::Cheats, "instead of 3")] {

@@ -13,8 +13,8 @@ const FREE_KIB_MIN: u64 = 5 << 20;
 /// Memory that must be available, KiB.
 const AVAILABLE_KIB_MIN: u64 = 10 << 20;
 
-/// A directory for builds. If it is in memory, it is removed when this value is dropped, and
-/// otherwise by the next run in the same checkout.
+/// A directory for builds. A directory in memory is removed when this value is dropped. If it is
+/// left over, the next run in the same checkout removes it.
 #[derive(Debug)]
 pub(crate) struct Builds {
     path: PathBuf,

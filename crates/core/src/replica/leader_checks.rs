@@ -30,17 +30,17 @@ pub(super) struct LeaderChecks {
     led: usize,
     /// For how many ticks no quorum was heard within an election timeout.
     unheard: usize,
-    /// When the last reported round completed (nanoseconds, the data plane's clock), and for how
-    /// many ticks with a grant that time has not changed.
+    /// When the last reported round completed, in nanoseconds of the data plane's clock. Then: for
+    /// how many ticks with a grant this time has not changed.
     rounds: (u64, usize),
     /// Ticks since this leader last tried to hand over.
     since_hand_over: usize,
     /// Voters that were offered leadership in this term and did not take it.
     asked: BTreeSet<NodeId>,
-    /// The voters that may lead instead; `None` unless this node's clock is off.
+    /// The voters that may lead instead, if this node's clock is off. Otherwise `None`.
     clock_successors: Option<Vec<NodeId>>,
-    /// Whether the wall clock was compared with another one since the start, and for how many ticks
-    /// a leader has waited for that.
+    /// Whether the wall clock was compared with another one since the start. Then: for how many
+    /// ticks a leader has waited for this comparison.
     pub(super) clock_compared: (bool, usize),
     /// Whether a handover because of the disk or the data plane was tried in this term.
     is_giving_up: bool,

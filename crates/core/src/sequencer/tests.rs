@@ -251,7 +251,7 @@ fn a_full_worker_refuses_and_a_client_that_leaves_makes_room() {
     assert_eq!(next, slots[0]);
     worker.confirm(&round);
     worker.complete();
-    // The batch has one more timestamp than there are clients, and the one that came later has
-    // none.
+    // The batch has one more timestamp than there are clients. The client that came later gets none
+    // of them.
     assert_eq!((worker.told(next), worker.told(slots[7])), (None, Some(Ok(7))));
 }

@@ -73,8 +73,8 @@ pub(crate) struct Nemesis {
     /// kind that is in every run hides bugs that need its absence (swarm testing: Groce et al.,
     /// 2012).
     mix: [u32; KINDS.len()],
-    /// Chances per thousand: `provoked` that an election or a change of members provokes a fault,
-    /// `divided` that a change provokes a partition between new and old members.
+    /// Chances per thousand. `provoked`: an election or a change of members provokes a fault.
+    /// `divided`: a change of members provokes a partition between new and old members.
     provoked: u32,
     pub(crate) divided: u32,
     /// When a fault was last provoked.

@@ -22,7 +22,7 @@ const SAMPLE_NS_MAX: u64 = 200 * MS;
 /// How far a floor given by hand is above the epoch to which operators have moved, nanoseconds. The
 /// margin is needed because each leader after the move has raised the ceiling by a little.
 const BY_HAND_NS: u64 = SECOND;
-/// How wrong a clock is that the restore must notice, nanoseconds.
+/// The restore must notice a clock that is wrong by this much, nanoseconds.
 const WRONG_NS: u64 = 10 * SECOND;
 /// `OF_DIRECTORY` of a thousand restores use the directory of a stopped node. `OF_ALL` of a
 /// thousand backups ask every node.
