@@ -90,7 +90,7 @@ fn in_one_order(clients: &[DriverCommand], losses: &[Loss]) -> Seen {
     seen
 }
 
-/// Such a client returns timestamps that it fetched before the call.
+/// A client that fetches ahead returns timestamps that it fetched before the call.
 #[test]
 fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
     let _turn = turn();

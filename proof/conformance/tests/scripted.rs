@@ -70,7 +70,7 @@ fn the_typescript_client_holds_the_contract() {
     holds_the_contract(&typescript());
 }
 
-/// It fails if a scenario demands more than the contract.
+/// The test fails if a scenario demands more than the contract.
 #[test]
 fn the_simplest_possible_client_holds_the_contract() {
     holds_the_contract(&naive("none"));

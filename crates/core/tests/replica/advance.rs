@@ -25,7 +25,7 @@ fn is_told(bench: &Bench, to: Epoch) -> bool {
     bench.reports.contains(&Report::Advanced { to })
 }
 
-/// So no worker can stamp in it after the report.
+/// After the report, no worker can stamp in the old range.
 #[test]
 fn a_range_below_an_advance_is_given_up_in_the_step_that_reports_it() {
     let mut bench = Bench::led(&[1, 2, 3]);

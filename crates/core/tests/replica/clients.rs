@@ -103,8 +103,8 @@ fn say(bench: &mut Bench, node: u64, is_fit: bool) {
     bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
 }
 
-/// Such a report counts for one election timeout. After that, the voter may be fit again if it is
-/// still heard and sends no new report.
+/// A voter's report that it could not lead counts for one election timeout. After that, the voter
+/// may be fit again if it is still heard and sends no new report.
 #[test]
 fn a_voter_is_offered_nothing_while_it_says_that_it_could_not_lead() {
     let mut bench = led();

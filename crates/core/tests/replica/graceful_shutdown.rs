@@ -151,8 +151,8 @@ fn a_node_that_is_told_to_stop_takes_no_leadership_that_is_offered() {
     }
 }
 
-/// It does not campaign when its leader is silent, or when the leader's connection closes. It votes
-/// for a candidate at any time of its own election timeout.
+/// The node does not campaign when its leader is silent, or when the leader's connection closes. It
+/// votes for a candidate at any time of its own election timeout.
 #[test]
 fn a_node_that_is_told_to_stop_does_not_campaign_and_votes() {
     for (seed, is_closed) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {

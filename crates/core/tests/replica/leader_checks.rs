@@ -67,8 +67,8 @@ fn a_leader_whose_clock_is_off_offers_leadership_only_to_nodes_with_a_right_cloc
     }
 }
 
-/// It makes no offer in this time, because its voters must first hear clocks of other nodes. Their
-/// own may be no better.
+/// The leader offers leadership to no voter in this time. Its voters must first hear clocks of
+/// other nodes, because their own clocks may be no better.
 #[test]
 fn a_new_leader_whose_clock_is_off_leads_for_an_election_timeout() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -148,7 +148,8 @@ fn a_leader_that_is_not_answered_gives_up_after_an_election_timeout_and_a_quarte
     }
 }
 
-/// It serves after five election timeouts, and reports that only the known clocks support S11.
+/// The leader serves after five election timeouts, and reports that only the known clocks support
+/// S11.
 #[test]
 fn a_leader_without_the_clocks_of_a_majority_waits_then_serves_and_reports_it() {
     let mut bench = Bench::new(&[1, 2, 3]);

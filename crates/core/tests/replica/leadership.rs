@@ -217,7 +217,7 @@ fn a_leader_that_hears_no_quorum_gives_up_and_asks_another_to_campaign() {
     assert!(bench.shared.published().grant.is_none());
 }
 
-/// One of two followers is enough.
+/// It is enough that the leader hears one of two followers.
 #[test]
 fn a_leader_that_hears_a_quorum_still_leads() {
     let mut bench = Bench::led(&[1, 2, 3]);

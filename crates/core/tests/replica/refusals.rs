@@ -183,8 +183,8 @@ fn follower_with_a_ceiling() -> Bench {
     bench
 }
 
-/// Such a snapshot would make the replica panic (S5). A snapshot older than the applied index is
-/// ignored.
+/// A snapshot with a lower ceiling would make the replica panic (S5). A snapshot older than the
+/// applied index is ignored.
 #[test]
 fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
     let mut bench = follower_with_a_ceiling();

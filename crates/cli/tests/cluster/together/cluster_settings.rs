@@ -45,7 +45,8 @@ fn wait_until_logged(cluster: &Cluster, words: &[&str]) {
     }
 }
 
-/// The first leader sets them once from its own values, and a command changes them later.
+/// The first leader sets the settings of the cluster once, from its own values. Later a command
+/// changes them.
 #[test]
 fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     let mut cluster = Cluster::start_with(&[("MAX_N", "100")]);
