@@ -1,7 +1,6 @@
 //! The floor of a new history of a cluster: every epoch that the old history can have given is at
 //! or below it (S13). This module computes the floor and proves that it is high enough, or says why
-//! there is no proof.
-//! Clocks and backup are arguments; nothing here reads a clock or a file.
+//! there is no proof. Clocks and backup are arguments; nothing here reads a clock or a file.
 //!
 //! # Why the floor is high enough
 //! A backup knows the ceiling of its time, but the old history continued after the backup. Every

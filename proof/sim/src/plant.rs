@@ -2,6 +2,11 @@
 //! breaks one rule that the safety argument needs, and the checkers must find it. The core's
 //! sources have no planted bug; `proof/planted` plants others in a copy of the core. A release
 //! build plants nothing.
+//!
+//! The comment of each bug ends with a line of one form. `Breaks` names the rules of
+//! `docs/safety.md` that the bug breaks. `found by` names the checker that must find it, and within
+//! how many seeds. `Seen` tells where such a bug comes from: another project that had it, or the
+//! reason why somebody could write it.
 
 macro_rules! plants {
     ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
