@@ -82,12 +82,7 @@ const PLANTS: &[(&str, u8, &str, &str)] = &[
     ("join-sent", 1, "a_caller_joins_no_request_that_was_sent", "before the caller asked"),
     ("prefetch", 1, "nothing_is_fetched_ahead", "came to 3 requests"),
     ("prefetch", 1, "a_caller_joins_no_request_that_was_sent", "before the caller asked"),
-    (
-        "keep-burnt",
-        2,
-        "the_second_answer_to_a_hedged_request_goes_to_no_caller",
-        "before the caller asked",
-    ),
+    ("keep-burnt", 2, "the_second_answer_to_a_hedged_request_goes_to_no_caller", "was burnt"),
     ("lose-calls", 2, "a_lost_answer_is_asked_for_again", "closed the connection"),
     ("stay-put", 3, "a_leader_that_steps_down_is_followed_to_the_next", "Deadline"),
     ("old-members", 4, "a_member_that_was_added_is_found_when_the_others_are_gone", "Deadline"),
