@@ -101,7 +101,7 @@ class Hedging(Case):
             if copy_is_first:
                 again.answer(10)
                 await expect(slow, 10)
-                # The next answer comes over the same connection. So the client reads it after this answer.
+                # This comes over the same connection, so the client reads it last.
                 asked.answer(20)
             else:
                 asked.answer(10)

@@ -147,9 +147,11 @@ impl<'a> Cluster<'a> {
     /// meantime.
     fn steady(&mut self, what: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
         for _ in 0..TRIES {
+            // Leadership may have moved since the last request. A load on the wrong node would see
+            // refusals only.
             let before = self.leader_changes();
-            let Err(error) = what(self) else { return Ok(()) };
             self.find_leader()?;
+            let Err(error) = what(self) else { return Ok(()) };
             if self.leader_changes() == before {
                 return Err(error);
             }
@@ -167,7 +169,7 @@ impl<'a> Cluster<'a> {
             self.sh.say(&said);
             let is_bad = said.contains("Non-2xx") || said.contains("Socket errors");
             if is_bad || !said.contains("Requests/sec") {
-                return Err("wrk saw a failure".to_owned());
+                return Err(format!("wrk saw a failure:\n{said}"));
             }
         }
         if has("h2load") {
@@ -176,7 +178,7 @@ impl<'a> Cluster<'a> {
             if !said.contains("20000 succeeded, 0 failed, 0 errored, 0 timeout")
                 || !said.contains("20000 2xx")
             {
-                return Err("h2load saw a failure".to_owned());
+                return Err(format!("h2load saw a failure:\n{said}"));
             }
         }
         Ok(())

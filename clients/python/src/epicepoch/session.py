@@ -321,7 +321,7 @@ class Session:
         elif head.kind == LEADER:
             leader = read_leader(head, tail)
             if leader is not None and leader.node != connection.welcome.node:
-                # The notice is only a hint. But a node names another leader only when it does not lead itself.
+                # A node names another leader only when it does not lead itself. Who leads is a hint.
                 raise NotLeaderError(connection.addr, 1, leader.addr)
 
     def _take_answer(self, connection: Connection, id: int, answer: TimestampRange) -> None:
