@@ -46,7 +46,7 @@ fn binary() -> PathBuf {
 #[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
 fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let seen = in_one_order(&[rust(), hedging_rust(), go()], &losses);
+    let seen = in_one_order(|| vec![rust(), hedging_rust(), go()], &losses);
     for client in &seen.clients {
         let name = &client.name;
         for (loss, (median_max, worst_max)) in [(Loss::Killed, KILLED), (Loss::Stopped, STOPPED)] {
@@ -63,15 +63,15 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
 #[test]
 #[ignore = "needs Go, a JDK, Python and Node.js: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
-    let clients = [rust(), hedging_rust(), go(), java(false), python(), typescript()];
-    in_one_order(&clients, &[Loss::Killed, Loss::Stopped].repeat(3));
+    let clients = || vec![rust(), hedging_rust(), go(), java(false), python(), typescript()];
+    in_one_order(clients, &[Loss::Killed, Loss::Stopped].repeat(3));
 }
 
-/// Runs these clients while leaders are lost, and checks that no call failed and that all answers
-/// have one order.
-fn in_one_order(clients: &[DriverCommand], losses: &[Loss]) -> Seen {
+/// Builds these clients and runs them while leaders are lost. Checks that no call failed and that
+/// all answers have one order.
+fn in_one_order(clients: impl FnOnce() -> Vec<DriverCommand>, losses: &[Loss]) -> Seen {
     let _turn = turn();
-    let seen = run(&binary(), clients, losses).expect("a run that can be judged");
+    let seen = run(&binary(), &clients(), losses).expect("a run that can be judged");
     for client in &seen.clients {
         let (name, calls, uncertainty) =
             (&client.name, client.calls.len(), client.clock_uncertainty);
