@@ -17,8 +17,10 @@ use crate::steps::{Beside, Run, STEPS, Step, Tier};
 const LOGS: &str = "target/xtask";
 /// The step that compiling steps wait for when they run beside others.
 const TESTS: &str = "tests";
-/// Lines of a failed step's output that are printed.
+/// Lines of a failed step's output that are printed when it fails.
 const TAIL_LINES: usize = 60;
+/// Lines that are printed again at the end.
+const END_LINES: usize = 12;
 
 impl Tier {
     /// The tier with this name.
@@ -60,7 +62,16 @@ impl Tier {
 struct Ended {
     took: Duration,
     result: Result<(), String>,
+    /// The end of what a failed step printed.
+    tail: Vec<String>,
     notes: Vec<String>,
+}
+
+impl Ended {
+    /// The end of a step that did nothing.
+    const fn at_once(result: Result<(), String>) -> Self {
+        Self { took: Duration::ZERO, result, tail: vec![], notes: vec![] }
+    }
 }
 
 /// State that both queues of steps share.
@@ -101,7 +112,7 @@ impl Tally {
             if let Some((name, _)) = failed {
                 let result = Err(format!("not run: {name} failed"));
                 if self.is_to_go_on {
-                    all.insert(step.name, Ended { took: Duration::ZERO, result, notes: vec![] });
+                    all.insert(step.name, Ended::at_once(result));
                     self.changed.notify_all();
                 }
                 return false;
@@ -124,11 +135,7 @@ impl Tally {
         let mut shell = match Shell::new(log, deadline, step.is_live, is_idle) {
             Ok(shell) => shell,
             Err(error) => {
-                return Ended {
-                    took: from.elapsed(),
-                    result: Err(format!("{LOGS}: {error}")),
-                    notes: vec![],
-                };
+                return Ended::at_once(Err(format!("{LOGS}: {error}")));
             }
         };
         shell.is_all = self.is_all;
@@ -138,15 +145,20 @@ impl Tally {
             Run::Commands(commands) => commands.iter().try_for_each(|command| shell.run(command)),
             Run::Function(function) => function(&shell),
         };
-        let ended = Ended { took: from.elapsed(), result, notes: shell.notes() };
+        let mut ended = Ended { took: from.elapsed(), result, tail: vec![], notes: shell.notes() };
         let seconds = ended.took.as_secs();
         match &ended.result {
             Ok(()) => println!("-- {}: {seconds} s", step.name),
             Err(error) => {
                 let printed = shell.printed();
                 let lines: Vec<&str> = printed.lines().collect();
-                let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
-                println!("{tail}\n-- FAILED: {}: {error} ({seconds} s)", step.name);
+                let last = |count| &lines[lines.len().saturating_sub(count)..];
+                println!(
+                    "{}\n-- FAILED: {}: {error} ({seconds} s)",
+                    last(TAIL_LINES).join("\n"),
+                    step.name
+                );
+                ended.tail = last(END_LINES).iter().map(ToString::to_string).collect();
             }
         }
         ended
@@ -216,7 +228,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             .flat_map(|step| step.after)
             .filter(|name| !choice.only.contains(&(**name).to_owned()))
         {
-            ended.insert(name, Ended { took: Duration::ZERO, result: Ok(()), notes: vec![] });
+            ended.insert(name, Ended::at_once(Ok(())));
         }
         drop(ended);
         tally.lane(&steps, false);
@@ -224,11 +236,14 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
     let took = start.elapsed().as_secs();
     let ended = tally.ended.into_inner().expect("no panic");
     println!("{}", table(&steps, &ended));
-    for name in ended.iter().filter(|(_, ended)| ended.result.is_err()).map(|(name, _)| name) {
+    for (name, failed) in ended.iter().filter(|(_, ended)| ended.result.is_err()) {
         println!(
             "FAILED: {name}; alone: cargo xtask {} --only {name}; output: {LOGS}/{name}.log",
             tier.name()
         );
+        for line in &failed.tail {
+            println!("    {line}");
+        }
     }
     let holds = ended.values().all(|ended| ended.result.is_ok());
     println!("{}: {took} s", if holds { "All of it holds" } else { "It does not hold" });
