@@ -146,8 +146,9 @@ fn members(document: &Value) -> Option<Vec<Member>> {
     document["members"].as_array()?.iter().map(member).collect()
 }
 
-/// Combines the answers so far with those of the other members, which it asks now. If the members
-/// are not known, it uses the nodes that answered and the voters that they name.
+/// Returns a row for every member: its answer so far, or the one that it gives now. If the members
+/// are not known, there is a row for every node that answered, and one with an error for every other
+/// voter that these answers name.
 fn gathered(
     answers: Vec<Row>,
     members: Result<Vec<Member>, String>,

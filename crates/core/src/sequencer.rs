@@ -55,8 +55,7 @@ pub struct Sequencer<W> {
     limits: Limits,
     rounds: Rounds<Batch>,
     queue: WaitQueue<W>,
-    /// Why requests cannot wait, by the publication that was followed last; `None` while this node
-    /// leads.
+    /// The error for new requests, from the latest publication; `None` while this node leads.
     refusal: Option<ErrorCode>,
     /// Whether this node leads and has a grant, by the same publication.
     is_serving: bool,

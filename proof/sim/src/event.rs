@@ -203,7 +203,8 @@ pub(crate) enum Event {
         from: NodeId,
         confirm: Confirm,
     },
-    /// The voter reads the next frame of a caller and loads its Promise.
+    /// A voter reads the next confirm frame of the leader's worker that runs as `boot`. Then it loads
+    /// its own Promise for the answer.
     Load {
         worker: usize,
         from: NodeId,

@@ -11,7 +11,8 @@ use crate::support::ELECTION_TICKS;
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
 
-/// Ticks between two offers: the library's timeout of a handover, and time for a reservation.
+/// Ticks from one offer of leadership to the next. An offer fails after an election timeout. The
+/// quarter more is time for the leader to reserve again.
 const PAUSE_TICKS: usize = ELECTION_TICKS + ELECTION_TICKS.div_ceil(4);
 /// Number of seeds to draw from.
 const SEEDS: u64 = 40;

@@ -36,11 +36,11 @@ use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
 use crate::sync::signal::Signal;
 
-/// Shortest time between ticks while requests wait or rounds are in flight. The time is an eighth
-/// of the election timeout, between this and [`TICK_MAX`]. A deadline is noticed up to one tick
-/// late.
+/// Lower limit of the time between ticks while requests wait or rounds are in flight. This time is
+/// an eighth of the election timeout, kept within [`TICK_MIN`] and [`TICK_MAX`]. So a deadline is
+/// noticed up to 25 ms late.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// Longest time between ticks; see [`TICK_MIN`].
+/// Upper limit of the same time.
 const TICK_MAX: Duration = Duration::from_millis(25);
 /// Time between ticks while a worker has no work.
 const TICK_IDLE: Duration = Duration::from_millis(250);

@@ -25,8 +25,8 @@ pub struct Interval {
     pub latency: Packed,
 }
 
-/// A histogram in its compressed encoding ([`encoded`]), with the figures that are shown most
-/// often, nanoseconds. They are 0 if it is empty.
+/// A compressed histogram of latencies ([`encoded`]). The figures that a report shows are stored
+/// beside it, so that it need not be decoded. They are nanoseconds, and 0 if there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packed {
     /// Number of values: requests that brought timestamps.

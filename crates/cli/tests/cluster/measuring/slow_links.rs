@@ -26,8 +26,8 @@ const BAD_LINKS: [(&str, Fault); 4] = [
     ("24 bytes at a time", Fault::trickle(24, Duration::from_millis(1))),
 ];
 
-/// The silence is at most 2 s with a delay of 60 ms each way, 80 ms of jitter, 16 kB/s, or 24 bytes
-/// at a time.
+/// While the links are slow in one of the ways of [`BAD_LINKS`], clients are without an answer for
+/// at most 2 s.
 #[test]
 fn slow_and_uneven_and_narrow_links_stop_no_client() {
     let _alone = alone();
@@ -53,7 +53,7 @@ fn slow_and_uneven_and_narrow_links_stop_no_client() {
     }
 }
 
-/// The silence is at most 2 s.
+/// Clients are without an answer for at most 2 s.
 #[test]
 fn connections_that_are_reset_every_50_ms_cost_answers_but_not_order() {
     let _alone = alone();

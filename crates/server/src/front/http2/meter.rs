@@ -13,7 +13,8 @@ use epicepoch_wire::http2::frame::{HEAD_LEN, PREFACE, flag::END_STREAM, kind};
 
 use crate::metrics::worker::Abuse;
 
-/// Cost of a request's head or trailers, of a part of its body, and of a window update.
+/// What a frame of an ordinary client adds to its debt: the head or trailers of a request, a part of
+/// its body, or a window update.
 const COST_REQUEST: u32 = 1;
 /// Cost of any other frame, and of an empty part of a body that is not the last.
 const COST_CONTROL: u32 = 2;
