@@ -9,7 +9,7 @@ use crate::support::{Cluster, LinkedCluster, Silence, WAIT_MAX, Watch, alone, ou
 
 /// The settings that `epicepoch tune` advises for such links. The heartbeat and the reservation
 /// follow from them.
-const ADVISED: [(&str, &str); 2] = [("ELECTION_TIMEOUT_MS", "800"), ("REQUEST_TIMEOUT_MS", "1600")];
+const ADVISED: [(&str, &str); 2] = [("ELECTION_TIMEOUT_MS", "800"), ("REQUEST_TIMEOUT_MS", "1650")];
 /// Delay in one direction, as from coast to coast. A round trip is 80 ms.
 const COAST: Fault = Fault::delay(Duration::from_millis(40));
 /// `(p50, p99)` of the silence, ms, as `docs/topologies.md` promises it.
