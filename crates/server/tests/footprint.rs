@@ -111,8 +111,8 @@ fn the_data_directory_stays_small_through_ten_thousand_reservations() {
     let (mut now_ns, mut granted, mut largest) = (0, 0, 0);
     let mut ceiling = replica.ceiling();
     for turn in 0.. {
-        // Half a window passes at each tick. So each tick needs a new reservation once the node
-        // leads.
+        // Once the node leads, half a reservation window passes at each tick. So each tick needs a
+        // new reservation.
         now_ns += if granted == 0 { TICK_NS } else { WINDOW_NS / 2 };
         replica.handle_tick(now_ns, now_ns).unwrap();
         granted += settle(&mut replica, &writer, &done);

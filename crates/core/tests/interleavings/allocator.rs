@@ -1,6 +1,6 @@
-//! S1 and S3 with several workers. Stamps rise in the order in which requests complete, and no
-//! stamp is given twice. While a range grows, no request is refused. A round of one term gets no
-//! stamp of another term's range.
+//! Tests S1 and S3 with several workers. Timestamps rise in the order in which requests complete,
+//! and no timestamp is given twice. While a range grows, no request is refused. A round of one term
+//! gets no timestamp of another term's range.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct Answered {
     stamp: Mutex<Option<Timestamp>>,
 }
 
-/// Two workers with one request each. Meanwhile the range grows.
+/// Two workers answer one request each, while the range of the grant grows.
 fn two_workers(is_planted: bool) {
     let shared = leader(&[1]);
     let half = |low, high| Arc::new(Shared::new(OLD, published(OLD, &[1], Some((low, high)))));
@@ -54,9 +54,9 @@ fn worker(
     trusted_ns: u64,
 ) -> Timestamp {
     let complete = Cell::new(None);
-    // A request arrives. It must get a stamp above all that were complete by then.
+    // A request arrives. Its timestamp must be above every timestamp that was given before.
     let close = || complete.set(*answered[1 - id].stamp.lock().unwrap());
-    // The sibling reads its clock an interval later.
+    // Worker 1 reads its clock one epoch interval later than worker 0.
     let at = now(id as u64 * INTERVAL_NS, trusted_ns);
     let (_, given) = stamp_alone(id as u32, close, shared, allocator, at).unwrap();
     let stamp = given.expect("a range that grows refuses nobody").first();
@@ -92,8 +92,8 @@ fn planted_a_sub_range_for_each_worker() {
     loom::model(|| two_workers(true));
 }
 
-/// Two workers share an allocator. In the planted variant it reads the grant from a copy, which
-/// each worker refreshes before it stamps.
+/// Two workers share an allocator. In the planted variant, the allocator reads the grant from a
+/// copy, which each worker refreshes before it stamps.
 fn a_copied_grant(is_planted: bool) {
     let shared = leader(&[1]);
     let copy = if is_planted { leader(&[1]) } else { shared.clone() };
@@ -168,7 +168,7 @@ fn planted_the_term_of_a_round_that_is_read_when_the_round_ends() {
     loom::model(|| regained(true));
 }
 
-/// The grant was revoked before the worker took the lock, and the worker was told so.
+/// The grant is revoked before the worker takes the allocator's lock, and the worker is told so.
 fn revoked(is_planted: bool) {
     let shared = leader(&[1]);
     let known = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,6 @@
-//! S2, S3 and S7. A worker sees every publication as it was at one moment. It never sees an older
-//! one than before, or than another thread had seen before a message to this worker.
+//! Tests S2, S3 and S7. A worker sees each publication whole, as it was at one moment. It never
+//! sees an older publication after a newer one. If another thread has seen a publication and then
+//! sends this worker a message, the worker sees no older one either.
 
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ fn planted_a_pointer_that_is_stored_before_its_content() {
     loom::model(|| a_higher_term(Plant::Nothing));
 }
 
-/// One worker tells another that it has seen a revocation.
+/// One worker sees that the grant was revoked, and tells another worker. After that, the other
+/// worker must see it, too.
 fn told_by_a_sibling(is_view: bool) {
     let shared = leader(&[1, 2, 3]);
     let told = Arc::new(AtomicBool::new(false));
@@ -65,7 +67,8 @@ fn told_by_a_sibling(is_view: bool) {
             tell.store(true, Ordering::Release);
         }
     });
-    // A worker's view: a copy of its last read. It serves only status and steering.
+    // The view of a worker is a copy of the publication that it read last. A worker may use it to
+    // steer requests and to inform people, but not to prove that it may stamp.
     let view = as_read_now(&shared);
     let was_told = told.load(Ordering::Acquire);
     let read = if is_view { &view } else { &*shared };

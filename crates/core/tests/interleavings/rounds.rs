@@ -1,5 +1,5 @@
-//! S2 and S4 together. After a new leader has answered, the old leader answers no batch that it
-//! closes later. That holds whatever its threads have seen of the new term.
+//! Tests S2 and S4 together. After a new leader has answered, the old leader answers no batch that
+//! it closes later. That holds whatever its threads have seen of the new term.
 //!
 //! A socket is modelled as an order between sender and receiver (a release and an acquire, or a
 //! channel). The claims use no other property of sockets.
@@ -29,8 +29,8 @@ enum Plant {
     OlderYesReaddressed,
 }
 
-/// A voter. Its consensus plane votes for node 3 in the new term. With that vote node 3 leads and
-/// answers a client, which sets `has_answered`.
+/// The consensus plane of a voter: it votes for node 3 in the new term. With that vote node 3 leads
+/// and answers a client, which sets `has_answered`.
 fn votes(promise: &Promise, has_answered: &AtomicBool, plant: Plant) {
     if plant == Plant::VoteBeforePromise {
         has_answered.store(true, Ordering::Release);
@@ -39,13 +39,13 @@ fn votes(promise: &Promise, has_answered: &AtomicBool, plant: Plant) {
     has_answered.store(true, Ordering::Release);
 }
 
-/// Node 2 answers node 1 from this Promise.
+/// The answer of node 2 to a Confirm of node 1. It depends on `promise`, the Promise of node 2.
 fn answer(confirm: &Confirm, promise: &Promise) -> ConfirmReply {
     let mut answers = Answers::new(identity(1), ClusterId(9), identity(2));
     answers.handle_confirm(confirm, promise).unwrap()
 }
 
-/// A worker of the voter. It answers one frame.
+/// Runs a worker of the voter, which answers one frame.
 fn answers(
     promise: &Promise,
     frames: &Receiver<Option<Confirm>>,
@@ -59,8 +59,8 @@ fn answers(
     replies.send(answer(&confirm, read)).unwrap();
 }
 
-/// A worker of the old leader. It closes a batch, asks, and stamps if the round is confirmed.
-/// Returns whether it asked.
+/// Runs a worker of the old leader. It closes a batch, asks the voter, and stamps if the round is
+/// confirmed. Returns whether it asked.
 fn asks(
     shared: &Arc<Shared>,
     has_answered: &AtomicBool,
@@ -93,7 +93,7 @@ fn asks(
     true
 }
 
-/// Node 2, which the old leader asks, votes for the new leader.
+/// The old leader asks node 2 while node 2 votes for the new leader.
 fn deposed_by_the_voter_it_asks(plant: Plant) {
     let shared = leader(&[1, 2, 3]);
     let voter = Arc::new(Promise::new(OLD));
@@ -153,7 +153,8 @@ fn deposed_by_its_own_vote(plant: Plant) {
     let (own, answered) = (shared.clone(), has_answered.clone());
     let voting = thread::spawn(move || {
         votes(&own.promise, &answered, plant);
-        // This is later than in production, because the claim must rest on the Promise alone.
+        // The model publishes later than production does, because the claim must rest on the
+        // Promise alone.
         own.publish(Arc::new(published(NEW, &[1, 2, 3], None)));
     });
     // Node 2 has not heard of the new term.
@@ -186,7 +187,7 @@ fn asked_through_a_sibling(plant: Plant) {
     let voting = thread::spawn(move || votes(&promise, &answered, plant));
     let sibling = thread::spawn(move || {
         let ask = |confirm: &Confirm| answer(confirm, &voter);
-        // The sibling asked about an earlier round of its own.
+        // The sibling asks the voter about an earlier round, which is its own.
         let own = Confirm {
             store: identity(1).store,
             boot: identity(1).boot,

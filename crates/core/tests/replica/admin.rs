@@ -1,5 +1,5 @@
-//! Admin commands: what is accepted, and when each is answered (S17). The test decides when a write is
-//! durable and who acknowledges it.
+//! Admin commands: what is accepted, and when each is answered (S17). The test decides when a write
+//! is durable and who acknowledges it.
 
 use epicepoch_core::admin::{AdminCommands, Answer, Command, Denied, Done, Unsettled};
 use epicepoch_core::publication::Role;
@@ -92,7 +92,7 @@ fn advance(to: u64) -> Command {
     Command::Advance { to: Epoch(to), allowed_ns: 3_600 * SECOND_NS, is_plan: false }
 }
 
-/// The commands whose result exists in a cluster that node 1 leads, with the answers that say so.
+/// Commands that ask for what the cluster already has when node 1 leads it.
 fn repeated() -> Vec<Command> {
     let raft_addr = member(NodeId(2), StoreId(102)).raft_addr;
     vec![
@@ -111,7 +111,7 @@ const fn says_already(done: &Done) -> bool {
     )
 }
 
-/// A repeated command is answered with "already" only then.
+/// The leader answers a repeated command with "already" only after a quorum has confirmed its lead.
 #[test]
 fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads() {
     for command in repeated() {
@@ -126,7 +126,7 @@ fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads()
     }
 }
 
-/// Its state may be out of date.
+/// A deposed leader may hold an old state.
 #[test]
 fn a_deposed_leader_never_says_that_something_is_so_already() {
     for command in repeated() {
@@ -134,7 +134,8 @@ fn a_deposed_leader_never_says_that_something_is_so_already() {
         let number = queue.ask(command.clone());
         queue.depose(2);
         assert_eq!(queue.answer(number), Some(Err(Denied::NotLeader)), "{command:?}");
-        // A leader without a quorum that is not deposed yet answers in time, too.
+        // A leader that is not deposed, but hears no quorum, answers when its limit of 5 s has
+        // passed.
         let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
         let number = queue.ask(command);
         queue.bench.now_ns += 5 * SECOND_NS - 1;
@@ -173,7 +174,8 @@ fn a_change_of_members_is_done_when_a_quorum_has_it_and_unsettled_when_time_is_u
     let number = queue.ask(add(4));
     queue.bench.persist();
     assert_eq!(queue.answer(number), None, "it is proposed and no more");
-    // Leadership is lost. The change may still be committed, so the answer waits for its time.
+    // The node loses leadership. The change may still be committed, so the operator gets an answer
+    // only when the limit of 5 s has passed.
     queue.depose(2);
     assert_eq!(queue.answer(number), None);
     queue.bench.now_ns += 5 * SECOND_NS;
@@ -190,12 +192,12 @@ fn an_advance_that_is_not_reserved_when_leadership_is_lost_is_unsettled() {
     assert_eq!(queue.answer(number), None, "nobody has acknowledged its reservation");
     queue.depose(2);
     assert_eq!(queue.answer(number), unsettled);
-    // The quorum does not answer. So the outcome of the change is unknown when its time is up.
+    // No follower answers the leader. After 5 s, the outcome of the advance is unknown.
     let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
     let number = queue.ask(advance(beyond(&queue.bench) + SECOND_NS));
     queue.bench.now_ns += 5 * SECOND_NS;
     assert_eq!(queue.answer(number), unsettled);
-    // With a quorum, it is done.
+    // If a quorum answers, the advance is done.
     let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
     let to = beyond(&queue.bench) + SECOND_NS;
     let number = queue.ask(advance(to));

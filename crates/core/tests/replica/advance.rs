@@ -25,7 +25,7 @@ fn is_told(bench: &Bench, to: Epoch) -> bool {
     bench.reports.contains(&Report::Advanced { to })
 }
 
-/// After the report, no worker can stamp in the old range.
+/// After the report that the advance is done, no worker can stamp in the old range.
 #[test]
 fn a_range_below_an_advance_is_given_up_in_the_step_that_reports_it() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -79,7 +79,7 @@ fn an_advance_too_far_ahead_is_refused_and_changes_nothing() {
     assert_eq!(advance(&mut follower, Epoch(1), HOUR_NS), Err(AdvanceError::NotLeader));
 }
 
-/// Checks the smallest and the largest value of each field of a plan.
+/// Checks each field of a plan, at its smallest and its largest value.
 #[test]
 fn a_plan_shows_the_effect_of_an_advance() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -99,7 +99,7 @@ fn a_plan_shows_the_effect_of_an_advance() {
     assert_eq!(plan(&bench, trusted_ns + 6, 5), Err(too_far));
     // By default an advance may go an hour ahead; it may never go more than 366 days ahead.
     assert_eq!((ADVANCE_AHEAD_NS, ADVANCE_AHEAD_MAX_NS), (HOUR_NS, 8_784 * HOUR_NS));
-    // The clock is near the highest epoch.
+    // Trusted time is now an hour below the highest epoch.
     bench.now_ns += TICK_NS;
     bench.replica.handle_tick(bench.now_ns, u64::MAX - HOUR_NS).expect("no reason to stop");
     assert!(plan(&bench, u64::MAX - 1_001, HOUR_NS).is_ok());

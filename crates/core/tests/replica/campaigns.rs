@@ -60,7 +60,8 @@ fn voters_campaign_one_after_the_other_when_their_leader_is_gone() {
         };
         assert_eq!(asking(turn_ns), 0, "node {me} of {voters} asks before its turn");
         assert_eq!(asking(turn_ns + JITTER_NS), SEEDS as usize, "node {me} of {voters} waits");
-        // Their clocks are equal, but each seed draws another delay.
+        // Each seed draws another random delay. After half of the longest delay, the turn has come
+        // for some seeds and not for others.
         let half = asking(turn_ns + JITTER_NS / 2);
         assert!((1..SEEDS as usize).contains(&half), "{half} of {SEEDS}");
     }
@@ -146,7 +147,7 @@ fn a_candidate_asks_again_only_when_a_vote_was_refused() {
     assert!(asks(&mut bench, REPEAT_NS));
 }
 
-/// Its requests for votes have not been sent yet.
+/// The requests for votes of this candidate have not been sent yet: they wait for its disk.
 #[test]
 fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
     let mut bench = candidate();
@@ -157,7 +158,7 @@ fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
     assert!(asks(&mut bench, 1));
 }
 
-/// A leader comes back and is gone again. The turns from before no longer count.
+/// A leader comes back and is gone again. The turns from before it came back no longer count.
 #[test]
 fn a_turn_to_campaign_is_forgotten_when_there_is_a_leader() {
     let mut bench = left_by(2, 3, 3, 5);
@@ -165,7 +166,8 @@ fn a_turn_to_campaign_is_forgotten_when_there_is_a_leader() {
     bench.persist();
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
     assert_eq!(bench.status().leader, Some(NodeId(2)));
-    // The node also has no turn if that leadership has ended in another way.
+    // The leader that came back may also lose leadership because of a higher term. The node has no
+    // turn then, either.
     let mut voter = left_by(2, 3, 3, 5);
     tell(&mut voter, 2, message(MessageKind::Heartbeat, 2));
     tell(&mut voter, 1, message(MessageKind::AppendResponse, 3));

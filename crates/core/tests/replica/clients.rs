@@ -37,7 +37,7 @@ fn beat(bench: &mut Bench, is_cut_off: bool) {
     bench.persist();
 }
 
-/// The offers of leadership within `beats` beats: the beat, and the voter.
+/// The offers of leadership within `beats` beats. Each is the number of the beat, and the voter.
 fn offers(bench: &mut Bench, beats: usize, is_cut_off: bool) -> Vec<(usize, u64)> {
     let mut offers = vec![];
     for at in 1..=beats {
@@ -103,8 +103,8 @@ fn say(bench: &mut Bench, node: u64, is_fit: bool) {
     bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
 }
 
-/// A voter's report that it could not lead counts for one election timeout. After that, the voter
-/// may be fit again if it is still heard and sends no new report.
+/// A voter's report that it could not lead counts for one election timeout. After that time,
+/// leadership is offered to the voter again, if the voter is heard and sends no new report.
 #[test]
 fn a_voter_is_offered_nothing_while_it_says_that_it_could_not_lead() {
     let mut bench = led();
@@ -138,7 +138,8 @@ fn the_time_in_which_clients_are_cut_off_begins_when_a_leader_serves() {
     assert_eq!(offers(&mut bench, 2 * CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
-/// The leader may have made the offer because it cannot accept clients itself.
+/// The leader may offer leadership because it cannot accept clients. A node with the same fault
+/// would not serve better.
 #[test]
 fn a_node_that_cannot_accept_clients_takes_no_leadership_that_is_offered() {
     for is_cut_off in [true, false] {

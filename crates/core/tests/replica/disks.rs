@@ -61,7 +61,7 @@ fn an_answer_to_a_heartbeat_waits_for_the_term_and_for_nothing_else() {
     assert_eq!(bench.sent(), vec![]);
     bench.persist();
     assert_eq!(bench.kinds_to(2), vec![MessageKind::HeartbeatResponse]);
-    // Entries on a slow disk do not silence a follower.
+    // The follower's disk has not written the new entries. The follower still answers heartbeats.
     bench.take(2, &append(2, (1, 1), 3, 1)).unwrap();
     bench.take(2, &message(MessageKind::Heartbeat, 2)).unwrap();
     assert_eq!(bench.kinds_to(2), vec![MessageKind::HeartbeatResponse]);
@@ -109,8 +109,8 @@ fn a_leader_with_a_stuck_disk_and_no_successor_steps_down_and_does_not_campaign(
     assert!(bench.shared.published().grant.is_none());
 }
 
-/// The disk works again after the leader has tried to hand over. If it is stuck again later, the
-/// leader tries again, and does not step down at once.
+/// A leader's disk is stuck, and the leader tries to hand over. The disk works again. If it is
+/// stuck once more later, the leader tries to hand over again, and does not step down at once.
 #[test]
 fn a_disk_that_was_stuck_once_gets_a_handover_again_and_no_step_down() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -146,7 +146,8 @@ fn a_follower_with_a_stuck_disk_does_not_campaign() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
     bench.ticks(20 * ELECTION_TICKS);
-    // The follower's first timeout may pass before its disk counts as stuck. That has no effect.
+    // One election timeout may pass before the disk counts as stuck. Even then the term stays, and
+    // no vote is requested.
     assert_eq!(bench.status().term, Term(2));
     assert!(!bench.sent().iter().any(|out| out.message.kind == MessageKind::RequestVote));
 }

@@ -12,15 +12,15 @@ use crate::support::{
     Cluster, ELECTION_TICKS, EPOCH_INTERVAL_NS, MS, RESERVATION_NS, TICK_NS, store,
 };
 
-/// Workers read the publication while an entry is applied. So a grant must not be there even for a
-/// moment.
+/// Workers may read the publication at any moment, also while an entry is applied. So the grant
+/// must not be published even for a moment.
 #[test]
 fn a_range_of_another_node_or_boot_gives_no_grant() {
     let grants = |bench: &Bench| {
         let granted = |report: &&Report| matches!(report, Report::Granted { .. });
         bench.reports.iter().filter(granted).count()
     };
-    // Case 1: a follower in its leader's term.
+    // Case 1: a follower applies a range that its leader owns.
     let mut bench = Bench::new(&[1, 2, 3]);
     let owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(9) };
     let mut assigned = append(2, (1, 1), 1, 2);
@@ -175,8 +175,8 @@ fn a_node_restarted_in_the_same_term_owns_no_range() {
     let mut bench = bench.restarted();
     assert_eq!(bench.status().term, status.term);
     assert_eq!(bench.status().last, status.last);
-    // A late ack now commits this node's own reservation, in the same term. But the node is a
-    // follower.
+    // A late ack now commits the node's own reservation, in the same term. But after its restart
+    // the node is a follower.
     let beat =
         RaftMessage { commit: status.last, ..message(MessageKind::Heartbeat, status.term.0) };
     bench.take(2, &beat).unwrap();

@@ -17,7 +17,7 @@ fn says(bench: &mut Bench, node: u64, newest: u32) {
     bench.replica.handle_formats(NodeId(node), Formats { oldest: FORMATS.oldest, newest });
 }
 
-/// Node 1 as the leader of `voters`, all of which it hears. It reads up to the second format.
+/// Node 1 as the leader of `voters`, all of which it hears. Node 1 reads formats up to the second.
 fn led(voters: &[u64]) -> Bench {
     let mut bench = Bench::reading(Disk::genesis(&genesis(voters)), NEXT);
     bench.elect(&voters[1..]);
@@ -87,7 +87,7 @@ fn the_record_on_disk_is_of_the_format_that_was_raised_with_the_next_write() {
         bench.persist();
     }
     assert_eq!(recorded(&bench).format, NEXT, "an older version ends at it");
-    // The state is recorded once and not again.
+    // The record was written once because of the raise. The next writes do not contain it again.
     let at = bench.durable().record.index;
     for _ in 0..3 {
         bench.ack_all(2);
@@ -245,7 +245,8 @@ fn an_overwritten_raise_refuses_no_peer() {
     bench.persist();
     bench.tick();
     assert_eq!(published(&bench), FORMATS.oldest);
-    // An entry that is overwritten by an equal one is still in the log.
+    // A later leader overwrites the raise with an equal entry. So the log still needs the new
+    // format.
     let mut again = append(4, (1, 1), 1, 1);
     again.entries[0].data = Command::Raise(NEXT).encode();
     bench.take(2, &again).expect("of a later leader");
@@ -271,7 +272,7 @@ fn a_committed_entry_that_cannot_be_read_stops_the_node_and_nothing_is_lost() {
     assert!(matches!(fatal, Fatal::Unreadable { index: LogIndex(3), .. }), "{fatal}");
     older.persist();
     assert_eq!(older.durable().entries, held.entries);
-    // The newer version continues where it stopped.
+    // The newer version continues where the older version stopped.
     let mut newer = Bench::reading(older.disk, NEXT);
     newer.take(2, &append(2, (4, 2), 0, 4)).expect("a word of what is committed");
     assert_eq!((newer.status().applied, newer.replica.state().format), (LogIndex(4), NEXT));

@@ -34,7 +34,8 @@ fn offered(bench: &mut Bench) -> Vec<u64> {
     offers.collect()
 }
 
-/// The offers within `ticks` ticks, during which `others` answer: the tick, and the voter.
+/// The offers within `ticks` ticks, during which `others` answer. Each is the number of the tick,
+/// and the voter.
 fn offers(bench: &mut Bench, ticks: usize, others: &[u64]) -> Vec<(usize, u64)> {
     let mut offers = vec![];
     for at in 1..=ticks {
@@ -87,7 +88,8 @@ fn a_leader_that_is_told_to_stop_offers_leadership_at_once_and_to_each_in_turn_u
     assert_eq!(bench.status().role, Role::Follower);
 }
 
-/// After a pause of the process, messages from its peers arrive a moment later.
+/// After a pause of its process, a leader is told to stop before it hears its peers again. Their
+/// messages arrive a moment later.
 #[test]
 fn a_stopping_leader_without_peers_offers_leadership_to_the_first_that_it_hears() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -106,7 +108,8 @@ fn a_declining_voter_is_offered_leadership_last() {
     offered(&mut bench);
     depart(&mut bench);
     assert_eq!(offered(&mut bench), [3]);
-    // Node 2 no longer reports that it could not lead, so it may be able to.
+    // The last report of node 2 that it could not lead is too old to count. So node 2 may be able
+    // to lead.
     assert_eq!(offers(&mut bench, PAUSE_TICKS, &[2, 3]), [(PAUSE_TICKS, 2)]);
 }
 
@@ -163,7 +166,7 @@ fn a_node_that_is_told_to_stop_does_not_campaign_and_votes() {
         }
         depart(&mut bench);
         if !is_closed {
-            // Its leader may still be alive.
+            // The connection of another follower closes. The leader may still be alive.
             bench.ticks(ELECTION_TICKS / 2);
             bench.replica.handle_closed(bench.now_ns, NodeId(3));
         }

@@ -30,7 +30,8 @@ fn beat(bench: &mut Bench, others: &[u64], rounds: bool) {
     bench.persist();
 }
 
-/// The offers of leadership for the reason `why` within `beats` beats: the beat, and the voter.
+/// The offers of leadership for the reason `why` within `beats` beats. Each is the number of the
+/// beat, and the voter.
 fn offers(bench: &mut Bench, why: HandOver, beats: usize, rounds: bool) -> Vec<(usize, u64)> {
     let mut offers = vec![];
     for at in 1..=beats {
@@ -67,8 +68,8 @@ fn a_leader_whose_clock_is_off_offers_leadership_only_to_nodes_with_a_right_cloc
     }
 }
 
-/// The leader offers leadership to no voter in this time. Its voters must first hear clocks of
-/// other nodes, because their own clocks may be no better.
+/// For one election timeout after its election, the leader offers leadership to no voter. Its
+/// voters must first hear clocks of other nodes, because their own clocks may be no better.
 #[test]
 fn a_new_leader_whose_clock_is_off_leads_for_an_election_timeout() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -91,7 +92,7 @@ fn a_leader_hands_over_after_two_election_timeouts_without_a_round_and_says_that
     assert!(!bench.replica.is_impaired());
     assert_eq!(offers(&mut bench, HandOver::RoundsStuck, 1, false), [(1, 2)]);
     assert!(bench.replica.is_impaired());
-    // The same completed round, reported again, does not count.
+    // Reporting the same completed round again does not count.
     bench.replica.handle_rounds(completed_ns);
     assert!(bench.replica.is_impaired());
     bench.replica.handle_rounds(bench.now_ns);
@@ -148,8 +149,8 @@ fn a_leader_that_is_not_answered_gives_up_after_an_election_timeout_and_a_quarte
     }
 }
 
-/// The leader serves after five election timeouts, and reports that only the known clocks support
-/// S11.
+/// The leader hears no other clock. After five election timeouts it serves anyway. It reports that
+/// its clock is unproved: S11 rests only on the clocks that it knows.
 #[test]
 fn a_leader_without_the_clocks_of_a_majority_waits_then_serves_and_reports_it() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -209,7 +210,8 @@ fn a_node_that_leads_again_reserves_although_its_last_reservation_was_not_commit
     assert!(bench.shared.published().grant.is_some());
 }
 
-/// Ticks without acknowledgements until a reservation is late. Returns how many in a row were late.
+/// Runs ticks without acknowledgements until a reservation is late. Returns how many reservations
+/// in a row were late.
 fn late(bench: &mut Bench) -> u32 {
     bench.reports.clear();
     for _ in 0..200 {
@@ -305,8 +307,8 @@ fn bench_that_sent_a_snapshot() -> Bench {
     bench
 }
 
-/// How many beats pass until node 3 is sent another snapshot. Node 3 answers heartbeats, but
-/// acknowledges nothing.
+/// Returns how many beats pass until the leader sends node 3 another snapshot. Node 3 answers
+/// heartbeats, but acknowledges nothing.
 fn beats_to_the_next_snapshot(bench: &mut Bench) -> usize {
     for beats in 1..1_000 {
         beat(bench, &[2], true);
@@ -369,7 +371,7 @@ fn a_new_address_that_is_not_committed_yet_is_not_proposed_again() {
     assert_eq!(bench.status().last.0, last + 2);
 }
 
-/// An empty address does not reach the workers.
+/// Workers never see an empty address.
 #[test]
 fn addresses_that_cannot_be_recorded_are_not_published_either() {
     let mut bench = Bench::led(&[1, 2, 3]);

@@ -162,8 +162,8 @@ fn a_leader_whose_reservations_are_always_late_stops_at_the_limit() {
     assert!(bench.is_leader(), "its quorum was heard all along");
 }
 
-/// A disk accepts writes but finishes none. After hundreds of writes, which take some minutes, the
-/// process ends. Otherwise it would keep more and more of them in memory.
+/// A disk accepts writes but finishes none. After 512 writes, which take some minutes, the process
+/// ends. Otherwise it would keep more and more unfinished writes in memory.
 #[test]
 fn a_disk_that_finishes_no_write_ends_the_process() {
     let mut bench = Bench::new(&[1, 2, 3]);

@@ -114,7 +114,8 @@ fn voters_are_published_in_the_step_that_applies_them() {
     let term = bench.status().term.0;
     let mut ack = message(MessageKind::AppendResponse, term);
     ack.index = at;
-    // The test neither polls nor calls anything else.
+    // This acknowledgement commits the change. The test calls nothing else before it reads the
+    // publication.
     bench.replica.handle_message(bench.now_ns, NodeId(2), store(2), &ack).unwrap();
     assert_eq!(bench.status().applied, at);
     assert_eq!(bench.shared.published().voters.len(), 2);
@@ -209,7 +210,8 @@ fn a_joint_configuration_is_left_by_a_later_tick_of_any_leader() {
     let at = bench.status().last;
     assert!(bench.shared.published().voters.is_joint());
     assert_eq!(bench.status().applied, at, "nothing was appended behind it");
-    // The leader crashes in the middle. The next leader leaves the joint configuration.
+    // The leader crashes while the configuration is joint. The next leader leaves the joint
+    // configuration.
     let mut bench = bench.restarted();
     assert!(bench.shared.published().voters.is_joint());
     bench.elect(&[]);
@@ -316,7 +318,7 @@ fn a_member_that_moved_is_recorded_under_its_new_address_and_an_impostor_is_not(
     for id in cluster.ids() {
         assert_eq!(cluster.published(id).members[&moved], honest, "node {id}");
     }
-    // The address is proposed once and not again.
+    // The leader proposes the new address once and not again.
     let last = cluster.bench(leader).status().last;
     cluster.ticks(20);
     assert!(cluster.bench(leader).status().last.0 <= last.0 + 1);
@@ -334,7 +336,8 @@ fn follow(bench: &mut Bench, change: &MembershipChange) {
     assert_eq!(bench.status().applied, LogIndex(last + 1));
 }
 
-/// The check counts every step as one more voter, and ignores that a node may be in both halves.
+/// The check of the limit (64 voters) counts every step of a change as one more voter. It ignores
+/// that a node may be in both halves of the joint configuration.
 #[test]
 fn a_change_that_may_exceed_the_limit_of_voters_is_refused_where_it_is_applied() {
     let limit = "the limit of voters is reached";

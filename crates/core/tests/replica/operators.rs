@@ -22,7 +22,8 @@ fn ask(bench: &mut Bench, steps: &[MembershipStep]) -> Result<(), ChangeError> {
     result
 }
 
-/// A node without free descriptors declines. The next handover must go to another node first.
+/// A voter may decline leadership, for example because it has no free descriptors. The next
+/// handover must go to another node first.
 #[test]
 fn a_voter_that_did_not_take_over_is_asked_again_after_all_others() {
     for asked_by_operator in [false, true] {

@@ -53,7 +53,8 @@ fn beat(bench: &mut Bench, voter_statuses: &[(u64, &VoterStatus)]) {
     bench.persist();
 }
 
-/// The offers of leadership because of a zone within `ticks` ticks: the tick, and the voter.
+/// The offers of leadership because of a zone within `ticks` ticks. Each is the number of the tick,
+/// and the voter.
 fn offered(
     bench: &mut Bench,
     ticks: usize,
@@ -98,7 +99,8 @@ fn of_two_in_equal_zones_the_first_candidate_stays_preferred() {
 /// The status of each voter.
 type Said<'a> = [(u64, &'a VoterStatus)];
 
-/// Node 2 has moved, so an entry is written. The write takes the disk `ticks` ticks.
+/// Makes the leader record a new address of node 2, and so write an entry. The write takes the disk
+/// `ticks` ticks.
 fn write_slowly(bench: &mut Bench, ticks: usize, said: &Said) {
     let client_addr = "new:1".to_owned();
     bench.replica.handle_peer_addresses(Member { client_addr, ..member(NodeId(2), StoreId(102)) });
@@ -160,14 +162,14 @@ fn any_disturbance_of_a_leader_restarts_the_wait() {
     assert_eq!(offered(&mut bench, CALM_TICKS, &both), [(CALM_TICKS - waited, 2)]);
 }
 
-/// An offer that did not hold is forgotten after exactly eight times the wait until the next offer.
-/// Then the next offer counts as the first.
+/// If leadership does not stay with the voter it was offered to, the next offer waits longer. The
+/// offer is forgotten after exactly eight times that wait. Then the next offer counts as the first.
 #[test]
 fn an_offer_that_did_not_hold_is_forgotten_at_last() {
     let leaders = &["a"][..];
     let (good, other) = (fit("a", leaders), fit("c", leaders));
     let forgotten = 8 * 2 * CALM_TICKS;
-    // Ticks from the offer to the next one, if the voter is unfit for `unfit` of them.
+    // The ticks from one offer to the next. The voter is unfit for the first `unfit` of them.
     let next = |unfit: usize| {
         let mut bench = led("c", leaders);
         assert_eq!(offered(&mut bench, CALM_TICKS + 1, &[(2, &good), (3, &other)]).len(), 1);
@@ -445,7 +447,7 @@ fn a_voter_counts_as_without_a_zone_once_it_had_time_to_name_one() {
     bench.ack(3, bench.status().last);
     assert!(judged(&bench, &["c"], false).is_err());
     assert_eq!(judged(&bench, &["b"], false), Ok(None));
-    // A silent voter may have been given a zone meanwhile.
+    // The silent voter may have been given a zone in the meantime.
     offered(&mut bench, 2 * ELECTION_TICKS, &[(2, &near)]);
     assert!(judged(&bench, &["c"], false).is_ok());
 }

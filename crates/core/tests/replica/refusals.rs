@@ -121,8 +121,8 @@ fn a_vote_that_was_not_asked_for_yet_is_refused() {
 #[test]
 fn an_append_that_contradicts_a_committed_entry_is_refused() {
     let mut bench = follower();
-    // These messages overwrite the committed entry 4, or name a wrong term for the entry before
-    // theirs.
+    // Each message overwrites the committed entry 4, or names a wrong term for the entry before its
+    // own.
     for before in [(3, 2), (4, 3), (4, 0), (5, 1)] {
         let other = append(3, before, 3, 4);
         refused(&mut bench, 2, &other, MessageError::Impossible);
@@ -183,8 +183,8 @@ fn follower_with_a_ceiling() -> Bench {
     bench
 }
 
-/// A snapshot with a lower ceiling would make the replica panic (S5). A snapshot older than the
-/// applied index is ignored.
+/// A snapshot with a lower ceiling is refused, because applying it would make the replica panic
+/// (S5). A snapshot older than the applied index is ignored.
 #[test]
 fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
     let mut bench = follower_with_a_ceiling();
@@ -196,7 +196,7 @@ fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
     assert_eq!((bench.replica.ceiling(), bench.status().applied), (Epoch(1_000_000), LogIndex(2)));
 }
 
-/// A snapshot was sent twice. The second copy arrives after all its entries are applied.
+/// A snapshot arrives twice. The second copy arrives after all its entries are applied.
 #[test]
 fn a_snapshot_of_committed_entries_is_accepted() {
     let mut bench = follower();
@@ -235,7 +235,7 @@ fn log_indexes_are_accepted_up_to_the_limit() {
     assert_eq!(bench.take(2, &snapshot(2, INDEX_MAX.0, &[1, 2, 3])), Ok(()));
 }
 
-/// With most of them, the library would append after a gap, or panic later.
+/// On most of these messages, the library would append after a gap, or panic later.
 #[test]
 fn appends_whose_entries_do_not_follow_each_other_are_refused() {
     let mut bench = follower();
@@ -303,8 +303,8 @@ fn no_follower_requests_a_snapshot_itself() {
     refused(&mut bench, 2, &ask, MessageError::Impossible);
 }
 
-/// Without this rule, a single voter that becomes leader releases a vote for another node before
-/// the vote is durable.
+/// If the vote did not wait for the disk, a single voter that becomes leader would release a vote
+/// for another node before the vote is durable.
 #[test]
 fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
     let mut bench = Bench::new(&[1]);
@@ -339,13 +339,13 @@ fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
     bench.ticks(10 * ELECTION_TICKS);
     bench.persist();
     bench.elect(&[]);
-    // As leader it may tick with unfinished writes for any time.
+    // As leader, a single voter may tick for any time while writes are unfinished.
     bench.ticks(40);
     bench.persist();
     assert!(bench.is_leader());
 }
 
-/// The library would look for entries before the snapshot.
+/// To campaign, the library would read log entries before the snapshot, which do not exist.
 #[test]
 fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     for seed in 0..20 {
@@ -367,9 +367,9 @@ fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     }
 }
 
-/// The library draws election timeouts from a generator of its thread, and our draw replaces them.
-/// A value outside the bounds would panic, and equal values would split votes for ever. Between two
-/// draws a failed campaign is repeated once.
+/// The library draws election timeouts from a random generator of its thread. The replica replaces
+/// each with a draw from its own seed. A draw outside the library's bounds would panic, and equal
+/// draws would split votes for ever. Between two timeouts, a failed campaign is repeated once.
 #[test]
 fn election_timeouts_differ_and_keep_their_bounds() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -396,7 +396,7 @@ fn election_timeouts_differ_and_keep_their_bounds() {
     assert!(waits.len() >= ELECTION_TICKS - 1, "{waits:?}");
 }
 
-/// In the library, a follower forwards a proposal and answers Ok.
+/// The library would forward a follower's proposal to the leader, and answer Ok.
 #[test]
 fn a_follower_proposes_nothing() {
     let mut bench = follower();
@@ -406,7 +406,7 @@ fn a_follower_proposes_nothing() {
     assert_eq!(bench.status().last, LogIndex(6));
 }
 
-/// In the library, the snapshot state of a follower has no timeout.
+/// After the library has sent a snapshot to a follower, it waits for the outcome without a timeout.
 #[test]
 fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
     let mut disk = Disk::genesis(&genesis(&[1, 2, 3]));

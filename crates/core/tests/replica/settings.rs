@@ -135,8 +135,9 @@ fn a_ceiling_of_a_wider_bound_says_no_more_of_clocks_when_the_bound_is_narrower(
     assert_eq!(change(&mut bench, 7, &bounded(WIDE_MS)), Ok(()));
     bench.ack_all(2);
     let before_ns = bench.replica.trusted_before_ns();
-    // With the wide bound a leader could be so far ahead and still be trusted. So the ceiling must
-    // not make right clocks look behind.
+    // With the wide bound, a leader whose clock is that far ahead was still trusted, and its
+    // ceiling is as far ahead. So a right clock that is behind this ceiling must not count as
+    // wrong.
     assert_eq!(change(&mut bench, 8, &bounded(narrow_ms)), Ok(()));
     bench.ack_all(2);
     let wider_ns = (WIDE_MS - narrow_ms) * 1_000_000;
@@ -180,7 +181,8 @@ fn zones_in_effect_block_no_other_setting() {
     assert_eq!(doubt.expect("a doubt").empty, [zone("typo")], "the other one counts already");
 }
 
-/// The election timeouts of the nodes may have been raised since.
+/// The window was long enough when it was set. The election timeouts of the nodes may have been
+/// raised since then.
 #[test]
 fn a_window_that_is_too_short_already_blocks_no_other_setting() {
     let mut bench = led_with(SHORT_MS, FORMAT_OF_SETTINGS, |config| {

@@ -27,13 +27,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const BACKGROUND_MAX: usize = 40;
 /// Number of counted requests: enough to notice one allocation in a hundred requests.
 const REQUESTS: usize = 100 * BACKGROUND_MAX;
-/// Number of counts; the lowest one is used.
+/// Number of counts. The lowest one is used.
 const COUNTS: usize = 3;
-/// Requests at once: one, some, and as many as may wait on a connection.
+/// How many requests are sent at once: one, some, and as many as may wait on a connection.
 const DEPTHS: [usize; 3] = [1, 64, 512];
-/// At most this many allocations for a request and its answer through hyper: an index and a list,
-/// for the map of the answer's headers that hyper needs. The map of a request is reused. Our own
-/// code allocates nothing.
+/// At most this many allocations for a request and its answer through hyper. Hyper needs a map of
+/// the answer's headers, which allocates an index and a list. The map of the request's headers is
+/// reused. Our own code allocates nothing.
 const HTTP_MAX: f64 = 2.0;
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -65,7 +65,7 @@ fn connect(node: &TestNode) -> TcpStream {
 /// the lowest count. A voter that gets no processor for a while answers hundreds of rounds at once;
 /// then a buffer grows and shrinks again. An allocation for each request shows in every count.
 fn taken(rounds: usize, mut round: impl FnMut()) -> usize {
-    // Buffers grow to the size that they need.
+    // Lets the buffers grow to the size that they need, before the count.
     for _ in 0..rounds.min(500) {
         round();
     }

@@ -47,7 +47,7 @@ impl Guarded {
     }
 }
 
-/// Sends one request for a row of the table, with or without a token.
+/// Sends one request to the path of a row, with or without a token.
 fn ask(client: &mut Client, row: &Row, token: Option<&str>) -> Reply {
     let method = if row.methods == Methods::Post { "POST" } else { "GET" };
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
@@ -59,7 +59,7 @@ fn ask(client: &mut Client, row: &Row, token: Option<&str>) -> Reply {
     client.reply().expect("an answer")
 }
 
-/// A token that has this right, and one that does not.
+/// A token that has this right, and one that does not. `None` if the right needs no token.
 fn tokens(right: Right) -> Option<(&'static str, &'static str)> {
     match right {
         Right::Health | Right::Peer => None,
@@ -87,7 +87,8 @@ fn a_request_without_the_required_right_is_refused_and_counted() {
         }
         assert_eq!(guarded.count(row.right, Reason::NoToken), without + 1, "{}", row.path);
         assert_eq!(guarded.count(row.right, Reason::WrongToken), wrong + 4, "{}", row.path);
-        // Once on the same connection, and once on a new one, which begins on the fast path.
+        // Tries the right token on the connection that was refused before, and on a new connection,
+        // which begins on the fast path.
         for client in [&mut client, &mut guarded.node.connect()] {
             let reply = ask(client, &row, Some(right_token));
             assert!(![401, 403].contains(&reply.status), "{}: {reply:?}", row.path);

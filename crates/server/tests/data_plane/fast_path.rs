@@ -138,7 +138,7 @@ impl Peer {
             if at > 0 {
                 exchange(&mut self.barrier, FAST);
             }
-            // If the node has closed the connection, the rest of the parts is lost.
+            // If the node has closed the connection, the parts that are left cannot be sent.
             let _ = stream.write_all(part);
         }
         let _ = stream.shutdown(Shutdown::Write);
@@ -172,8 +172,8 @@ impl Peer {
     }
 }
 
-/// Returns the part of the answers that does not depend on when they are given. Checks that
-/// timestamps rise.
+/// Returns the answers without the parts that depend on when they are given. Checks that timestamps
+/// rise.
 fn comparable(bytes: &[u8]) -> Vec<String> {
     let mut last: Option<Timestamp> = None;
     let mut answers = Vec::new();
@@ -226,7 +226,7 @@ fn every_pair_of_requests_gets_the_same_answers_from_both_paths() {
             let bytes = [first, second].concat();
             peer.compare(&bytes, &[&bytes]);
         }
-        // The request comes in one read, and between two others.
+        // The request comes between others. The bytes come in two reads, then in one.
         let bytes = [FAST, FAST, first, FAST].concat();
         peer.compare(&bytes, &[FAST, &bytes[FAST.len()..]]);
         peer.compare(&bytes, &[&bytes]);
@@ -248,7 +248,7 @@ fn the_points_at_which_bytes_are_split_change_no_answer() {
         for cut in 1..bytes.len() {
             peer.compare(&bytes, &[&bytes[..cut], &bytes[cut..]]);
         }
-        // The bytes end at each position.
+        // The bytes end early, at every third position.
         for cut in (0..bytes.len()).step_by(3) {
             peer.compare(&bytes[..cut], &[&bytes[..cut]]);
         }
@@ -334,8 +334,9 @@ fn refusals_are_the_same_from_both_paths() {
     }
 }
 
-/// On the other path each request has its own round, because hyper reads the next request only
-/// after an answer. So the test really compares two paths.
+/// The requests of one write share a round on the fast path. With hyper each has its own round,
+/// because hyper reads the next request only after an answer. So the test shows that the two paths
+/// differ.
 #[test]
 fn fast_path_requests_of_one_write_share_a_round() {
     const REQUESTS: usize = 100;
@@ -364,7 +365,7 @@ fn a_client_that_reads_late_gets_every_answer_once_and_in_order() {
     let mut stream = connect(addr);
     let mut sender = stream.try_clone().expect("a second handle");
     let sending = std::thread::spawn(move || {
-        // The write blocks, because the node stops reading until its answers are read.
+        // This write blocks until the client reads: the node reads no more while many answers wait.
         sender.write_all(&requests).unwrap();
         sender.shutdown(Shutdown::Write).expect("the node is there");
     });
@@ -387,7 +388,8 @@ fn requests_beyond_the_buffer_wait_behind_those_of_their_connection() {
     assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200 OK")), "{answers:?}");
 }
 
-/// The first request gets its answer. The last answer says that the connection closes.
+/// The node stops while requests wait. Each of them gets its answer. The last answer says that the
+/// connection closes.
 #[test]
 fn a_node_that_stops_answers_every_request_that_it_has_read() {
     let mut cluster = Cluster::new(1);
@@ -468,7 +470,7 @@ fn answers_of_both_paths_are_counted_in_the_same_way() {
         let ok = node.metric("epicepoch_requests_total{path=\"timestamp\",status=\"200\"}");
         (ok, node.metric("epicepoch_timestamps_total"))
     };
-    // A counter appears with its first request.
+    // The metrics list a counter only after its first request.
     exchange(&mut connect(node.addr), FAST);
     let bytes = [REQUESTS[1], REQUESTS[2], FAST].concat();
     let mut added = Vec::new();
@@ -478,6 +480,7 @@ fn answers_of_both_paths_are_counted_in_the_same_way() {
         let after = counts();
         added.push((after.0 - before.0, after.1 - before.1));
     }
-    // The request that chose the path is one for a timestamp on the fast path.
+    // On each path, one more request comes first, to choose the path. On the fast path, it asks for
+    // a timestamp, so it is counted here, too.
     assert_eq!(added, [(4, 1005), (3, 1004)]);
 }

@@ -36,7 +36,7 @@ fn ends(kind: Flood, labels: &[&str]) -> Outcome {
         flooding.join().unwrap()
     });
     assert!(outcome.is_ended, "{kind:?}: {outcome:?}");
-    // The worker counts the flood before it does anything else.
+    // The worker counts a flood before it closes the connection, so the metrics show it by now.
     let counted = abuses(&node);
     assert_eq!(counted.len(), 1, "{kind:?}: {counted:?}");
     assert!(labels.contains(&counted[0].0.as_str()), "{kind:?}: {counted:?}");

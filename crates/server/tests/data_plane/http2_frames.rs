@@ -194,7 +194,7 @@ fn an_answer_waits_for_its_windows_and_loses_nothing() {
     let node = serving();
     let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     client.ask(&[(1, get("/timestamp")), (3, get("/timestamp?n=2")), (5, get("/nope"))]);
-    // Heads of answers come at once. Bodies come as far as the window allows.
+    // The heads of answers come at once. Bodies come as far as the client's windows allow.
     let more = |stream: u32, by: u32| {
         let mut bytes = Vec::new();
         frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, stream, &by.to_be_bytes());
@@ -211,7 +211,8 @@ fn an_answer_waits_for_its_windows_and_loses_nothing() {
     assert_eq!(client.answers(1)[&5].status(), "404");
     client.send(&more(3, 2));
     assert_eq!(client.answers(1)[&3].timestamps().len(), 2);
-    // The window of the connection: of two lists of 65 kB, the second has to wait.
+    // The client has not enlarged the window of the connection (65,535 bytes). Both lists together
+    // are longer, so the second list has to wait.
     frame::put_settings(&mut settings, &[(setting::INITIAL_WINDOW_SIZE, 1 << 20)]);
     client.send(&settings);
     client.ask(&[(7, get("/timestamp?n=1000")), (9, get("/timestamp?n=4000"))]);
@@ -246,7 +247,8 @@ fn cancelled_requests_of_a_burst_free_their_slots() {
     node.await_metric("epicepoch_waiting_requests", 2);
     client.ask(&ask(&[9, 11]));
     node.await_metric("epicepoch_waiting_requests", 4);
-    // Cancels a whole burst, and one that waits because the admission limit is reached.
+    // The client cancels a whole burst (9 and 11), and later a request that waits because the
+    // admission limit is reached (17).
     client.send(&take_back(&[9, 11]));
     node.await_metric("epicepoch_waiting_requests", 2);
     client.ask(&ask(&[13, 15, 17]));

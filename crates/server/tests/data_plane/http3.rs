@@ -240,8 +240,8 @@ fn requests_over_http3_get_the_same_answers_as_over_http1() {
     });
 }
 
-/// Returns the first answer that is not a timestamp. The worker applies a publication before the
-/// next request, not before that.
+/// Sends requests until one is not answered with a timestamp, and returns that answer. The worker
+/// may answer one more request before it sees a new publication.
 async fn first_refusal(client: &Client) -> (Head, Vec<u8>) {
     loop {
         let (head, body) = client.get("/timestamp").await;
@@ -368,12 +368,14 @@ fn a_flood_beside_requests_ends_the_connection() {
     let stage = Stage::new();
     block_on(async {
         let mut client = stage.connect_by_hand().await;
-        // Short frames of a reserved type without meaning.
+        // The client sends frames of a reserved type without meaning, until the server ends the
+        // connection.
         let frame = [UNKNOWN, 32].into_iter().chain([0; 32]).collect::<Vec<_>>();
         while client.control.write_all(&frame).await.is_ok() {}
         assert_eq!(ended(&client.quic).await, EXCESSIVE_LOAD);
         let client = stage.connect().await;
-        // Streams of a reserved type without meaning.
+        // The client opens streams of a reserved type without meaning, until the server ends the
+        // connection.
         while let Ok(mut stream) = client.quic.open_uni().await {
             let _ = stream.write_all(&[UNKNOWN, 1]).await;
         }

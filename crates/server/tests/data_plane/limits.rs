@@ -45,7 +45,7 @@ fn one_address_gets_only_its_share_of_the_connections() {
     let count = "epicepoch_connections_refused_total{reason=\"address\"} 1\n";
     assert!(text.text().contains(count), "{}", text.text());
     held.pop().unwrap().leave();
-    // A client that has left no longer counts, once the node has noticed.
+    // A client that has left no longer counts, once the node has noticed that it has left.
     while connect_from(7, &node).try_request("GET /up").is_none() {
         std::thread::yield_now();
     }
@@ -54,7 +54,7 @@ fn one_address_gets_only_its_share_of_the_connections() {
 #[test]
 fn the_last_descriptors_are_not_given_to_clients() {
     let mut cluster = Cluster::new(1);
-    // A running process already has more descriptors open than the limit of 3.
+    // The limit is 3 descriptors. This process already has more than that open.
     let node = cluster.start_within(1, 3, |_| {});
     let mut refused = node.connect();
     refused.send("GET /up");
@@ -62,15 +62,15 @@ fn the_last_descriptors_are_not_given_to_clients() {
     assert_eq!(node.workers.connections(Port::Shared), 0);
 }
 
-/// Requests per second and address. A test sends all its requests within a tenth of a second, so it
-/// earns no further one meanwhile.
+/// Allowed requests per second for each address. A test sends all its requests within a tenth of a
+/// second, so no further request becomes allowed meanwhile.
 const RATE_MAX: u32 = 10;
 
 fn rated() -> TestNode {
     serving(|config| config.limits.address_request_rate_max = NonZeroU32::new(RATE_MAX))
 }
 
-/// Statuses of twice as many requests as are allowed at once.
+/// Sends twice as many requests as are allowed at once, and returns their statuses.
 fn statuses(client: &mut Client, request: &str) -> Vec<u16> {
     (0..2 * RATE_MAX).map(|_| client.request(request).status).collect()
 }
@@ -109,7 +109,7 @@ fn a_pipeline_beyond_the_rate_is_answered_in_order_and_its_rest_refused() {
 #[test]
 fn a_request_that_waits_for_a_free_slot_is_counted_once() {
     const REQUESTS: usize = 60;
-    // Each round has room for a few requests, so the last ones wait for many rounds.
+    // Only four requests can wait at a time, so the last ones wait for many rounds.
     let node = serving(|config| {
         config.request_buffer = 4;
         config.limits.address_request_rate_max = NonZeroU32::new(REQUESTS as u32);
@@ -147,7 +147,7 @@ fn a_client_that_falls_silent_after_a_request_is_closed_after_the_idle_time() {
     }
 }
 
-/// Bytes for a client of `node` that the kernel holds, sent or not.
+/// How many bytes the kernel holds for a client of `node`, sent or not.
 fn held_by_the_kernel(node: &TestNode, client: &Client) -> Option<usize> {
     let port = |addr: SocketAddr| format!(":{:04X}", addr.port());
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;

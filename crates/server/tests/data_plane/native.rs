@@ -205,7 +205,7 @@ fn frames_may_come_byte_by_byte() {
     bytes.extend_from_slice(&ping(5));
     for byte in bytes {
         client.send(&[byte]);
-        // The node parses each byte before the next one comes.
+        // Pauses, so that the node parses each byte before the next one comes.
         std::thread::sleep(Duration::from_micros(300));
     }
     assert!(matches!(client.next(), Got::Welcome(_)));
@@ -256,7 +256,8 @@ fn garbage_ends_the_connection_after_the_answers_to_earlier_requests() {
     }
 }
 
-/// A client with an unknown field that must be understood is refused, too.
+/// The last client of this test is refused because its hello has an unknown field that must be
+/// understood.
 #[test]
 fn clients_of_another_cluster_or_version_are_refused() {
     let (_cluster, node) = serving_alone();
@@ -293,7 +294,8 @@ fn a_follower_names_the_leader_and_reports_every_new_one() {
     let mut client = Native::open(&node);
     client.ask(1, 1);
     let named = (ErrorCode::NotLeader, "client-2.test:80".to_owned());
-    // The welcome may come before the worker has seen the publication.
+    // The welcome may leave before the worker has seen the publication. Then a frame with the
+    // leader follows the welcome.
     match client.next() {
         Got::Leader(..) => assert_eq!(client.refusal(1), named),
         Got::Error { code, text, .. } => assert_eq!((code, text), (Some(named.0), named.1)),

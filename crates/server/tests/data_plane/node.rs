@@ -241,7 +241,8 @@ struct PeerPort {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Workers whose confirm links every node refuses, one bit each. For tests of borrowed links.
+/// The workers whose confirm links every node refuses, as a bit mask. For tests in which a worker
+/// uses the links of another worker.
 pub(crate) static REFUSED_WORKERS: AtomicU64 = AtomicU64::new(0);
 
 impl PeerPort {

@@ -134,7 +134,8 @@ fn a_head_request_gets_headers_but_no_timestamp() {
     client.send_raw(
         b"HEAD /up HTTP/1.1\r\nhost: t\r\n\r\nHEAD /timestamp HTTP/1.1\r\nhost: t\r\n\r\n",
     );
-    // The bytes that a reader sees if it expects no bodies.
+    // Reads to the end of the answer to `/none`. An answer to `HEAD` has no body, so all bytes
+    // before are heads.
     let mut heads = String::new();
     client.send_raw(b"GET /none HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
     while !heads.contains("no such path") {
@@ -240,7 +241,8 @@ fn a_client_that_closed_its_sending_side_may_wait_for_the_grant() {
     assert!(client.is_closed());
 }
 
-/// Over HTTP/1.1, such a client cannot be told from one that only closed its sending side.
+/// Over HTTP/1.1, a node cannot tell a client that has left from one that only closed its sending
+/// side. So the slot stays taken until the request times out.
 #[test]
 fn a_client_that_leaves_frees_its_slot_at_the_deadline() {
     let mut cluster = Cluster::new(1);
@@ -254,7 +256,7 @@ fn a_client_that_leaves_frees_its_slot_at_the_deadline() {
         let mut client = node.connect();
         client.send("GET /timestamp?n=5");
         client.leave();
-        // If the client still counted, the next request would be refused as `OVERLOADED`.
+        // If the client that left still counted, the next request would be refused as `OVERLOADED`.
         node.await_metric("epicepoch_refusals_total{code=\"NO_QUORUM\"}", expired);
     }
     node.await_metric("epicepoch_waiting_requests", 0);

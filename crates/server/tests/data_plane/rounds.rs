@@ -64,7 +64,7 @@ fn workers_that_spin_serve_and_stop_like_others() {
     assert!(a.workers.shutdown(WAIT_MAX) && b.workers.shutdown(WAIT_MAX));
 }
 
-/// A leader that has promised a higher term is not a voter of its own round.
+/// A leader that has promised a higher term does not count itself in its own round.
 #[test]
 fn the_own_promise_counts_like_any_other() {
     let (_cluster, a, _b) = two();
@@ -81,7 +81,7 @@ fn without_a_quorum_requests_are_refused_after_an_election_timeout() {
     assert_eq!(first_timestamp(&a).error(), (503, "NO_QUORUM"));
 }
 
-/// The leader starts rounds as a probe.
+/// A leader without requests starts rounds as a probe, and each round that completes is recorded.
 #[test]
 fn an_idle_leader_shows_that_its_rounds_complete() {
     let mut cluster = Cluster::new(2);
@@ -110,8 +110,8 @@ fn a_link_that_broke_is_connected_again() {
     a.publish(cluster.leading(1, 3, true));
     let mut client = a.connect();
     a.await_metric("epicepoch_is_leader", 1);
-    // The voter reads the question, and then its link breaks. Over a new link it is asked again,
-    // and answers.
+    // The voter reads the question, and then its link breaks. The leader asks again over a new
+    // link, and the voter answers.
     let voter = std::thread::spawn(move || {
         let mut lost = welcome(&port, store(NodeId(2)));
         assert_eq!(read_frame(&mut lost).unwrap().0.kind, FrameKind::Confirm);
@@ -132,7 +132,8 @@ fn a_link_that_broke_is_connected_again() {
     voter.join().unwrap();
 }
 
-/// A leader of two whose only voter the test plays. No deadline passes in a test.
+/// A leader of two nodes. The test plays the other voter. The deadline is so long that no round
+/// fails because of it.
 fn leader_of_a_played_voter() -> (TestNode, std::net::TcpStream) {
     let mut cluster = Cluster::new(2);
     let port = cluster.take_port(2);
@@ -168,15 +169,16 @@ fn each_round_answers_the_requests_that_came_before_it() {
         client
     };
     let mut in_flight: Vec<_> = (0..4).map(|_| (ask(), asked(&mut voter))).collect();
-    // No further round begins, so these two share a batch, which stays open.
+    // Four rounds are in flight, which is the limit. So the next two requests share a batch, which
+    // stays open.
     let open = [ask(), ask()];
     a.await_metric("epicepoch_waiting_requests", 6);
     say(&mut voter, in_flight[1].1, 3);
     let answered = in_flight.drain(..2).map(|(mut client, _)| client.reply().unwrap());
     let answered: Vec<_> = answered.map(|reply| reply.timestamps()[0]).collect();
     assert!(answered.is_sorted(), "{answered:?}");
-    // Rounds have ended, so a new one begins for the open batch. All requests in it came after the
-    // yes.
+    // Two rounds have ended, so a new round begins for the open batch. All requests that wait now
+    // came after the round that the voter has confirmed.
     let last = asked(&mut voter);
     assert_eq!(last.round, Round(5));
     say(&mut voter, last, 4);
@@ -214,7 +216,8 @@ fn another_node_at_a_members_address_gets_no_confirm() {
     let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(100));
     a.publish(cluster.leading(1, 3, true));
     let stranger = std::thread::spawn(move || {
-        // A node with an empty data directory uses an old id. No question may reach it.
+        // The process at the voter's address has the voter's node id and an empty data directory.
+        // No question may reach it.
         for _ in 0..3 {
             let mut stream = welcome(&port, StoreId(99));
             assert!(read_frame(&mut stream).is_none());

@@ -273,7 +273,7 @@ fn half_open_handshakes_keep_no_other_client_out() {
             stream
         })
         .collect();
-    // The oldest handshakes have been ended to make room.
+    // The node has ended the oldest handshakes to make room for new ones.
     await_metric(secured.node.addr, "epicepoch_tls_handshakes_total{outcome=\"failed\"}", 88);
     for _ in 0..3 {
         let mut client = secured.open(&[]);

@@ -25,12 +25,12 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const CONNECTIONS: usize = 50;
 /// Requests in the burst that each connection sends.
 const BURST: usize = 200;
-/// During the measurement, a node allocates at most this many bytes for anything but these
-/// connections.
+/// During the measurement, a node allocates at most this many bytes for anything other than the
+/// measured connections.
 const BACKGROUND_MAX: usize = 16 << 10;
-/// A silent connection may keep at most this many bytes: on the fast path of HTTP/1.1 and over the
-/// native protocol; through hyper; and over HTTP/2, without its client's header table. The test
-/// prints the measured values.
+/// The most bytes that a silent connection may keep. `OWN_MAX` is for the fast path of HTTP/1.1 and
+/// the native protocol. `HYPER_MAX` is for hyper. `HTTP2_MAX` is for HTTP/2, without the header
+/// table of the client. The test prints the measured values.
 const OWN_MAX: usize = 3 << 10;
 const HYPER_MAX: usize = 40 << 10;
 const HTTP2_MAX: usize = 6 << 10;
@@ -49,16 +49,16 @@ fn serving() -> TestNode {
     node
 }
 
-/// Measures the bytes that each of `CONNECTIONS` served and silent clients leaves allocated. Each
-/// client sends `words` and reads until `is_answered`. The measurement repeats until the result is
-/// at most `max`.
+/// Serves `CONNECTIONS` clients, which are then silent, and returns the bytes that each leaves
+/// allocated. Each client sends `words` and reads until `is_answered`. The measurement repeats
+/// until the result is at most `max`.
 fn kept(words: &[u8], max: usize, mut is_answered: impl FnMut(&[u8]) -> bool) -> usize {
     let _alone = alone();
     let node = serving();
     let mut held = Vec::with_capacity(CONNECTIONS);
     let mut chunk = vec![0; 256 << 10];
-    // One connection first: the buffers that a worker's connections share grow before the
-    // measurement.
+    // Serves one connection before the measurement, because the buffers that a worker's connections
+    // share must grow first.
     drop(busy(&node, words, &mut chunk, &mut is_answered));
     while node.workers.connections(Port::Shared) > 0 {
         std::thread::yield_now();
@@ -146,7 +146,7 @@ fn a_silent_connection_of_http2_keeps_little_after_a_burst() {
     for stream in 0..STREAMS {
         words.extend(frame(kind::HEADERS, 5, 1 + 2 * stream, &get("/timestamp")));
     }
-    // Each answer has a frame of 16 bytes that ends its stream. These frames are counted.
+    // Each answer ends its stream with a DATA frame of 16 bytes. The test counts these frames.
     let ends = |answer: &[u8]| count(answer, &[0, 0, 16, kind::DATA, 1]) == STREAMS as usize;
     let kept = kept(&words, HTTP2_MAX, ends);
     println!("HTTP/2 after {STREAMS} streams at once: {kept} bytes");

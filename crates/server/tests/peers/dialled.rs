@@ -89,7 +89,7 @@ fn a_process_at_the_address_of_a_peer_receives_no_byte() {
     assert_eq!(said_to(&fixture, &port, &forged), b"", "another authority");
     let wild = wildcard(&fixture.authority);
     assert_eq!(said_to(&fixture, &port, &wild), b"", "a wildcard");
-    // The real node 2 gets a hello.
+    // A process that shows the certificate of node 2 gets a hello.
     let second = fixture.issued(2, 30);
     assert!(!said_to(&fixture, &port, &second).is_empty());
 }

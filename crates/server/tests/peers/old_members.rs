@@ -85,7 +85,8 @@ fn serves(config: Config) -> Running {
 #[test]
 fn a_silent_process_that_accepts_connections_may_be_a_paused_node() {
     let fixture = Fixture::new();
-    // The system accepts connections on behalf of a stopped process.
+    // The listener accepts and never answers. A stopped process looks the same, because the system
+    // accepts connections for it.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let there = silent.local_addr().unwrap().to_string();
     for config in [founder(&fixture, from_ref(&there)), plain(founder(&fixture, from_ref(&there)))]

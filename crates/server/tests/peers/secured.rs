@@ -83,7 +83,8 @@ fn nodes_change_from_plain_text_to_tls_one_restart_at_a_time() {
             seen.push(stamp(&nodes));
         }
     }
-    // A node that stops in the middle of a handshake is counted at the other end.
+    // If a node stops in the middle of a handshake, the node at the other end counts a failed
+    // handshake.
     let unended = denied(&nodes, Some("handshake"));
     assert_eq!(denied(&nodes, None), unended, "nobody was turned away on the way");
     assert!(unended <= 2 * 9, "one at each of the two others for each restart: {unended}");

@@ -77,7 +77,8 @@ pub(crate) fn message(kind: MessageKind, term: u64) -> RaftMessage {
     }
 }
 
-/// An append of empty entries of the message's term after `(index, log_term)`.
+/// An append message with `count` empty entries of the message's own term. They follow the entry
+/// `(index, log_term)`.
 pub(crate) fn append(
     term: u64,
     (index, log_term): (u64, u64),

@@ -17,7 +17,7 @@ use super::disk::Disk;
 
 /// Ticks within which healthy nodes elect a leader that has a grant.
 pub(crate) const ELECTED_TICKS: u64 = 6 * ELECTION_TICKS as u64;
-/// At most this many rounds of messages answer each other within a tick.
+/// At most this many times in a tick, delivered messages cause further messages.
 const HOPS_MAX: usize = 100;
 
 struct Node {
