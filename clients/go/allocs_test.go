@@ -35,7 +35,8 @@ func serveWithoutMemory(stream net.Conn, greeting []byte) {
 	}
 }
 
-// A request allocates once: its channel. Callers share the request.
+// Each request allocates one object, its channel. Callers that share a request share this
+// allocation, so a call costs at most one.
 func TestACallAllocatesAtMostOnce(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

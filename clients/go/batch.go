@@ -20,14 +20,15 @@ type batch struct {
 	done chan struct{}
 	// count is the sum of the callers' counts. Guarded by the client's lock until it is sealed.
 	count uint64
-	// holders counts the callers that have not left, plus one for the client until the batch is done.
-	// The last one to leave returns the batch to the pool, and nothing uses the batch after that.
+	// holders counts the callers that have not left, plus one for the client until the batch is
+	// done. The last holder to leave returns the batch to the pool. Nothing uses the batch after
+	// that.
 	holders atomic.Int64
 	// id is the request's id, once sent.
 	id uint64
-	// sent is when the request was sent.
+	// sent is the time at which the request was sent.
 	sent time.Time
-	// floor is the highest timestamp returned before the request was sent.
+	// floor is the highest timestamp that the client had returned when it sent the request.
 	floor  Timestamp
 	answer Range
 	err    error
@@ -43,7 +44,8 @@ func newBatch() *batch {
 	return b
 }
 
-// join adds a caller to an open batch. The caller's timestamps begin at the returned offset.
+// join adds a caller to an open batch. The caller's timestamps begin at the returned offset in the
+// batch's answer.
 func (b *batch) join(count uint64) (offset uint64) {
 	offset = b.count
 	b.count += count
@@ -61,8 +63,8 @@ func (b *batch) wait(ctx context.Context) bool {
 	}
 	select {
 	case <-b.done:
-		// The answer and the end of the context may both be ready: the end counts, and the answer is
-		// dropped.
+		// The answer may have come at the same moment as the end of the context. Then the end
+		// counts, and the answer is dropped.
 		if ctx.Err() == nil {
 			return true
 		}
@@ -72,7 +74,7 @@ func (b *batch) wait(ctx context.Context) bool {
 	return false
 }
 
-// leave is called once by every caller that joined, and once by finish.
+// leave gives up one hold on the batch. Every caller that joined calls it once, and so does finish.
 func (b *batch) leave() {
 	if b.holders.Add(-1) == 0 {
 		batches.Put(b)

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// If a caller leaves early, the client still holds the batch until it is done. The batch is used
-// again only after that, and after the last caller has read its answer.
+// A batch goes back to the pool only when it is done and its last caller has read the answer. A
+// caller that leaves early does not change this, because the client holds the batch until it is
+// done.
 func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
 	b := newBatch()
 	b.join(1)
@@ -32,7 +33,8 @@ func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
 	}
 }
 
-// If the answer and the end of the context come together, the caller gets the end.
+// The answer is ready and the context has ended, both before the caller looks. The caller must get
+// the end of the context.
 func TestAnAnswerAfterTheEndOfTheContextGoesToNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Client asks one cluster for timestamps. It is safe for concurrent use. It is cheapest when
-// goroutines share one client, because calls at the same time share a request.
+// Client asks one cluster for timestamps. It is safe for concurrent use. Goroutines should share
+// one client, because calls at the same time then share a request.
 type Client struct {
 	o      options
 	ctx    context.Context
@@ -28,7 +28,7 @@ type Client struct {
 	mu sync.Mutex
 	// conn is the connection to the leader, or nil if there is none.
 	conn *connection
-	// pending are the batches that are not sent yet; callers may join the last one.
+	// pending are the batches that are not sent yet. Callers may join the last of them.
 	pending []*batch
 	// slots hold the batches in flight, by the low bits of the request's id.
 	slots    [inFlightMax]*batch
@@ -37,17 +37,18 @@ type Client struct {
 	// countLimit and inFlightLimit are the smaller of the last leader's limits and this client's.
 	countLimit    uint64
 	inFlightLimit int
-	// wanted is signalled by a call that finds no connection.
+	// wanted receives a signal from each call that finds no connection.
 	wanted chan struct{}
 	// quietUntil is when the client asks an overloaded leader again; zero if the leader is not
 	// overloaded.
 	quietUntil time.Time
-	// highest is the highest timestamp returned.
+	// highest is the highest timestamp that the client has returned to a caller.
 	highest Timestamp
 	// lastErr is the last error since the last answer or new connection.
 	lastErr error
 	closed  bool
-	// ready is closed at the first connection to a leader, or when no retry helps.
+	// ready is closed when the client first connects to a leader, or when it meets an error that no
+	// retry cures.
 	ready     chan struct{}
 	readyOnce sync.Once
 	readyErr  error
@@ -56,8 +57,8 @@ type Client struct {
 }
 
 // Dial finds the cluster through the client address (host:port) of any member. It returns when it
-// has found the leader, when no retry helps, or when the context ends. The context has no effect
-// after Dial has returned. Close a client that is no longer needed.
+// has found the leader, at an error that no retry cures, or when the context ends. The context has
+// no effect after Dial has returned. Close a client that is no longer needed.
 func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) {
 	if len(addrs) == 0 {
 		return nil, errors.New("epicepoch: no address to dial")
@@ -153,8 +154,8 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	}
 }
 
-// Members returns the members of the cluster as last learned. While the cluster is reachable, that
-// is at most [WithRefresh] ago.
+// Members returns the client addresses of the cluster's members, as the client last learned them.
+// While the cluster is reachable, the client learns them again every [WithRefresh].
 func (c *Client) Members() []string {
 	c.dirMu.Lock()
 	defer c.dirMu.Unlock()
@@ -171,7 +172,8 @@ func (c *Client) Leader() string {
 	return c.conn.addr
 }
 
-// Cluster returns the cluster of this client. It is known after the first answer of a node.
+// Cluster returns the id and history of this client's cluster. They are known after the first
+// handshake with a node that names its cluster.
 func (c *Client) Cluster() (cluster Cluster, known bool) {
 	if expected := c.expected(); expected != nil {
 		return *expected, true
@@ -225,7 +227,8 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 	c.mu.Unlock()
 	if send {
 		if busy {
-			// The last answer woke other callers too, and they are about to ask: let them join.
+			// The last answer woke several callers, and they are about to ask again. Yield, so that
+			// they join this batch before it is sent.
 			runtime.Gosched()
 		}
 		c.pump()
@@ -253,8 +256,8 @@ var requestsPool = sync.Pool{New: func() any {
 // requestsRoom is the capacity, in bytes, of a new buffer: enough for most writes.
 const requestsRoom = 16 * headSize
 
-// seal moves waiting batches in flight and returns their frames, or nil if there are none. Under
-// mu.
+// seal moves waiting batches in flight and returns their frames, or nil if no batch can be sent.
+// The caller holds mu.
 func (c *Client) seal() *requests {
 	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.inFlightLimit {
 		return nil
@@ -289,8 +292,8 @@ func (c *Client) send(conn *connection, out *requests) {
 	}
 }
 
-// take removes and returns the batch that an answer belongs to, or nil if no batch waits for it.
-// Under mu.
+// take removes and returns the batch that an answer belongs to, or nil if no batch waits for this
+// answer. The caller holds mu.
 func (c *Client) take(id uint64) *batch {
 	b := c.slots[id%inFlightMax]
 	if b == nil || b.id != id {
@@ -345,7 +348,7 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	return err
 }
 
-// rose records the highest returned timestamp. Under mu.
+// rose records the highest returned timestamp. The caller holds mu.
 func (c *Client) rose(answer Range) {
 	c.lastErr = nil
 	if last := answer.Last(); c.highest.Before(last) {
@@ -388,7 +391,7 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 }
 
 // abide applies a leader's limits. It returns the waiting batches that exceed them. The callers of
-// these batches must ask separately. Under mu.
+// these batches must ask separately. The caller of abide holds mu.
 func (c *Client) abide(said *welcome) (oversize []*batch) {
 	c.countLimit = min(said.countMax, countMax)
 	c.inFlightLimit = int(min(uint64(said.inFlightMax), uint64(c.o.inFlight)))
@@ -402,8 +405,8 @@ func (c *Client) abide(said *welcome) (oversize []*batch) {
 	return oversize
 }
 
-// failAll ends every batch with an error, sent or not. Its callers decide whether to join another
-// one.
+// failAll ends every batch with an error, whether it was sent or not. The batch's callers decide
+// whether to join another batch.
 func (c *Client) failAll(err error) {
 	c.mu.Lock()
 	all := c.pending
@@ -428,8 +431,9 @@ func (c *Client) failed(err error) {
 	}
 }
 
-// because adds to the error of an ended context why the call took so long. The reason is the
-// client's last error since its last success. Without one, it is the call's own last error.
+// because returns the error of a call whose context has ended, with the reason why the call took so
+// long. The reason is the client's last error since its last success. If the client had no such
+// error, the reason is the call's own last error.
 func (c *Client) because(ended, mine error) error {
 	c.mu.Lock()
 	last := c.lastErr
@@ -444,7 +448,7 @@ func (c *Client) because(ended, mine error) error {
 }
 
 // rest pauses requests to an overloaded leader, unless a pause has begun already. Calls during the
-// pause share the next requests. Under mu.
+// pause share the next requests. The caller holds mu.
 func (c *Client) rest() {
 	now := time.Now()
 	if now.Before(c.quietUntil) {
@@ -452,8 +456,8 @@ func (c *Client) rest() {
 	}
 	pause := overloadPause()
 	c.quietUntil = now.Add(pause)
-	// This runs on the goroutine that reads the connection. Close waits for that one too, so Add is
-	// not too late.
+	// rest runs on the goroutine that reads the connection. Close waits for that goroutine, too. So
+	// this Add comes before the end of Close's wait.
 	c.ended.Add(1)
 	go func() {
 		defer c.ended.Done()

@@ -27,8 +27,8 @@ type cluster struct {
 	nodes []*exec.Cmd
 }
 
-// oracleBinary returns the path in EPICEPOCH_BIN, or builds this tree for development, once. It
-// builds because a test must not be skipped only because no binary is there.
+// oracleBinary returns the path in EPICEPOCH_BIN. Without this variable it builds the binary of
+// this tree, once, so that a missing binary never skips a test.
 var oracleBinary = sync.OnceValues(func() (string, error) {
 	if bin := os.Getenv("EPICEPOCH_BIN"); bin != "" {
 		return bin, nil
@@ -66,8 +66,9 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
-// freeAddress returns an address at which nothing listens. Its port is below the ports of outgoing
-// connections, because any connection could take one of those before the node listens there.
+// freeAddress returns an address at which nothing listens. Its port is below the ports that the
+// system gives to outgoing connections. Otherwise some connection could take the port before the
+// node listens there.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -133,7 +134,7 @@ func (c *cluster) await(at int) {
 	}
 }
 
-// leader waits until a node leads, and returns which one.
+// leader waits until a node leads, and returns this node's position in the list of nodes.
 func (c *cluster) leader() int {
 	c.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -150,8 +151,9 @@ func (c *cluster) leader() int {
 	return 0
 }
 
-// Leaders are killed or stopped. Meanwhile every caller's answers rise, and no timestamp is given
-// twice. If a call ends before another call begins, its answer is below the other's.
+// Callers ask without pause while leaders are killed or stopped. Every caller's answers must rise,
+// and no timestamp may be given twice. If a call ends before another call begins, its answer must
+// be below the other's.
 func TestACallOutlivesItsLeader(t *testing.T) {
 	c := startCluster(t)
 	client, err := Dial(within(t, 30*time.Second), c.http)
@@ -225,8 +227,9 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 			}
 		}
 		t.Logf("%v: the longest call took %v", how, time.Duration(longest.Load()))
-		// The limit is far above the cost of a call (docs/operations/outages.md) and far below the
-		// caller's deadline. The time for which the machine stood still is not counted.
+		// The limit of 1 s is far above the time that a lost leader costs a call
+		// (docs/operations/outages.md), and far below the caller's deadline. Time in which the
+		// machine stood still is not counted.
 		stood := standstill()
 		if took := time.Duration(longest.Load()); took-min(stallsPerCall*stood, stallsMax) > time.Second {
 			t.Errorf("%v: a call took %v, and the machine stood still for %v at most", how, took, stood)
@@ -238,8 +241,9 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 	all.Wait()
 }
 
-// stallsPerCall is how many stalls of the machine can delay one call. There are four, one after
-// another: of the old leader, the new leader, the node that votes for it, and the client.
+// stallsPerCall is how many stalls of the machine can delay one call. Four processes can stall one
+// after another: the old leader, the new leader, the node that votes for the new leader, and the
+// client.
 const stallsPerCall = 4
 
 // stallsMax is the longest time that is allowed for these stalls. A client that blocks its own CPU
@@ -268,7 +272,7 @@ func standstills(t *testing.T) func() time.Duration {
 	}
 }
 
-// A single caller waits for one answer at a time.
+// Measures one caller, which asks again only when it has its answer.
 func BenchmarkOneCaller(b *testing.B) {
 	client := benchClient(b)
 	b.ReportAllocs()
@@ -279,7 +283,7 @@ func BenchmarkOneCaller(b *testing.B) {
 	}
 }
 
-// A thousand callers share one client; ns/op is per timestamp.
+// Measures a thousand callers that share one client. The reported ns/op is the time per timestamp.
 func BenchmarkThousandCallers(b *testing.B) {
 	client := benchClient(b)
 	b.ReportAllocs()

@@ -16,7 +16,8 @@ const agent = "epicepoch-go/0.1"
 // readBuffer is the size of the read buffer, in bytes: enough for several hundred answers.
 const readBuffer = 16 << 10
 
-// errLeft ends a connection that this client has closed. Later frames of it are ignored.
+// errLeft is the error of a connection that this client has closed. Frames that still come over it
+// are ignored.
 var errLeft = errors.New("it was left")
 
 // connection is one TCP connection after its handshake.
@@ -26,11 +27,12 @@ type connection struct {
 	out     *outbox
 	frames  frames
 	welcome *welcome
-	// answered is set by the first answer. Only the goroutine that reads the connection uses it.
+	// answered is true when the connection has brought an answer. Only the goroutine that reads the
+	// connection uses it.
 	answered bool
 }
 
-// connect dials and does the handshake. The context limits both.
+// connect opens a connection and does the handshake. The context limits the time of both.
 func connect(ctx context.Context, o *options, addr string, expected *Cluster) (*connection, error) {
 	stream, err := o.connect(ctx, addr)
 	if err != nil {
@@ -60,7 +62,8 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 	if _, err := c.net.Write(greeting.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)
 	}
-	// A server of another protocol may send less than a frame and then wait, so check the first byte.
+	// A server of another protocol may send less than a frame and then wait. So check the first
+	// byte before a whole frame has come.
 	if kind, err := reader.Peek(1); err == nil && kind[0] != kindWelcome && kind[0] != kindError {
 		return protocolError("%s answered a hello with a byte of %#x", c.addr, kind[0])
 	}
@@ -74,7 +77,8 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 			return c.broken(err)
 		}
 		if name := o.clusterName; name != "" && c.welcome.clusterName != name {
-			// This node has ignored the cluster name that the client requested.
+			// The client hello named a cluster. A node of another cluster should refuse it, but
+			// this node has answered.
 			text := fmt.Sprintf("a cluster named %q, not %q", c.welcome.clusterName, name)
 			return &Error{Addr: c.addr, Code: 64, Text: text}
 		}
@@ -108,7 +112,8 @@ func (c *connection) leads() bool {
 	return c.welcome.leader != nil && c.welcome.leader.Node == c.welcome.node
 }
 
-// ended returns why reading failed. If the client left for a given reason, it returns that reason.
+// ended returns why reading failed. If this client closed the connection, ended returns the
+// client's reason for that.
 func (c *connection) ended(err error) error {
 	if why := c.out.left(); why != nil {
 		err = why

@@ -26,8 +26,8 @@ const (
 	// idleMax is the longest pause of a client without callers. A new call ends the pause.
 	idleMax          = 5 * time.Second
 	backoffDoublings = 13
-	// suspicion is how long hints to a failed node are ignored: longer than an election takes. The
-	// node's own claim to lead still counts.
+	// suspicion is how long the client ignores hints to a failed node. It is longer than an
+	// election takes. If the failed node itself says that it leads, the client believes it.
 	suspicion = time.Second
 )
 
@@ -52,7 +52,8 @@ func (d *directory) next() string {
 	return addr
 }
 
-// other returns the next address that differs from this one, or this one if no other is known.
+// other returns the next address that differs from the given one, or the given one if no other is
+// known.
 func (d *directory) other(than string) string {
 	leader := d.leader
 	d.leader = ""
@@ -84,7 +85,7 @@ func (d *directory) follow(addr string, now time.Time) bool {
 	return true
 }
 
-// fail records a failed node. It forgets the leader if that was this node.
+// fail records a failed node. If this node was the leader, the client no longer knows a leader.
 func (d *directory) fail(addr string, now time.Time) {
 	if d.leader == addr {
 		d.leader = ""
@@ -101,9 +102,9 @@ func (d *directory) succeed(addr string) {
 	delete(d.suspects, addr)
 }
 
-// backoff returns the pauses with and without callers. Both double with each failure, each up to
-// its own limit. Up to half of a pause is random, so that clients that lost the same leader do not
-// return at the same moment.
+// backoff returns two pauses before the next attempt: one while callers wait, and one while none
+// waits. Both double with each failure, each up to its own limit. Up to half of a pause is random,
+// so that clients that lost the same leader do not return at the same moment.
 func (d *directory) backoff() (pause, idle time.Duration) {
 	grown := backoffMin << min(d.setbacks, backoffDoublings)
 	d.setbacks++

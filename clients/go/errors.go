@@ -8,8 +8,9 @@ import (
 // Code is the number of an error on the wire.
 type Code uint16
 
-// Errors that a node answers. Match them with [errors.Is]. The client retries those that a retry
-// may cure. A caller sees an error only as the reason why its context ended, or if no retry helps.
+// Errors that a node answers. Match them with [errors.Is]. If a retry may cure an error, the client
+// tries again. The caller sees such an error only when its context ends, as the reason for the
+// delay. All other errors end the call at once.
 var (
 	// ErrNotLeader: another node leads.
 	ErrNotLeader = errors.New("NOT_LEADER")
@@ -29,9 +30,11 @@ var (
 	ErrInternal = errors.New("INTERNAL")
 	// ErrForbidden: the node does not give timestamps over this port.
 	ErrForbidden = errors.New("FORBIDDEN")
-	// ErrUnauthorized: the node accepts only clients with a token of its token file; see [WithToken].
+	// ErrUnauthorized: the node accepts only clients that send a token from its token file; see
+	// [WithToken].
 	ErrUnauthorized = errors.New("UNAUTHORIZED")
-	// ErrWrongCluster: the address belongs to another cluster, or to another history of it.
+	// ErrWrongCluster: the node belongs to another cluster, or to another history of this client's
+	// cluster.
 	ErrWrongCluster = errors.New("WRONG_CLUSTER")
 	// ErrUnsupportedVersion: client and node have no protocol version in common.
 	ErrUnsupportedVersion = errors.New("UNSUPPORTED_VERSION")
@@ -51,8 +54,9 @@ var (
 	ErrUnreachable = errors.New("epicepoch: a node cannot be reached")
 	// ErrProtocol: the answer is invalid. The address is probably wrong.
 	ErrProtocol = errors.New("epicepoch: not an answer of an oracle")
-	// ErrWentBackwards: a timestamp was not above one that this client had returned before. Never use
-	// it. The cause is two clusters behind one address, or a cluster restored without a new history.
+	// ErrWentBackwards: a timestamp was not above one that this client had returned before. The
+	// caller does not get it, because it may have been given before. The cause is two clusters
+	// behind one address, or a cluster restored without a new history.
 	ErrWentBackwards = errors.New("epicepoch: timestamps went backwards")
 )
 

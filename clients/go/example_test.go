@@ -39,7 +39,8 @@ func ExampleTimestamp_Time() {
 	// Output: 2023-11-14T22:13:20.123456789Z 7
 }
 
-// All rows of an hour lie between the lowest timestamp of its beginning and the highest of its end.
+// A query for all rows of an hour goes from the lowest timestamp of the hour's beginning to the
+// highest timestamp of its end.
 func ExampleLowest() {
 	from := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 	fmt.Println(epicepoch.Lowest(from))

@@ -13,7 +13,8 @@ import (
 type flooder struct {
 	addr string
 	met  atomic.Int64
-	// full is signalled when the client reads no more because its pongs are not read.
+	// full receives a signal when the client has stopped reading. It stops because its pongs are
+	// not read.
 	full chan struct{}
 }
 
@@ -62,7 +63,8 @@ func (f *flooder) flood(stream net.Conn, pings []byte) {
 	}
 }
 
-// narrow makes connections with a small send buffer.
+// narrow opens a connection with a small send buffer, so that a write blocks soon if the node does
+// not read.
 func narrow(ctx context.Context, addr string) (net.Conn, error) {
 	stream, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err == nil {

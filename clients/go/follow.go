@@ -13,7 +13,7 @@ const hopsMax = 3
 // run keeps a connection to the leader, and reads it until the client is closed.
 func (c *Client) run() {
 	defer c.ended.Done()
-	// Consecutive connections that brought no answer.
+	// How many connections in a row have brought no answer.
 	fruitless := 0
 	for {
 		conn := c.establish()
@@ -31,7 +31,8 @@ func (c *Client) run() {
 		if conn.answered {
 			fruitless = 0
 		}
-		// A hinted leader is asked at once, but only a few times in a row: two nodes may name each other.
+		// The client follows a hint to another leader at once. But it follows only hopsMax in a row
+		// without a pause, because two nodes may name each other.
 		if errors.Is(err, ErrOverloaded) {
 			c.sleep(overloadPause())
 		} else if fruitless > 0 && (!errors.Is(err, ErrNotLeader) || fruitless > hopsMax) {
@@ -40,7 +41,8 @@ func (c *Client) run() {
 	}
 }
 
-// pauseBeforeNext waits. The pause grows with each failure, and is much longer without callers.
+// pauseBeforeNext waits before the next attempt. The pause grows with each failure, and is much
+// longer while no caller waits.
 func (c *Client) pauseBeforeNext() {
 	c.dirMu.Lock()
 	pause, idle := c.dir.backoff()
@@ -59,7 +61,7 @@ func (c *Client) pauseBeforeNext() {
 	}
 }
 
-// isAwaited returns whether calls wait for a leader.
+// isAwaited returns whether a call, or Dial, waits for a leader.
 func (c *Client) isAwaited() bool {
 	select {
 	case <-c.ready:
@@ -105,8 +107,8 @@ func (c *Client) establish() *connection {
 	return nil
 }
 
-// try asks one node whether it leads. again is true if the node names another one that can be
-// trusted.
+// try asks one node whether it leads, and returns the connection to it if so. again is true if the
+// node names another leader that the client may ask at once.
 func (c *Client) try(addr string, mayFollow bool) (conn *connection, again bool, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)
 	defer cancel()
@@ -147,7 +149,7 @@ func (c *Client) try(addr string, mayFollow bool) (conn *connection, again bool,
 	return nil, false, err
 }
 
-// meet applies a node's report of the cluster. Under dirMu.
+// meet applies a node's report of the cluster. The caller holds dirMu.
 func (c *Client) meet(said *welcome) {
 	if c.cluster == nil {
 		c.cluster = said.cluster
@@ -156,7 +158,7 @@ func (c *Client) meet(said *welcome) {
 }
 
 // awaitLeader listens for a while on a connection to a node that knows no leader. Nodes send a
-// notice when they learn of a leader. Afterwards the connection is not used, unless the node itself
+// notice when they learn of a leader. Afterwards the connection is used only if the node itself
 // leads.
 func (c *connection) awaitLeader(ctx context.Context, timeout time.Duration) (*Member, error) {
 	stop := context.AfterFunc(ctx, func() { c.net.SetDeadline(time.Unix(1, 0)) })
@@ -226,8 +228,8 @@ func (c *Client) serve(conn *connection) error {
 	}
 	var refusal *Error
 	if errors.As(err, &refusal) && refusal.Code == 1 && refusal.Text != conn.addr {
-		// The node says that it does not lead, and that is trusted. The leader that it names may be
-		// suspect.
+		// The client believes a node that says that it does not lead. The leader that the node
+		// names may be one that has just failed.
 		if c.dir.follow(refusal.Text, time.Now()) {
 			return err
 		}
@@ -292,7 +294,8 @@ func (c *Client) read(conn *connection) error {
 				return conn.broken(err)
 			}
 			if leader != nil && leader.Node != conn.welcome.node {
-				// The notice is only a hint. But a node names another leader only when it does not lead itself.
+				// The named leader is only a hint. But a node names another leader only when it
+				// does not lead itself.
 				return &Error{Addr: conn.addr, Code: 1, Text: leader.Addr}
 			}
 		case kindRequest, kindHello, kindWelcome:
@@ -325,7 +328,8 @@ func (c *Client) watch() {
 			conn.out.leave(errSilent)
 		case now.Sub(refreshed) > c.o.refresh:
 			refreshed = now
-			// This runs in its own goroutine. So the client notices a silent leader while it waits.
+			// The refresh waits for a node, so it has its own goroutine. Meanwhile this loop still
+			// notices a silent leader.
 			c.ended.Add(1)
 			go c.refresh(conn.addr)
 		case now.Sub(pinged) > conn.welcome.pingEvery():
@@ -335,7 +339,8 @@ func (c *Client) watch() {
 	}
 }
 
-// oldest returns the age of the oldest request in flight. Under mu.
+// oldest returns the age of the oldest request in flight, or 0 if there is none. The caller holds
+// mu.
 func (c *Client) oldest(now time.Time) (age time.Duration) {
 	if c.inFlight == 0 {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Reading any bytes ends, either with frames or with an error.
+// Checks that the decoder ends on any bytes, either with frames or with an error.
 func FuzzFrames(f *testing.F) {
 	for _, text := range []string{
 		"4100000000000000000000000000000017979cfe3d85cd150000000000000007",

@@ -10,12 +10,13 @@ import (
 const (
 	// copiesMax limits the hedged requests that wait for an answer on the second connection.
 	copiesMax = 64
-	// burntMax limits the requests that were answered over the second connection and not yet over the
-	// first. A node reads that many requests before it answers.
+	// burntMax limits the burnt requests. A request is burnt if it was answered over the second
+	// connection and not yet over the first. The limit is 1024, because a node reads that many
+	// requests of a connection before it answers.
 	burntMax = 1024
 )
 
-// asked describes a sent request, to check its answer.
+// asked has what is needed to check the answer of a sent request.
 type asked struct {
 	count uint64
 	// floor is the highest timestamp returned before this sending: the answer must be above it.
@@ -23,7 +24,7 @@ type asked struct {
 	at    time.Time
 }
 
-// check returns an error if this cannot be the answer of the node at that address.
+// check returns an error if this answer, from the node at addr, does not fit the request.
 func (a asked) check(addr string, answer Range) error {
 	if answer.Count != a.count {
 		return protocolError("%s gave %d timestamps, not %d", addr, answer.Count, a.count)
@@ -42,20 +43,21 @@ type hedger struct {
 	// timeout is how long the client waits for one node before it tries the next one.
 	timeout time.Duration
 
-	// Everything below is guarded by the client's mu.
+	// The client's mu guards everything below.
 
 	// conn is the second connection, or nil if there is none. opening is true while one is being
 	// opened.
 	conn    *connection
 	opening bool
-	// next is the address to try next. If it is "", the leader comes first and then one address after
-	// another.
+	// next is the address at which the second connection is opened next. If it is "", the hedger
+	// tries the leader first, and then one address after another.
 	next        string
 	triedLeader bool
 	notBefore   time.Time
 	// copies are the requests that were sent over conn and have no answer there yet.
 	copies map[uint64]asked
-	// burnt are the requests that were answered over the second connection and not yet over the first.
+	// burnt are the requests that were answered over the second connection and not yet over the
+	// first.
 	burnt map[uint64]asked
 	// answered is when the second connection last brought an answer.
 	answered time.Time
@@ -83,7 +85,8 @@ func (h *hedger) run() {
 	}
 }
 
-// turn repeats the requests that are slow now, and opens the second connection if necessary.
+// turn sends a copy of each request that is slow now. It opens the second connection if there is
+// none.
 func (h *hedger) turn(now time.Time) {
 	c := h.c
 	c.mu.Lock()
@@ -105,7 +108,8 @@ func (h *hedger) turn(now time.Time) {
 		if _, again := h.copies[b.id]; again {
 			continue
 		}
-		// The answer to the copy must also lie above timestamps returned since the first sending.
+		// The client may have returned timestamps since it sent the first request. The answer to
+		// the copy must be above these, too.
 		h.copies[b.id] = asked{count: b.count, floor: c.highest, at: now}
 		out.frames = requestFrame(b.id, b.count).appendTo(out.frames)
 	}
@@ -125,7 +129,8 @@ func (h *hedger) turn(now time.Time) {
 	requestsPool.Put(out)
 }
 
-// leave closes the second connection and forgets its copies. Under mu.
+// leave closes the second connection and forgets its copies. The hedger opens no other one before
+// the pause ends. The caller holds mu.
 func (h *hedger) leave(pause time.Duration) {
 	if h.conn != nil {
 		h.conn.out.leave(errLeft)
@@ -135,8 +140,8 @@ func (h *hedger) leave(pause time.Duration) {
 	h.notBefore = time.Now().Add(pause)
 }
 
-// open opens the second connection and reads it until it ends. It dials the given address, or else
-// the next one that is not the leader's.
+// open opens the second connection and reads it until it ends. It dials the given address. If that
+// is "", it dials the next address that is not the leader's.
 func (h *hedger) open(addr, leader string) {
 	c := h.c
 	defer c.ended.Done()
@@ -191,7 +196,8 @@ func (h *hedger) open(addr, leader string) {
 	conn.out.leave(errLeft)
 	c.mu.Lock()
 	if h.conn == conn {
-		// Nodes close idle connections, so the leader may be healthy.
+		// This end is no sign of a failure, because nodes close idle connections. So the leader may
+		// be tried again.
 		h.triedLeader = false
 		h.leave(h.timeout)
 	}
@@ -208,8 +214,8 @@ func (h *hedger) fail(err error) {
 		c.o.log.Error("timestamps went backwards", "error", err)
 	}
 	c.failed(err)
-	// The connection is closed before the requests fail. So an answer of the leader never finds its
-	// request missing.
+	// Close the connection before the requests fail. Otherwise an answer of the leader could come
+	// for a request that no longer exists, and would look like a violation of the protocol.
 	c.mu.Lock()
 	if c.conn != nil {
 		c.conn.out.leave(errLeft)
@@ -294,7 +300,8 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 		return nil
 	}
 	if c.conn != nil {
-		// The first connection still owes its answer. If it has ended, no answer is owed.
+		// The first connection still owes its answer to this request. A connection that has ended
+		// owes nothing.
 		h.burnt[id] = asked{count: b.count, floor: b.floor, at: b.sent}
 	}
 	c.rose(answer)
@@ -313,7 +320,7 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 }
 
 // isBurnt returns whether this answer of the first connection belongs to a burnt request. If so, it
-// removes the request and checks the answer. Under mu.
+// removes the request and checks the answer. The caller holds mu.
 func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err error) {
 	if h == nil {
 		return false, nil
@@ -326,8 +333,8 @@ func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err 
 	return true, first.check(addr, answer)
 }
 
-// forgive removes a burnt request. It returns whether the first connection owed its answer. Under
-// mu.
+// forgive removes a burnt request, which the node refused over the first connection. It returns
+// whether the request was burnt. The caller holds mu.
 func (h *hedger) forgive(id uint64) (burnt bool) {
 	if h == nil {
 		return false
@@ -337,7 +344,7 @@ func (h *hedger) forgive(id uint64) (burnt bool) {
 	return burnt
 }
 
-// oldest returns the age of the oldest burnt request, or 0 if there is none. Under mu.
+// oldest returns the age of the oldest burnt request, or 0 if there is none. The caller holds mu.
 func (h *hedger) oldest(now time.Time) (age time.Duration) {
 	if h == nil {
 		return 0
@@ -348,8 +355,9 @@ func (h *hedger) oldest(now time.Time) (age time.Duration) {
 	return age
 }
 
-// succeed is called when the first connection has ended, and forgets the answers that it owed. It
-// returns the address that answers over the second connection, or "". Under mu.
+// succeed is called when the first connection has ended, and forgets the answers that this
+// connection owed. If the second connection has brought an answer recently, succeed returns its
+// address, otherwise "". The caller holds mu.
 func (h *hedger) succeed() string {
 	if h == nil {
 		return ""

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// question is a request that a node played by hand has read.
+// question is a request that a node has read. The test answers it by hand.
 type question struct {
 	to    *peer
 	id    uint64
@@ -44,7 +44,7 @@ func (h *hand) take(wanted func(question) bool) question {
 	return question{}
 }
 
-// over waits for the next request of the first connection.
+// over waits for the next request that comes over the given connection.
 func (h *hand) over(main *peer) question {
 	h.t.Helper()
 	return h.take(func(q question) bool { return q.to == main })
@@ -66,7 +66,7 @@ func call(t *testing.T, client *Client) <-chan Timestamp {
 	return got
 }
 
-// copied returns whether an answer to the copy of this request may still come.
+// copied returns whether the client still waits for an answer to the copy of this request.
 func (c *Client) copied(id uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +74,8 @@ func (c *Client) copied(id uint64) bool {
 	return ok
 }
 
-// Whichever of the two answers comes second, its range goes to no caller, and it raises no floor:
-// callers that wait meanwhile get timestamps below it.
+// A request and its copy both get an answer. Whichever comes second, its range goes to no caller.
+// It also raises no floor: callers that wait meanwhile may get timestamps below it.
 func TestABurntRangeGoesToNoCaller(t *testing.T) {
 	for name, isCopyFirst := range map[string]bool{"the copy is burnt": false, "the first is burnt": true} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,8 @@ func TestABurntRangeGoesToNoCaller(t *testing.T) {
 			slow := call(t, client)
 			asked := played.over(main)
 			again := played.take(func(q question) bool { return q.to != main && q.id == asked.id })
-			// Of these two callers one is under way, and one waits for the end of a request.
+			// Two more callers ask. The first one's request is in flight. The second one's request
+			// waits, because the limit of requests in flight is 2.
 			sent := call(t, client)
 			next := played.over(main)
 			open := call(t, client)
@@ -111,7 +112,8 @@ func TestABurntRangeGoesToNoCaller(t *testing.T) {
 			if isCopyFirst {
 				again.answer(10)
 				expect(slow, 10)
-				// The next answer comes over the same connection. So the client reads it after this answer.
+				// The next answer comes over the same connection as this one, so the client reads
+				// this one first.
 				asked.answer(20)
 			} else {
 				asked.answer(10)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// owed returns how many answers the first connection owes to callers that were answered already.
+// owed returns how many burnt requests the first connection has not answered yet.
 func (c *Client) owed() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +86,8 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 	c := between(t)
 	left, successor := standing(t, "left:1"), standing(t, "next:1")
 	c.hedge.conn = successor
-	// Timestamp 9 was returned between two sendings: after the copy went over the old connection, and
-	// before it went over the new one.
+	// The copy of request 7 was sent over the old connection and again over the new one. Between
+	// the two, the client returned timestamp 9, so 9 is the floor of the second copy.
 	c.hedge.copies[7] = asked{count: 1, floor: Timestamp{Epoch: 1, Index: 9}}
 	if err := c.hedge.take(left, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) {
 		t.Error(err)
@@ -127,7 +127,8 @@ func TestAnAnswerThatComesWhileTheHedgeFailsAccusesNobody(t *testing.T) {
 	}
 }
 
-// Frames that break the protocol on the first connection break it on the second one, too.
+// Frames with reserved bits violate the protocol. The client must refuse them on the second
+// connection as it does on the first.
 func TestReservedBitsAreRefusedFromTheHedgeToo(t *testing.T) {
 	for name, bad := range map[string]head{
 		"ping":    {kind: kindPing, flags: 1},

@@ -12,7 +12,8 @@ import (
 
 const (
 	hedgeAfter = 20 * time.Millisecond
-	// The hedge comes long before the client leaves a silent node.
+	// The client leaves a silent node after this time. It is far longer than hedgeAfter, so only
+	// the hedge can bring an answer in time.
 	hedgeAttempt = 8 * time.Second
 )
 
@@ -20,7 +21,7 @@ func hedging(t *testing.T, addrs ...string) *Client {
 	return dial(t, addrs, WithHedgeAfter(hedgeAfter), WithAttemptTimeout(hedgeAttempt))
 }
 
-// first remembers the first connection over which a request came.
+// first remembers the connection over which the first request came.
 type first struct{ peer atomic.Pointer[peer] }
 
 func (f *first) is(to *peer) bool {
@@ -142,7 +143,8 @@ func TestABurntAnswerThatGoesBackwardsIsRefusedLoudly(t *testing.T) {
 	get(t, client)
 	slow.Store(true)
 	get(t, client)
-	// A bad answer fails every caller that waits at that moment, whatever its request is.
+	// The late answer to the first request is wrong. It fails every caller that waits at that
+	// moment, also this caller of another request.
 	kept.Store(true)
 	if got, err := client.Timestamp(within(t, 10*time.Second)); !errors.Is(err, ErrWentBackwards) {
 		t.Fatal(got, err)
@@ -191,8 +193,8 @@ func TestAFirstAnswerMayLieBelowWhatWasReturnedBeforeTheHedge(t *testing.T) {
 	}
 }
 
-// A call's timestamps lie above all that were returned before it began, and no timestamp is given
-// twice. This holds in whichever order the two answers come.
+// The answers of a request and its copy come in any order. Even so, a call's timestamps must lie
+// above all that were returned before the call began, and no timestamp may be given twice.
 func TestAnswersThatOvertakeEachOtherLeaveTheOrderOfCallsAsItIs(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 1}
 	leader.ask = func(to *peer, id, count uint64) {

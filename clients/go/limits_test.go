@@ -42,7 +42,7 @@ func TestTheLimitsOfAWelcomeAreKept(t *testing.T) {
 	}
 }
 
-// fours starts that many callers, each of which asks for four timestamps.
+// fours starts callers, each of which asks for four timestamps.
 func fours(t *testing.T, client *Client, callers int) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for range callers {
@@ -133,7 +133,8 @@ func TestAnIdleClientSeldomLooksForALeader(t *testing.T) {
 	get(t, client)
 	down.Store(true)
 	client.dirMu.Lock()
-	// The state after a minute of failures.
+	// Pretend that 100 attempts have failed in a row. The pause without callers then has its
+	// longest value.
 	client.dir.setbacks = 100
 	client.dirMu.Unlock()
 	dials.Store(0)

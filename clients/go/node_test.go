@@ -18,7 +18,7 @@ type node struct {
 	id       uint64
 	// greet returns the welcome. If it returns nil, the node accepts the connection and sends nothing.
 	greet func() *welcome
-	// behind returns bytes that the node sends after the welcome.
+	// behind returns bytes that the node sends directly after the welcome.
 	behind func() []byte
 	// ask is called for every request. It may write to the connection, now or later.
 	ask   func(to *peer, id, count uint64)

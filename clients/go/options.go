@@ -28,13 +28,13 @@ type options struct {
 }
 
 // Hooks are functions that the client calls, for metrics. They must return quickly, because some
-// are called where answers are read. Each may be nil.
+// are called on the goroutine that reads answers. Each may be nil.
 type Hooks struct {
 	// Answered is called for each answered request. Its arguments are the number of callers that
 	// shared the request, the number of timestamps, and the time from sending to answer.
 	Answered func(callers int, timestamps uint64, took time.Duration)
 	// Failed is called for each refused request, for each connection that ends, and for each failed
-	// attempt to find a leader. It is called also while no call waits.
+	// attempt to find a leader. The client also calls it while no call waits.
 	Failed func(err error)
 	// LeaderChanged is called when the client sends requests to another address than before.
 	LeaderChanged func(addr string)
@@ -75,18 +75,19 @@ func (o *options) check() error {
 }
 
 // WithClusterName rejects nodes of a cluster with another name. A name has 1 to 64 bytes. By
-// default any name is accepted, and the first node that answers decides which cluster it is.
+// default any name is accepted. The client then keeps to the cluster of the first node that
+// answers.
 func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
 
-// WithAttemptTimeout sets how long one node may take to accept a connection, to read or to answer
-// before the client asks another one. Default 500 ms: longer than a loaded node needs, and shorter
-// than a caller wants to wait in a failover. At least 10 ms.
+// WithAttemptTimeout sets how long one node may take to accept a connection, to read or to answer.
+// After that time the client asks another node. Default 500 ms: longer than a loaded node needs,
+// and shorter than a caller wants to wait in a failover. At least 10 ms.
 func WithAttemptTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.attemptTimeout = max(timeout, 10*time.Millisecond) }
 }
 
-// WithCallTimeout limits [Dial] and calls, if their context has no deadline. Default 2 s: several
-// elections. Above 0.
+// WithCallTimeout limits [Dial] and calls, if their context has no deadline. Default 2 s, the time
+// of several elections. The limit must be above 0.
 func WithCallTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.callTimeout = timeout }
 }
@@ -103,16 +104,17 @@ func WithRefresh(every time.Duration) Option {
 	return func(o *options) { o.refresh = max(every, 100*time.Millisecond) }
 }
 
-// WithHedgeAfter repeats a request that has had no answer for that time. The copy goes over another
-// connection, to the leader or, if that fails, to the next known node. The first answer counts; the
-// timestamps of the other one are skipped. The client checks every 5 ms, or every after if that is
-// shorter, but at most every 1 ms. Default 0: never, because hedging costs a connection and, if the
-// whole cluster is slow, up to twice the requests.
+// WithHedgeAfter sends a request a second time if it has had no answer for the time after. The copy
+// goes over another connection to the leader. If that connection fails, the copy goes to the next
+// known node. The first answer counts; the timestamps of the other answer are never used. The
+// client looks for slow requests every after, but at least every 5 ms and at most every 1 ms.
+// Default 0, which means never. Hedging costs a connection and, if the whole cluster is slow, up to
+// twice the requests.
 func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.hedgeAfter = after } }
 
-// WithToken sends a token to every node. It must be in the node's CLIENT_TOKEN_FILE, and has at
-// most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on the
-// network path can read it.
+// WithToken sends a token to every node. The token must be in the node's CLIENT_TOKEN_FILE, and has
+// at most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on
+// the network path can read it.
 func WithToken(token string) Option { return WithTokenSource(func() string { return token }) }
 
 // WithTokenSource calls a function for the token of [WithToken] at each connection, so that the

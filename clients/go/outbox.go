@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// outboxMax limits the bytes that wait for a slow write. It holds some thousand pongs, because few
-// requests are in flight.
+// outboxMax limits the bytes that wait during a slow write. Few requests are in flight, so most of
+// these bytes are pongs. The limit is enough for about 4,000 of them.
 const outboxMax = 64 << 10
 
 var (
@@ -16,13 +16,14 @@ var (
 	errSilent      = errors.New("it did not answer in time")
 )
 
-// outbox writes for callers that must not wait until the node reads. Frames that come during a
-// write are written after it.
+// outbox writes frames to a connection. Its callers do not wait until the node reads: frames that
+// come during a write are kept, and written after it.
 type outbox struct {
 	to net.Conn
-	// timeout is the longest time that a write may take. After it the connection is closed.
+	// timeout is the longest time that a write may take. A write that takes longer closes the
+	// connection.
 	timeout time.Duration
-	// wake tells drain that frames wait. gone is closed when the connection is.
+	// wake tells drain that frames wait. gone is closed when the connection is closed.
 	wake chan struct{}
 	gone chan struct{}
 
@@ -38,8 +39,8 @@ func newOutbox(to net.Conn, timeout time.Duration) *outbox {
 	return &outbox{to: to, timeout: timeout, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 }
 
-// write sends frames, either now or after the write in progress. If that fails, it closes the
-// connection.
+// write sends frames, either now or after the write in progress. If the write fails, the connection
+// is closed.
 func (o *outbox) write(frames []byte) {
 	o.mu.Lock()
 	if o.busy {
@@ -96,7 +97,7 @@ func (o *outbox) put(frames []byte) {
 	}
 }
 
-// leave closes the connection. The first reason counts.
+// leave closes the connection for a reason. If it is called again, the first reason stays.
 func (o *outbox) leave(why error) {
 	o.mu.Lock()
 	if o.why == nil {

@@ -76,7 +76,8 @@ func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 		}
 		source.serve(to, id, count)
 	}
-	// The node names a leader without a cluster in its welcome, or in a notice after it.
+	// A node that names no cluster says that it leads. It says so in its welcome, or in a notice
+	// after the welcome.
 	for _, later := range []bool{false, true} {
 		homeless.Store(false)
 		client := dial(t, []string{leader.addr()})
@@ -126,7 +127,7 @@ func TestAnOverloadedLeaderHasAPauseFromAllCallers(t *testing.T) {
 	}
 	began := time.Now()
 	refused()
-	// Half of the longest pause is random.
+	// The pause is random, between half of backoffMax and all of it.
 	if pause := (<-again).Sub(began); pause < backoffMax/2 {
 		t.Errorf("asked again after %v", pause)
 	}

@@ -33,7 +33,7 @@ func TestACallerNeverJoinsARequestThatWasSent(t *testing.T) {
 	leader.ask = func(to *peer, id, count uint64) {
 		mu.Lock()
 		defer mu.Unlock()
-		// The timestamps are allocated now and sent later.
+		// Allocate the timestamps now, and send them when the test says so.
 		first := source.take(count)
 		held = append(held, func() { to.answer(id, count, first) })
 		seen <- struct{}{}
@@ -45,7 +45,8 @@ func TestACallerNeverJoinsARequestThatWasSent(t *testing.T) {
 		first <- got
 	}()
 	<-seen
-	// The first request has its timestamp by now. The next calls begin after that.
+	// The node has now allocated the first request's timestamp. The calls below begin after that,
+	// so they must not share it.
 	var later sync.WaitGroup
 	got := make([]Timestamp, 3)
 	for at := range got {
@@ -366,8 +367,9 @@ func TestMembersAreKeptFresh(t *testing.T) {
 	}
 }
 
-// Callers leave batches that others join, while the batches wait for a leader and while they are in
-// flight. No caller may get timestamps of another one, and none may stay without an answer.
+// Some callers give up, and leave batches that others have joined. This happens while the batches
+// wait for a leader, and while they are in flight. No caller may get another caller's timestamps,
+// and no caller may stay without an answer.
 func TestCallersThatLeaveDoNotDisturbThoseWhoJoin(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 1}
 	leader.ask = func(to *peer, id, count uint64) {
@@ -420,7 +422,8 @@ func TestALeaderThatRefusesEverythingIsNotAskedWithoutPause(t *testing.T) {
 	if _, err := client.Timestamp(within(t, 500*time.Millisecond)); !errors.Is(err, ErrInternal) {
 		t.Fatal(err)
 	}
-	// The pause between attempts grows from 1 ms to 50 ms: some 25 attempts in half a second.
+	// The pause between attempts grows from 1 ms to 50 ms, which allows about 25 attempts in half a
+	// second. The limit is more than twice that.
 	if met := leader.met.Load(); met > 60 {
 		t.Errorf("%d connections in half a second", met)
 	}

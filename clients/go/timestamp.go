@@ -30,16 +30,17 @@ type Range struct {
 	Count uint64
 }
 
-// Lowest returns the lowest timestamp of a wall time, for queries that begin there. For a time
-// before 1970 it is the zero timestamp. For a time after 2554 it has the highest epoch.
+// Lowest returns the lowest timestamp of a wall time, for queries that begin at that time. For a
+// time before 1970 it is the zero timestamp. For a time after 2554 it has the highest epoch.
 func Lowest(at time.Time) Timestamp { return Timestamp{Epoch: epochOf(at)} }
 
-// Highest returns the highest timestamp of a wall time, for queries that end there.
+// Highest returns the highest timestamp of a wall time, for queries that end at that time.
 func Highest(at time.Time) Timestamp {
 	return Timestamp{Epoch: epochOf(at), Index: math.MaxUint64}
 }
 
-// epochOf converts a wall time up to 2554; [time.Time.UnixNano] ends in 2262.
+// epochOf converts a wall time to an epoch. It works until 2554, but [time.Time.UnixNano] only
+// until 2262.
 func epochOf(at time.Time) uint64 {
 	seconds := at.Unix()
 	if seconds < 0 {
@@ -90,8 +91,8 @@ func (t Timestamp) Append(to []byte) []byte {
 	return binary.BigEndian.AppendUint64(to, t.Index)
 }
 
-// String returns the bytes as 32 lower-case hexadecimal digits. Their order is the order of the
-// timestamps as well.
+// String returns the bytes as 32 lower-case hexadecimal digits. The texts have the order of the
+// timestamps.
 func (t Timestamp) String() string {
 	bytes := t.Bytes()
 	return hex.EncodeToString(bytes[:])

@@ -10,12 +10,12 @@ import (
 // nativeALPN names the native protocol in the TLS handshake.
 const nativeALPN = "epicepoch/1"
 
-// WithTLS uses TLS on every connection, also on those of [WithDialer]. A node's certificate must be
-// valid for the host that was dialled, unless config sets another ServerName. Set RootCAs to the
-// cluster's authority (ca.pem). If the nodes ask for a client certificate (CLIENT_CA_FILE), set
-// Certificates or GetClientCertificate. The config is copied, so later changes to it have no
-// effect; use [WithTLSSource] to change authorities while the client runs. The client uses TLS 1.3
-// or newer, unless the config allows 1.2. Default: plain TCP.
+// WithTLS uses TLS on every connection, also on those that the function of [WithDialer] makes. A
+// node's certificate must be valid for the host that was dialled, unless config sets another
+// ServerName. Set RootCAs to the cluster's authority (ca.pem). If the nodes ask for a client
+// certificate (CLIENT_CA_FILE), set Certificates or GetClientCertificate. The config is copied, so
+// later changes to it have no effect; use [WithTLSSource] to change authorities while the client
+// runs. The client uses TLS 1.3 or newer, unless the config allows 1.2. Default: plain TCP.
 func WithTLS(config *tls.Config) Option {
 	if config == nil {
 		return func(o *options) { o.tls = nil }

@@ -88,7 +88,7 @@ func TestEachConnectionTrustsWhomItsSourceNamesThen(t *testing.T) {
 			t.Error("the source's own config was changed")
 		}
 	}
-	// Later changes to a config given to WithTLS have no effect.
+	// WithTLS copies the config. So a change after the call has no effect.
 	config := &tls.Config{RootCAs: trusted}
 	WithTLS(config)(&o)
 	config.RootCAs = other

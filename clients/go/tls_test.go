@@ -30,8 +30,8 @@ func certificates(t *testing.T, bin string) string {
 	return dir
 }
 
-// trusting returns a config that trusts the authority of a directory. If shows is set, it also has
-// the client's certificate.
+// trusting returns a config that trusts the authority whose certificate is in dir. If shows is
+// true, the config also has the client's certificate.
 func trusting(t *testing.T, dir string, shows bool) *tls.Config {
 	t.Helper()
 	bundle, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
@@ -119,7 +119,7 @@ func TestASecuredNodeServesItsOwnClientsAlone(t *testing.T) {
 			t.Errorf("%s: refused for another reason than %q: %v", name, it.why, err)
 		}
 	}
-	// The node still answers: it refused those clients and has not ended.
+	// The node has refused those clients, and must still answer this one.
 	if _, err := client.Timestamp(ctx); err != nil {
 		t.Error(err)
 	}

@@ -99,8 +99,8 @@ func written(t *testing.T, means map[string]any) []byte {
 	}
 }
 
-// read decodes a frame that a node sends, as the client does, and returns it in the names of the
-// vectors.
+// read decodes a frame that a node sends, as the client does. It returns the frame's fields under
+// the names that the vectors use.
 func read(bytes []byte) (map[string]any, error) {
 	h := readHead(bytes)
 	size, err := h.tailSize()
@@ -276,7 +276,8 @@ func TestErrorsHaveTheirNumbers(t *testing.T) {
 		if !known || sentinel.Error() != one.Name {
 			t.Errorf("%d is %v, not %s", one.Number, sentinel, one.Name)
 		}
-		// INTERNAL means that this node is broken; another one may answer.
+		// The vectors call INTERNAL not retryable, because the node is broken. The client retries
+		// it, because another node may answer.
 		if cured := isCurable(&Error{Code: one.Number}); cured != (one.Retryable || one.Name == "INTERNAL") {
 			t.Errorf("%s: another attempt: %v", one.Name, cured)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// readFields reads a welcome that has the required fields and then these.
+// readFields reads a welcome that has the required fields, followed by the given ones.
 func readFields(fields []byte) (*welcome, error) {
 	must := appendField(nil, tagNode, binary.BigEndian.AppendUint64(nil, 1))
 	must = appendField(must, tagInFlightMax, binary.BigEndian.AppendUint32(nil, 1024))

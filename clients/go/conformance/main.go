@@ -114,7 +114,7 @@ func (d *driver) open(c command) {
 
 func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) {
 	start := d.reading()
-	// The timeout of a call begins with the call, not with the command.
+	// The timeout of a call counts from the call's begin, not from the arrival of the command.
 	ctx, end := context.WithTimeout(ctx, time.Duration(c.TimeoutMS)*time.Millisecond)
 	defer end()
 	answer, err := client.Timestamps(ctx, c.Count)
@@ -146,7 +146,8 @@ func (d *driver) reply(r reply, err error) {
 
 // fault returns the name of an error that the drivers of all languages share.
 func fault(err error) string {
-	// The end of a context comes first, because its error also matches the reason for the delay.
+	// The errors of contexts come first in this list. An error at the end of a context also matches
+	// the reason for the delay.
 	for _, known := range []struct {
 		is   error
 		name string
