@@ -39,7 +39,8 @@ pub(crate) fn given(
     Ok((addresses(&text).collect(), deadline))
 }
 
-/// The TLS settings that `--ca-file`, `--cert-file` and `--key-file` or their variables give.
+/// Returns the TLS settings that `--ca-file`, `--cert-file` and `--key-file` or their environment
+/// variables give.
 pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Option<Tls>, Failure> {
     let file = |flag: &str, name: &'static str| -> Result<Option<String>, Failure> {
         match matches.get_one::<String>(flag) {
@@ -65,7 +66,7 @@ pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Opt
     tls.map(Some).map_err(Failure::usage)
 }
 
-/// Returns the first token of the file that `--token-file` or its variable names.
+/// Returns the first token of the file that `--token-file` or its environment variable names.
 pub(crate) fn token(
     matches: &ArgMatches,
     environment: &Environment,
@@ -80,7 +81,7 @@ pub(crate) fn token(
         .map_err(Failure::usage)?;
     let lines = text.lines().map(str::trim);
     let first = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'));
-    // The error never shows the content of the file.
+    // The file holds secrets, so this error never shows its content.
     let token = first.and_then(Token::new);
     token.map(Some).ok_or_else(|| {
         Failure::usage(anyhow!(
@@ -90,7 +91,8 @@ pub(crate) fn token(
     })
 }
 
-/// Returns the list of addresses as text, and where it came from.
+/// Returns the list of addresses as text, and the name of its source: the flag, the environment
+/// variable or the default.
 fn named(
     matches: &ArgMatches,
     environment: &Environment,
@@ -109,8 +111,9 @@ fn deadline(matches: &ArgMatches) -> Result<Instant, Failure> {
     Ok(Instant::now() + timeout(matches)?)
 }
 
-/// How long one node may take before another one is asked: a quarter of `--timeout`. So a node that
-/// hangs leaves time for the others, and a longer `--timeout` gives slow links more time.
+/// Returns how long one node may take to answer before another one is asked: a quarter of
+/// `--timeout`. So a node that hangs leaves time for the others, and a longer `--timeout` gives
+/// slow links more time.
 pub(crate) fn attempt_timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
     Ok(attempt_of(timeout(matches)?))
 }
@@ -165,10 +168,10 @@ const TOKEN_VARIABLE: &str = "EPICEPOCH_TOKEN_FILE";
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
 /// The default ports: the client ports of `epicepoch dev`, then the default client port of a node.
 const DEFAULT: &str = "8881,8882,8883,8080";
-/// Shortest time that one node gets: the default of the client.
+/// One node gets at least this time to answer: the client's own default.
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(500);
-/// Longest time that one node gets: enough for a connection, TLS and an answer over the slowest
-/// links.
+/// One node gets at most this time to answer. It is enough for a connection, TLS and an answer over
+/// the slowest links.
 const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 /// Greatest `--timeout`.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_hours(1);

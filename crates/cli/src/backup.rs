@@ -108,8 +108,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the newest answer with the longest settings of all answers, and the address that gave
-/// it.
+/// Asks every node for a backup. Returns the newest one, and the address that gave it. Its settings
+/// are replaced by the longest of all answers, because a restore must allow for the longest.
 fn of_cluster(
     matches: &ArgMatches,
     environment: &Environment,
@@ -149,7 +149,8 @@ fn of_cluster(
     }
     let found = found.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")))?;
     for setback in setbacks {
-        // The backup is complete without this node, so a failed warning is ignored.
+        // The backup is complete without this node. So it does not matter if the warning cannot be
+        // printed.
         let _unread = writeln!(io::stderr(), "warning: not in this backup: {setback}");
     }
     Ok(found)
@@ -164,8 +165,8 @@ fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
 }
 
 fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
-    // The directory may be older than the last settings of the cluster. Without values from the
-    // operator the longest ones are used, because values that are too long are safe.
+    // The settings of the cluster may have changed after this node stopped. If the operator gives
+    // no values, the longest allowed ones are used, because values that are too long are safe.
     let given = |name: &str, most: u64| matches.get_one::<u64>(name).copied().unwrap_or(most);
     let reservation_ms = given("reservation-ms", *RESERVATION_MS.end());
     let clock_offset_max_ms = given("clock-offset-max-ms", *CLOCK_OFFSET_MAX_MS.end());
@@ -210,7 +211,7 @@ fn place_by(
         }
     };
     let written = write();
-    // After a rename the temporary name is gone already, so an error is ignored.
+    // After a rename the temporary name is gone already, so an error of the removal is ignored.
     let _gone = fs::remove_file(&aside);
     match written {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(refused().into()),
@@ -321,7 +322,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("read"), "one");
         place(&path, "two", true).expect("replaced");
         assert_eq!(fs::read_to_string(&path).expect("read"), "two");
-        // A failed call leaves no other file behind either.
+        // The directory "none" does not exist, so this call fails. It leaves no temporary file
+        // behind.
         place(&dir.path().join("none").join("b"), "x", false).expect_err("no directory");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
     }
@@ -337,7 +339,8 @@ mod tests {
         unlinked("one").expect("written");
         assert_eq!(fs::read_to_string(&path).expect("read"), "one");
         unlinked("two").expect_err("there already");
-        // A file that appears after the check is kept, too.
+        // Another process creates the file after `place_by` has checked that there is none. That
+        // file is kept, too.
         let comes = |_: &Path, path: &Path| {
             fs::write(path, "three").expect("written");
             Err(io::ErrorKind::Unsupported.into())
@@ -347,7 +350,7 @@ mod tests {
         assert!(error.to_string().contains("--force"), "{error}");
         assert_eq!(fs::read_to_string(&other).expect("read"), "three");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 2);
-        // The codes are EINVAL, ENOTSUP and EIO.
+        // Errors of fsync: 22 is EINVAL, 95 is ENOTSUP, 5 is EIO. Only EIO is reported.
         for (code, is_whole) in [(22, true), (95, true), (5, false)] {
             let synced = judge_sync(Err(io::Error::from_raw_os_error(code)));
             assert_eq!(synced.is_ok(), is_whole, "{code}");

@@ -102,7 +102,8 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let token = addresses::token(matches, environment)?;
     let config = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
 
-    // The echo is measured as close to the run as possible.
+    // The bare echo is measured just before the run, because the speed of a machine changes over
+    // time.
     let floor = floor::echo(Wait::Sleeping, FLOOR_TIME)?;
     let bar = progress(&config);
     let mut shown_at = Duration::ZERO;
@@ -149,7 +150,7 @@ fn progress(config: &RunConfig) -> ProgressBar {
     bar
 }
 
-/// Shows the figures of the last `span` before `at`.
+/// Shows the figures of an interval of the run: it ended at `at` and was as long as `span`.
 fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
     bar.set_position(at.as_secs());
     let of = |share| shown(quantile(&live.latency_ns, share));
@@ -166,5 +167,5 @@ fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
 
 /// How long the bare echo is measured before every run.
 const FLOOR_TIME: Duration = Duration::from_millis(300);
-/// Longest time for one figure of the floor.
+/// One figure of the machine's floor is measured for at most this time.
 const FLOOR_TIME_MAX: Duration = Duration::from_mins(1);

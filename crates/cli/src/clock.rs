@@ -55,7 +55,8 @@ pub(crate) fn command() -> Command {
 
 /// One member and its clock.
 pub(crate) struct Row {
-    /// The member's id, and the address that answered or that clients use.
+    /// The member's id and address. This is the address that answered, otherwise the one that
+    /// clients use.
     pub(crate) member: Member,
     /// The member's report about its clock, or why it has none.
     pub(crate) clock: Result<Value, String>,
@@ -97,8 +98,9 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
         let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
         clock.map_err(Setback::into_text)
     };
-    // The cluster knows its members by their client addresses. With OPS_ADDR only the given
-    // addresses answer, so these are asked first.
+    // The cluster's list of members has client addresses. With OPS_ADDR, a node answers this
+    // question only at that address, not at its client address. So the addresses from the command
+    // line are asked first.
     let (mut answers, mut setbacks) = (Vec::new(), Vec::new());
     for addr in given {
         match look(&addr) {
@@ -191,8 +193,7 @@ fn gathered(
 /// Warns if members may be missing.
 pub(crate) fn warn(looked: &Looked) {
     if let Some(doubt) = &looked.doubt {
-        // A failed warning is ignored, so that the table is printed even if standard error is
-        // closed.
+        // If the warning cannot be printed, the table is printed all the same.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
 }
@@ -239,9 +240,9 @@ fn table(rows: &[Row]) -> Option<String> {
     Some(text)
 }
 
-/// How long it takes until time has caught up with the epochs, in ms; `None` if unknown. The leader
-/// reports it. Without a leader, the next leader begins at the ceiling, which is normally one
-/// reservation ahead.
+/// Returns how long it takes until wall time has caught up with the epochs, in ms; `None` if
+/// unknown. A leader reports this value. If no node leads, it is computed from the ceiling, because
+/// the next leader begins there. Normally the ceiling is one reservation ahead.
 fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
     let clocks = || rows.iter().filter_map(|row| row.clock.as_ref().ok());
     // If two nodes believe that they lead, the real leader has the greater value.
@@ -256,8 +257,8 @@ fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
 /// Shown for a voter whose address is not known.
 const NOT_GIVEN: &str = "a voter whose address was not given: name it in --addr";
 const FOLLOWED: &str = "followed";
-/// The table mentions epochs that are more than this far ahead, in ms: the default of
-/// `RESERVATION_MS`.
+/// The table mentions that epochs are ahead of the clocks only above this value, in ms. It is the
+/// default of `RESERVATION_MS`.
 const AHEAD_TOLD_MS: f64 = 1_000.0;
 
 #[cfg(test)]
@@ -325,18 +326,19 @@ ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
 
     #[test]
     fn epochs_that_are_ahead_are_told_with_the_time_of_recovery() {
-        // The leader's own report counts, not the ceiling.
+        // Node 2 leads. Its own report, 60,250 ms, counts, not the ceiling, which is 61,000 ms
+        // ahead.
         let rows =
             [row(1, Ok(clock("followed", 0.0, 61_000.0))), row(2, Ok(leading(61_000.0, 60_250.0)))];
         assert_eq!(recovers_in_ms(&rows), Some(60_250.0));
         let text = table(&rows).expect("a table");
         assert!(text.ends_with("caught up in 60.2 s\n"), "{text}");
-        // The reservation is a minute long. The table still says when time has caught up.
+        // The ceiling is 90 s ahead. The table gives the leader's own report: caught up in 59 s.
         let text = table(&[row(1, Ok(leading(90_000.0, 59_000.0)))]).expect("a table");
         assert!(text.ends_with("caught up in 59.0 s\n"), "{text}");
         let text = table(&[row(1, Ok(leading(1_900.0, 900.0)))]).expect("a table");
         assert!(!text.contains("caught up"), "{text}");
-        // No node leads: the next leader begins at the ceiling.
+        // No node leads. The next leader would begin at the ceiling, which is 61,000 ms ahead.
         let rows = [row(1, Ok(clock("followed", 0.0, 61_000.0))), row(2, Err("gone".into()))];
         assert_eq!(recovers_in_ms(&rows), Some(61_000.0));
         assert_eq!(recovers_in_ms(&[row(1, Ok(clock("followed", 0.0, 1_200.0)))]), None);

@@ -81,7 +81,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let document = order.give(matches, environment)?;
     if let Some(doubt) = doubt(&document) {
-        // The order was carried out, so a failed warning is ignored.
+        // The order was carried out. So it does not matter if the warning cannot be printed.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
     operator::print(matches, &document, |document| Some(table(document)? + advice))?;
@@ -105,8 +105,8 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     Ok((name, value.to_owned()))
 }
 
-/// Returns advice to print after these settings were changed: a restore proves its floor from the
-/// longest of them.
+/// Returns the advice to take a new backup if one of the changed settings is RESERVATION_MS or
+/// CLOCK_OFFSET_MAX_MS. A restore computes its floor from these two settings in the backup.
 fn after_change<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
     let is_proved_by = [SettingName::ReservationMs, SettingName::ClockOffsetMaxMs];
     let is_named = names.any(|name| is_proved_by.iter().any(|it| it.text() == name));
@@ -118,7 +118,8 @@ fn after_change<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
     }
 }
 
-/// Returns a warning about zones that may be misspelt.
+/// Returns a warning if `LEADER_ZONES` names a zone without voters, because its name may be
+/// misspelt.
 fn doubt(document: &Value) -> Option<String> {
     let texts = |name: &str| {
         let items = document[name].as_array().into_iter().flatten();

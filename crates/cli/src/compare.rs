@@ -91,7 +91,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
     let paths = matches.get_many::<PathBuf>(name).into_iter().flatten();
     let read = |path: &PathBuf| {
-        // The parser treats everything after -- as a file.
+        // The parser takes everything after -- as a file, even an option that the user put there.
         if path.to_string_lossy().starts_with("--") && !path.exists() {
             let path = path.display();
             return Err(Failure::usage(anyhow!("{path} is not a file; options go before --")));
@@ -109,5 +109,5 @@ fn shown(path: &Path) -> String {
 
 /// Exit code: a figure is worse.
 const CODE_WORSE: u8 = 3;
-/// Exit code: the runs allow no verdict.
+/// Exit code of a comparison that cannot be decided from the given runs.
 const CODE_NO_VERDICT: u8 = 4;

@@ -1,5 +1,5 @@
-//! `epicepoch dev`: runs a whole cluster in one process on loopback, for development. Each node is
-//! the same as that of `serve`; this command only chooses ids, addresses and directories.
+//! `epicepoch dev`: runs a whole cluster in one process on loopback, for development. A node is the
+//! same as one that `serve` runs; this command only chooses ids, addresses and directories.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -114,7 +114,7 @@ fn serve(
         }
         Err(end) => Some(end),
     };
-    // If any of the nodes stops, the others shut down, too.
+    // One of the nodes has stopped, so the others shut down, too.
     stop_all(&nodes);
     let ends: Vec<Stopped> = first.into_iter().chain(stopped.iter()).collect();
     for (id, end) in ends {
@@ -271,7 +271,8 @@ fn start_all(
     let Some(error) = failed else { return Ok(nodes) };
     stop_all(&nodes);
     for node in nodes.values() {
-        // The first error is reported, not this one.
+        // The first node's error is reported. Errors of the other nodes while they stop are
+        // ignored.
         let _later = node.wait();
     }
     Err(error.into())
@@ -294,8 +295,9 @@ fn wait_all(nodes: &BTreeMap<NodeId, Arc<Node>>) -> io::Result<Receiver<Stopped>
     Ok(stopped)
 }
 
-/// Waits for a leader and asks it once to hand over to node 1, because the examples use that node's
-/// address. Returns the final leader, if there is one, or the node that stopped meanwhile.
+/// Waits for a leader and asks it once to hand over to node 1, because the examples in the README
+/// use the address of node 1. Returns the final leader, if there is one, or the node that stopped
+/// meanwhile.
 fn prefer_first(
     nodes: &BTreeMap<NodeId, Arc<Node>>,
     stopped: &Receiver<Stopped>,

@@ -57,7 +57,7 @@ fn documented() -> BTreeMap<String, Row> {
     rows
 }
 
-/// Returns the default without the words that explain it.
+/// Returns the default value of a row of the table, without the words that explain it.
 fn head(default: &str) -> &str {
     default.split([',', ';', ':', '(']).next().unwrap_or_default().trim()
 }
@@ -138,7 +138,8 @@ fn every_node_that_documents_and_help_start_has_a_valid_configuration() {
     }
 }
 
-/// Crates whose warnings and errors an operator may read.
+/// Crates whose log messages an operator may read. `docs/alerts.md` must list their warnings and
+/// errors.
 const SPEAKING: [&str; 4] = ["cli", "client", "config", "server"];
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -224,7 +225,7 @@ fn every_warning_and_every_error_stands_in_the_alerts_or_is_for_the_record() {
     }
     let mut count = 0;
     let mut missing = Vec::new();
-    // This file contains the names of the macros as text.
+    // This file contains the names of the log macros as text, so it is not searched for messages.
     files.retain(|file| !file.ends_with("src/documented.rs"));
     for file in files {
         for message in said(&fs::read_to_string(&file).expect("a source")) {

@@ -9,7 +9,7 @@ pub(crate) struct Failure {
     /// removed node, 4 for a data directory that must not be started again unchanged.
     pub(crate) code: u8,
     pub(crate) error: anyhow::Error,
-    /// Whether the error is in the log already. If so, `main` prints nothing.
+    /// Whether the error has been written to the log. If so, `main` does not print it again.
     pub(crate) is_logged: bool,
 }
 
@@ -25,8 +25,8 @@ impl Failure {
     }
 
     /// The data directory belongs to another node id, or the cluster has gone on without it. An
-    /// operator must act before the next start: each start writes to the directory, until an old
-    /// copy looks like the newest.
+    /// operator must act before the next start. Each start writes to the directory, so after some
+    /// starts an old copy would look like the newest.
     pub(crate) fn directory(error: impl Into<anyhow::Error>) -> Self {
         Self { code: DIRECTORY, ..Self::from(error) }
     }
@@ -37,8 +37,8 @@ impl Failure {
         Self { is_logged: true, ..self }
     }
 
-    /// Whether the reader of standard output has left, as in `epicepoch get -n 9 | head -1`. Then
-    /// the command ends normally and reports no error.
+    /// Whether the command failed only because the reader of standard output has left, as in
+    /// `epicepoch get -n 9 | head -1`. Such a command ends normally and reports no error.
     pub(crate) fn is_of_reader(&self) -> bool {
         self.error.chain().any(|cause| cause.downcast_ref().is_some_and(output::is_of_reader))
     }

@@ -60,13 +60,14 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         ))
     })?;
     if let Some(warning) = undoing(&document) {
-        // The order was carried out, so a failed warning is ignored.
+        // The order was carried out. So it does not matter if the warning cannot be printed.
         let _unread = writeln!(io::stderr(), "warning: {warning}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a warning if the new leader will hand over by itself.
+/// Returns a warning if the new leader will soon hand leadership over by itself, because
+/// `LEADER_ZONES` prefers another node.
 fn undoing(document: &Value) -> Option<String> {
     let preferred: Vec<_> =
         document["preferred"].as_array()?.iter().map(Value::to_string).collect();

@@ -70,13 +70,13 @@ pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'stat
         )
 }
 
-/// Builds the argument for the directory in which fsync is measured.
+/// Builds the argument that names the directory in which the time of an fsync is measured.
 pub(crate) fn floor_dir() -> Arg {
     text("dir", "DIR", "Directory in which the floor syncs a file: on the disk of DATA_DIR")
         .default_value(".")
 }
 
-/// Measures the floor, each figure for as long as `each`.
+/// Measures what the machine itself can do (its floor). Each figure is measured for `each`.
 pub(crate) fn floor(matches: &ArgMatches, each: Duration) -> Result<Floor, Failure> {
     let directory = PathBuf::from(text_of(matches, "dir"));
     if !directory.is_dir() {
@@ -89,8 +89,8 @@ pub(crate) fn floor(matches: &ArgMatches, each: Duration) -> Result<Floor, Failu
     Ok(floor.with_context(|| format!("measuring with files in {}", directory.display()))?)
 }
 
-/// Length of an interval. The default is a second, or longer so that at most `INTERVALS_MAX` are
-/// needed.
+/// Returns the length of the intervals into which a report divides the run. The default is one
+/// second. For a long run it is longer, so that there are at most `INTERVALS_MAX` intervals.
 fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
     let least = INTERVAL_MIN.max(run.div_f64(INTERVALS_MAX));
     if !matches.contains_id("interval") {

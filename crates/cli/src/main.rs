@@ -69,7 +69,8 @@ fn main() -> ExitCode {
     let matches = match commands::tree().try_get_matches_from(std::env::args_os()) {
         Ok(matches) => matches,
         Err(error) => {
-            // If standard output or error is closed, the text is lost and nothing else happens.
+            // If standard output or standard error is closed, the text is lost and nothing else
+            // happens.
             let _unread = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
         }

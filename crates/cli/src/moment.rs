@@ -15,8 +15,8 @@ pub(crate) fn line(timestamp: Timestamp) -> String {
     format!("{timestamp} epoch={epoch} index={index} time={}", time(epoch))
 }
 
-/// The content of [`line()`] as JSON. Epoch and index are strings, because many readers of JSON
-/// cannot hold them exactly as numbers.
+/// Returns the content of [`line()`] as JSON. Epoch and index are strings, because many readers of
+/// JSON cannot hold them exactly as numbers.
 pub(crate) fn object(timestamp: Timestamp) -> Value {
     let Timestamp { epoch, index } = timestamp;
     json!({

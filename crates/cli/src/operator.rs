@@ -20,13 +20,14 @@ use crate::addresses;
 use crate::failure::Failure;
 use crate::output;
 
-/// Pause between two rounds of questions while no node leads.
+/// While no node leads, all given addresses are asked again after this pause.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long one node may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest time that a node gets to answer whether it leads, before another one is asked.
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// At most this many leaders followed in a row before all addresses are asked again.
+/// A command follows at most this many answers that name another leader. Then it asks all given
+/// addresses again.
 const HOPS_MAX: usize = 4;
 
 /// How long one node may take to answer a question, before another one is asked.
@@ -100,8 +101,9 @@ impl Order {
                 let taken = match question.follow(&dialer, addr, attempt) {
                     Ok((_, document)) if self.method == "GET" => Ok(document),
                     Ok((leader, _)) => self.ask(&dialer, &leader, deadline),
-                    // Nodes name the leader by its client address. With OPS_ADDR orders need
-                    // another address.
+                    // Nodes name the leader by its client address. If the leader has an OPS_ADDR,
+                    // it refuses orders at its client address. So the other given addresses are
+                    // tried, too.
                     Err(Setback::Final(error)) => {
                         refused.get_or_insert(error);
                         continue;
@@ -125,8 +127,8 @@ impl Order {
         }
     }
 
-    /// Asks `addr`, then the leader that it names, and so on. Returns the answer and the address
-    /// that gave it.
+    /// Asks `addr`, then the leader that it names, and so on. Returns the leader's answer and its
+    /// address.
     pub(crate) fn follow(
         &self,
         dialer: &Dialer,
@@ -235,7 +237,7 @@ fn no_oracle(addr: &str) -> anyhow::Error {
     anyhow!("{addr} does not answer like a node of EpicEpoch: correct --addr")
 }
 
-/// Time until the deadline, at least 1 ms, because 0 would mean no limit.
+/// Returns the time until the deadline, at least 1 ms, because a timeout of 0 would mean no limit.
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
@@ -324,7 +326,8 @@ mod tests {
         assert!(said.ends_with("is not known, check with: epicepoch member list"), "{said}");
         let said = shown(Order::change("/change", &[]).shown_by("epicepoch settings list"));
         assert!(said.ends_with("is not known, check with: epicepoch settings list"), "{said}");
-        // A question can be sent again, so its error has no such warning.
+        // A question changes nothing and can be sent again. So its error does not say that the
+        // result is unknown.
         assert!(!shown(Order::look("/look")).contains("not known"));
     }
 }

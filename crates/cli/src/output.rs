@@ -1,5 +1,6 @@
-//! Standard output. If its reader leaves, as in `| head -1`, the command ends or goes on, as it
-//! chooses. A broken network connection is never mistaken for a reader that left.
+//! Standard output. If its reader leaves, as in `| head -1`, a command either ends or goes on. Each
+//! command chooses one of the two functions below. A broken network connection is never mistaken
+//! for a reader that left.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
@@ -11,14 +12,14 @@ pub(crate) struct Output {
     is_product: bool,
 }
 
-/// For a command that only prints. When its reader leaves, the command ends with an error that
-/// [`is_of_reader`] recognizes. That is a normal end, not a failure.
+/// Returns standard output for a command that only prints. When the reader leaves, the command ends
+/// with an error that [`is_of_reader`] recognizes. That is a normal end, not a failure.
 pub(crate) fn product() -> Output {
     Output { out: io::stdout().lock(), is_product: true }
 }
 
-/// For a command that reports its work. When its reader leaves, the command goes on, and its exit
-/// code stays the same.
+/// Returns standard output for a command that reports its work. When the reader leaves, the command
+/// goes on, and its exit code stays the same.
 pub(crate) fn account() -> Output {
     Output { out: io::stdout().lock(), is_product: false }
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let bind = matches.get_one::<String>("metrics-bind").map_or("", String::as_str);
     let bind = SocketAddr::from_str(bind)
         .map_err(|_| Failure::usage(anyhow!("--metrics-bind is {bind:?}; allowed is IP:PORT")))?;
-    // This rejects bad arguments before anything starts.
+    // The client is made only to reject bad arguments before anything starts.
     addresses::client(matches, environment)?;
     let log = Logging { pretty: matches.get_flag("pretty"), ..Logging::default() };
     logging::start(log, colours(environment));
@@ -98,7 +98,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(if account.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Takes a snapshot every [`LOOK`] until it is stopped.
+/// Publishes what the probe has measured every [`LOOK`], until the probe is stopped.
 fn watch(monitor: &Monitor, account: &mut Account, exporter: &Exporter, stopped: &Receiver<()>) {
     let mut leader = 0;
     let mut violations = 0;
@@ -164,7 +164,8 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     })
 }
 
-/// At least `RATE_MIN` and at most `RATE_MAX` requests per second. `bench run` is for higher rates.
+/// A probe sends from `RATE_MIN` to `RATE_MAX` requests per second. `bench run` is for higher
+/// rates.
 const RATE_MIN: f64 = 0.1;
 const RATE_MAX: f64 = 1000.0;
 /// Two connections, so that a slow answer on one does not hide fast answers on the other.

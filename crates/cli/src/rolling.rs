@@ -24,15 +24,16 @@ use crate::operator::Order;
 
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A problem counts before the first restart if it lasts this long. A shorter one may be a short
-/// stall of the machine, because the leader stops hearing a node after one election timeout.
+/// A problem that is seen before the first restart counts only if it lasts this long. A shorter one
+/// may be a short stall of the machine: after a silence of one election timeout, the leader reports
+/// that it does not hear the node.
 const PROBLEM_LASTS: Duration = Duration::from_secs(2);
 /// A restarted node may lack at most this many committed entries before the next node is restarted.
 const LAG_MAX: u64 = 16;
 /// A cluster needs at least this many voters, so that it serves while one of them is down.
 const SERVING_VOTERS: usize = 3;
-/// At most this many failed transfers of leadership before the command gives up. A voter may refuse
-/// once.
+/// After this many failed transfers of leadership the command gives up. One failure is not enough,
+/// because a voter may refuse once.
 const TRANSFERS_MAX: usize = 5;
 
 pub(crate) fn command() -> Command {
@@ -114,7 +115,8 @@ struct Rolling<'a> {
     progress: Cell<Progress>,
 }
 
-/// Where to print progress. Restarts go on even if the reader leaves.
+/// Where progress is printed. If the reader of one output leaves, the next output is used, and the
+/// restarts go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Stdout,
@@ -134,7 +136,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let wanted = matches.get_one::<String>("nodes").map(|text| ids(text)).transpose()?;
     let seen = rolling.look().map_err(|failure| failure.error)?;
-    // This reports wrong usage at once. The order is computed again when all nodes are well.
+    // The order is computed here only to report wrong usage at once. It is computed again when all
+    // nodes are well.
     order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
     let seen = rolling.look_until_well(seen)?;
     let order = order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
@@ -171,8 +174,8 @@ fn names(nodes: &[u64]) -> String {
     nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Says where the command stopped, and with which node to go on: this one, or the next one if this
-/// node was restarted already.
+/// Returns a text that says at which node the command stopped, and with which node to go on. That
+/// is the same node, or the next one if the node was restarted already.
 fn where_it_stopped(order: &[u64], at: usize, is_another: bool) -> String {
     let (done, left) = order.split_at(if is_another { at + 1 } else { at });
     let mut text = format!("stopped at node {}", order[at]);
@@ -250,7 +253,7 @@ impl Rolling<'_> {
         }
     }
 
-    /// Whether the node runs in another process than before.
+    /// Whether the node runs in another process than the one with the boot id `before`.
     fn is_another(&self, node: u64, before: Option<&str>) -> bool {
         self.boot_of(node).is_ok_and(|now| now.is_some() && now.as_deref() != before)
     }
@@ -278,7 +281,8 @@ impl Rolling<'_> {
         Err(last.context("it does not hand over leadership"))
     }
 
-    /// Waits until the node runs in another process and all nodes have been well for `settle`.
+    /// Waits until the node runs in a new process and all nodes have been well for as long as
+    /// `settle`.
     fn wait_until_well(&self, node: u64, before: Option<&str>) -> Result<(), anyhow::Error> {
         let deadline = Instant::now() + self.wait;
         let mut well_since = None;

@@ -76,9 +76,9 @@ fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure>
     node.wait().map(|()| ExitCode::SUCCESS).map_err(ended)
 }
 
-/// Chooses the exit code of a node that ended. The code says whether another start can help. If it
-/// can, the failure gets the ordinary code: a disk error, a second process of the node, or a node
-/// of an old history that still runs.
+/// Chooses the exit code of a node that ended. The code tells a supervisor whether another start
+/// can help. If it can, the code is 1. This is so after a disk error, if a second process has the
+/// same node id, and if a restore finds that a node of the old history still runs.
 fn ended(error: RunError) -> Failure {
     let RunError::Consensus(why) = &error else { return error.into() };
     match why {

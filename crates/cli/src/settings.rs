@@ -28,7 +28,7 @@ fn argument(group: &Group, setting: &'static Setting) -> Arg {
     }
 }
 
-/// Gathers the settings from the command line, the environment and the file.
+/// Gathers the settings of a node from the command line, the environment and the file of settings.
 pub(crate) fn given(
     scope: Scope,
     matches: &ArgMatches,

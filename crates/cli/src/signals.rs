@@ -1,6 +1,6 @@
-//! SIGTERM, SIGINT and SIGHUP. The first signal starts a graceful shutdown. A later one, unless it
-//! is a repetition of the first, ends the process at once. An ignored SIGHUP stays ignored, as
-//! `nohup` needs.
+//! SIGTERM, SIGINT and SIGHUP. The first signal starts a graceful shutdown. A later signal ends the
+//! process at once, unless it only repeats the first. If the process was started with SIGHUP
+//! ignored, as by `nohup`, SIGHUP stays ignored.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the signal; for ever if it is not watched.
+/// Waits for the signal. If the signal is not watched, waits for ever.
 async fn received(watched: Option<&mut Signal>) {
     match watched {
         Some(signal) => drop(signal.recv().await),
@@ -69,8 +69,9 @@ fn is_ignored(status: &str, signal: SignalKind) -> Option<bool> {
     Some(mask >> (signal.as_raw_value() - 1) & 1 == 1)
 }
 
-/// How long another signal counts as a repetition of the first. For example, `timeout` signals its
-/// child and then the child's whole group. A person needs longer to press Ctrl-C again.
+/// For this long after the first signal, another one counts as its repetition. For example,
+/// `timeout` signals its child and then the child's whole group. A person needs longer to press
+/// Ctrl-C again.
 const ECHO_MAX: Duration = Duration::from_secs(1);
 /// Base of the exit code: the number of the signal is added.
 const SIGNAL_CODE: i32 = 128;

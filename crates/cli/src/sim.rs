@@ -19,17 +19,17 @@ use crate::output;
 
 /// How many events before a failure are printed.
 const FAILURE_TRACE_LEN: usize = 200;
-/// How many events `--trace` keeps: more than an hour has.
+/// How many events `--trace` keeps: more than an hour of simulated time produces.
 const TRACE_LEN: usize = 100_000_000;
-/// How many outcomes a thread may be ahead of the others. Then it waits for them.
+/// A thread that has finished this many seeds more than the others waits for them.
 const AHEAD_MAX: usize = 64;
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// The kind of build. The same seed runs differently in the two kinds, because debug builds compact
 /// logs sooner.
 const BUILD: &str = if cfg!(debug_assertions) { "debug build" } else { "release build" };
-/// Exit codes: an invariant was broken, a healed cluster did not answer, the code under test
-/// panicked.
+/// The exit codes of a run that failed. `SAFETY`: an invariant was broken. `LIVENESS`: a healed
+/// cluster did not answer. `CRASH`: the code under test panicked.
 const SAFETY: u8 = 3;
 const LIVENESS: u8 = 4;
 const CRASH: u8 = 5;
@@ -90,11 +90,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         plant: plant(matches)?,
         trace_len: if is_traced { TRACE_LEN } else { 0 },
     };
-    // This is printed first, so that the seed is known even if the run never ends.
+    // This line is printed first, so that the seed is known even if the run never ends.
     let last = first + (count - 1);
     let _unread =
         writeln!(std::io::stderr(), "begins with seed {first}, ends with {last} ({BUILD})");
-    // A panic of the code under test is a result. It is reported below, not by the hook.
+    // A panic of the code under test is one of the results, which are reported below. So the hook
+    // that prints panics is replaced by one that does nothing.
     panic::set_hook(Box::new(|_| {}));
     // A trace is long, so only one seed runs at a time.
     let jobs = if is_traced { 1 } else { number("jobs").unwrap_or(1).min(count) };

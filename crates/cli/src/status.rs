@@ -21,7 +21,7 @@ struct Row {
     member: Member,
     role: &'static str,
     ready: bool,
-    /// The node's own description, or why it did not answer.
+    /// The node's own description of its state, or why it did not answer.
     detail: String,
 }
 
@@ -112,7 +112,7 @@ fn object(members: &Members, rows: &[Row]) -> Value {
     json!({"cluster": members.cluster, "leader": leader, "members": rows})
 }
 
-/// The node holds a grant and serves.
+/// The role of a node that holds a grant and serves requests.
 const LEADER: &str = "leader";
 const FOLLOWER: &str = "follower";
 const UNKNOWN: &str = "unknown";

@@ -23,7 +23,7 @@ pub enum AllowedFrom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     addr: IpAddr,
-    /// The number of these bits: `0 <= bits <= 32`, or 128 for IPv6.
+    /// How many first bits all addresses of the network share: 0 to 32, or 0 to 128 for IPv6.
     bits: u8,
 }
 
@@ -43,11 +43,11 @@ impl AllowedFrom {
 
     /// Whether requests from `addr` are accepted. An IPv4 address may be written as IPv6.
     ///
-    /// Only loopback addresses count as this machine. A connection with equal addresses at both
-    /// ends may come from outside: the port forwarder of rootless containers uses an address of the
-    /// container for it (`RootlessKit` in Podman,
-    /// <https://github.com/containers/podman/pull/11177>). Operators who need that address can name
-    /// it.
+    /// Only loopback addresses count as this machine. A connection whose two ends have the same
+    /// address is not enough, because it may come from outside. The port forwarder of rootless
+    /// containers makes such connections: it connects from the container's own address
+    /// (`RootlessKit` in Podman, <https://github.com/containers/podman/pull/11177>). Operators who
+    /// want to allow that address can name it.
     #[must_use]
     pub fn allows(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();

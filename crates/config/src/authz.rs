@@ -27,8 +27,9 @@ pub struct AuthorizationConfig {
 }
 
 impl AuthorizationConfig {
-    /// Whether `ADMIN_FROM` names other machines without effect. In plain text `OPS_PLAIN_FROM`
-    /// refuses them. Over TLS on TCP they need `CLIENT_TLS` and a token of `OPS_TOKEN_FILE`.
+    /// Whether `ADMIN_FROM` names other machines, but no order from them can be accepted.
+    /// `OPS_PLAIN_FROM` allows them no plain text. Over TLS on TCP they need `CLIENT_TLS` and a
+    /// token of `OPS_TOKEN_FILE`, and one of the two is not set.
     #[must_use]
     pub fn admin_from_is_idle(&self, clients: ClientTlsMode) -> bool {
         let has_secured = clients != ClientTlsMode::Off && self.ops_token_file.is_some();

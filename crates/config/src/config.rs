@@ -112,8 +112,8 @@ pub struct Config {
     /// and short enough for the outages that `docs/operations/outages.md` lists.
     pub election_timeout: Duration,
     /// Time between a leader's heartbeats (`HEARTBEAT_MS`), at most a third of the election
-    /// timeout. So the loss of one heartbeat deposes no leader. Default a fifth of the election
-    /// timeout: 40 ms.
+    /// timeout. So a leader is not deposed because one heartbeat was lost. Default a fifth of the
+    /// election timeout: 40 ms.
     pub heartbeat: Duration,
     /// How long a request may wait for a round before it is refused with 503
     /// (`REQUEST_TIMEOUT_MS`). Default 1000 ms: longer than an election, shorter than the timeout

@@ -27,7 +27,8 @@ impl Config {
     #[must_use]
     pub fn new(node_id: NodeId, raft_addr: impl Into<String>) -> Self {
         let raft_addr = raft_addr.into();
-        // The zeros are replaced by the defaults of the table and of `derive`.
+        // Zeros and empty values are placeholders. The defaults of the table and of `derive`
+        // replace them.
         let mut config = Self {
             node_id,
             peers: BTreeMap::new(),

@@ -24,10 +24,10 @@ pub struct Setting {
 /// The value of a setting if none is given.
 #[derive(Clone, Copy, Debug)]
 pub enum DefaultValue {
-    /// This text is parsed as if it were given.
+    /// The default is this text, parsed like a text that the operator gave.
     Is(&'static str),
-    /// This text only describes the default: the setting is required, absent, or follows from other
-    /// settings.
+    /// There is no fixed default. This text describes it for people: the setting is required, is
+    /// absent, or follows from other settings.
     Words(&'static str),
 }
 

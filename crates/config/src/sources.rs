@@ -23,7 +23,7 @@ pub type Environment = BTreeMap<OsString, OsString>;
 /// them.
 pub type Flags = BTreeMap<&'static str, String>;
 
-/// Returns the value of one variable; `None` if it is not set.
+/// Returns the value of one environment variable; `None` if it is not set.
 ///
 /// An empty variable counts as set, and no setting accepts the empty value. An empty variable is
 /// more often an unfilled template than a request for the default.
@@ -46,7 +46,8 @@ pub fn variable(
 pub enum Scope {
     /// All settings of one node, including the file.
     Node,
-    /// The settings that the nodes of a cluster have in common, without the file.
+    /// The settings that the nodes of a cluster have in common, for `dev`. There is no file of
+    /// settings.
     Cluster,
 }
 
@@ -228,8 +229,8 @@ impl Given {
         Err(SettingError::Refused { error, sources })
     }
 
-    /// Values that another source overrides are checked, too. Otherwise a mistake in them would
-    /// show only when the other source is removed.
+    /// Writes every given value to `config`. Checks values that another source overrides, too.
+    /// Otherwise a mistake in such a value would show only when the other source is removed.
     fn apply(&self, config: &mut Config) -> Result<(), SettingError> {
         for setting in settings() {
             let Some((last, overridden)) =
@@ -269,7 +270,7 @@ fn apply_one(
     })
 }
 
-/// The name of the file of settings, as a variable and, as `--config`, a flag.
+/// The environment variable that names the file of settings. The flag is `--config`.
 pub const CONFIG: &str = "CONFIG";
 /// An error repeats at most this many characters of a bad value.
 const VALUE_SHOWN_MAX: usize = 200;
@@ -306,7 +307,7 @@ mod tests {
         load(flags, &variables)
     }
 
-    /// Loads this setting together with the settings that it needs.
+    /// Loads a configuration with this setting and the other settings that it needs.
     fn load_beside(
         setting: &Setting,
         flags: &[&str],

@@ -10,7 +10,7 @@ mod log;
 mod security;
 mod time;
 
-/// Settings below one heading of the help.
+/// The settings that the help shows below one heading.
 #[derive(Debug)]
 pub struct Group {
     /// The heading.

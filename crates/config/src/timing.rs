@@ -15,13 +15,14 @@ use crate::config::{Config, ELECTION_TIMEOUT_MS};
 use crate::defaults::{default_heartbeat, default_reservation};
 use crate::values::millis;
 
-/// Round trips in the shortest suitable election timeout, and in the advised one.
+/// The shortest suitable election timeout is this many round trips long. The advised one is
+/// `ROUND_TRIPS_ADVISED` long.
 const ROUND_TRIPS_MIN: u32 = 8;
 const ROUND_TRIPS_ADVISED: u32 = 10;
-/// Advised election timeouts are multiples of this.
+/// Advised election timeouts are rounded up to a multiple of this.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Settings that suit links of a given round trip.
+/// Settings that suit links with a given round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// `ELECTION_TIMEOUT_MS`.

@@ -21,7 +21,7 @@ struct Link {
     max_ms: f64,
 }
 
-/// The present settings of a node, in ms.
+/// The settings that a node has now, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Present {
     election: u64,
@@ -65,7 +65,8 @@ impl Raised {
 pub struct Report {
     links: Vec<Link>,
     present: BTreeMap<u64, Present>,
-    /// Links (from, to) between nodes that answer, for which no recent round trip is known.
+    /// Links, as (from, to), between nodes that answer, if no recent round trip of the link is
+    /// known.
     unmeasured: Vec<(u64, u64)>,
     /// Nodes without a usable answer, with the reason.
     silent: Vec<(u64, String)>,
@@ -111,7 +112,7 @@ impl Report {
         known.is_some_and(|(longest, election)| is_too_tight(election, longest))
     }
 
-    /// Whether `RESERVATION_MS` is too short for the election timeout of a node.
+    /// Whether `RESERVATION_MS` is too short for the election timeout of any node.
     fn is_window_short(&self) -> bool {
         let least = |it: &Present| RESERVATION_ELECTIONS_MIN * it.election;
         self.present.values().any(|it| it.reservation < least(it))
@@ -318,7 +319,7 @@ fn kind(round_trip: Duration) -> &'static str {
     }
 }
 
-/// Advised times are multiples of this, in ms.
+/// Advised times are rounded up to a multiple of this, in ms.
 const STEP_MS: u64 = 50;
 /// Greatest setting of any version, and greatest measured round trip, in ms: a day.
 const MS_MAX: u64 = 86_400_000;
@@ -374,7 +375,8 @@ the settings suit the links
         assert!(report.is_well() && report.text().ends_with("with little to spare\n"));
     }
 
-    /// The state after a restart with longer election timeouts, without the advised command.
+    /// A node was restarted with a longer election timeout, but the operator did not give the
+    /// command that raises RESERVATION_MS.
     #[test]
     fn a_reservation_too_short_for_a_node_is_reported_on_any_links() {
         let report = Report::of([row(1, 1_800, &[(2, 0.25)]), row(2, 200, &[(1, 0.25)])]);

@@ -114,8 +114,8 @@ mod tests {
 
     use super::*;
 
-    /// These functions follow `docs/operations/backup-and-restore.md`, "Move here from another
-    /// oracle".
+    /// `of_pd` and `of_counter` convert values of other oracles to timestamps, by the rules of
+    /// `docs/operations/backup-and-restore.md`, "Move here from another oracle".
     const fn of_pd(tso: u64) -> Timestamp {
         Timestamp { epoch: Epoch((tso >> 18) * 1_000_000), index: EpochIndex(tso & 0x3_ffff) }
     }
@@ -124,8 +124,8 @@ mod tests {
         Timestamp { epoch: Epoch(value), index: EpochIndex(0) }
     }
 
-    /// Checks that values in order stay in order as keys, and lie below the first timestamp above
-    /// the floor.
+    /// Checks that rising values of another oracle become rising timestamps. Checks that all these
+    /// timestamps are below the first one that is given above the floor.
     #[track_caller]
     fn assert_moved(floor_text: &str, values: &[u64], moved: fn(u64) -> Timestamp) {
         let floor = floor(floor_text).expect("a floor");
@@ -155,7 +155,8 @@ mod tests {
     fn values_of_a_counter_keep_their_order_below_a_floor_in_nanoseconds_and_below_today() {
         let far = 1_700_000_000_000_000_007;
         assert_moved(&format!("{far}ns"), &[0, 1, far - 1, far], of_counter);
-        // Without a floor, a smaller counter still lies below every epoch of today.
+        // A counter below 10^18 needs no floor: it is below every epoch of today. The floor given
+        // here is only the present time.
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now = since.expect("it is past 1970").as_nanos() as u64;
         assert_moved(&format!("{now}ns"), &[1, 1 << 53, 10_u64.pow(18)], of_counter);

@@ -1,5 +1,6 @@
-//! A backup: what a new history of a cluster must know of the old one, as a small readable text. It
-//! contains the old history's ceiling and members, and no timestamp and no log.
+//! A backup of a cluster is a small readable text. It has what a new history of the cluster must
+//! know of the old one: its ceiling, its members and a few settings. It has no timestamps and no
+//! log.
 //!
 //! ```text
 //! epicepoch backup
@@ -34,7 +35,8 @@ pub const BACKUP_LEN_MAX: usize = 512 << 10;
 
 const TITLE: &str = "epicepoch backup";
 
-/// The end of one history of a cluster, as far as the backing-up node knew.
+/// The content of a backup: the end of one history of a cluster, as far as the node knew that made
+/// the backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backup {
     /// `CLUSTER`: 1 to 64 letters, digits, `.`, `_`, `-`.
@@ -45,7 +47,7 @@ pub struct Backup {
     pub history: HistoryId,
     /// The log index of the state.
     pub index: LogIndex,
-    /// The ceiling at that index: no epoch above it had been assigned.
+    /// The ceiling at `index`. Up to this log index, no epoch above the ceiling had been assigned.
     pub ceiling: Epoch,
     /// The time when the backup was taken, Unix nanoseconds.
     pub taken_ns: u64,
@@ -65,7 +67,7 @@ pub enum BackupError {
     /// The file is damaged: get another copy.
     #[error("it is no backup, or a damaged one")]
     Damaged,
-    /// Use a newer version of this program.
+    /// The file has a newer format: use a newer version of this program.
     #[error("it is of format {found}, and this version reads up to {FORMAT}")]
     Newer {
         /// Its format.
@@ -74,10 +76,10 @@ pub enum BackupError {
 }
 
 impl Backup {
-    /// Reads what [`Backup::text`] wrote.
+    /// Parses the text that [`Backup::text`] wrote.
     ///
     /// # Errors
-    /// When the text is not a backup.
+    /// The file is damaged, is not a backup, or has a newer format.
     pub fn parse(text: &str) -> Result<Self, BackupError> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
@@ -91,7 +93,8 @@ impl Backup {
             Some(_) | None => return Err(BackupError::Damaged),
         }
         let backup = Self::fields(lines).ok_or(BackupError::Damaged)?;
-        // Only one spelling is valid, checksum and last line break included.
+        // A backup has only one valid text. Comparing with it checks everything, including the
+        // checksum and the last line break.
         if backup.text() == text { Ok(backup) } else { Err(BackupError::Damaged) }
     }
 
@@ -133,7 +136,7 @@ impl Backup {
         text
     }
 
-    /// The checksum of the file: it tells two backups apart.
+    /// Returns the checksum of the file. It shows whether two backups differ.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         crc32fast::hash(self.body().as_bytes())
@@ -159,7 +162,7 @@ impl Backup {
     }
 }
 
-/// An address as one word; an invalid one becomes a placeholder.
+/// Returns an address as one word. Returns `?` for an address that is not a single word.
 fn plain(addr: &str) -> &str {
     let is_word = !addr.is_empty() && addr.bytes().all(|byte| byte.is_ascii_graphic());
     if is_word { addr } else { "?" }

@@ -1,17 +1,17 @@
 //! The messages of a bootstrap, and the genesis that binds the first members to their data
 //! directories. The member with the lowest id creates the genesis, after every other first member
-//! has said that it is empty. Every other node, also one added later, gets the state once from a
-//! running member whose state names its data directory.
+//! has said that it is empty. Every other node gets the state once from a running member. That
+//! state must name the data directory of the node. The same holds for a node that is added later.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{ClusterId, HistoryId, NodeId, StoreId};
 use crate::peer_hello::ADDR_LEN_MAX;
 use crate::timestamp::Epoch;
 
-/// A cluster has at most this many members, first members and learners included.
+/// A cluster has at most this many members, voters and learners together.
 pub const MEMBERS_MAX: usize = 64;
 
-/// The answer of an empty node to another.
+/// The answer of an empty node to another node that asks it during a bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Empty {
     /// The answering node's data directory.
@@ -20,20 +20,22 @@ pub struct Empty {
     pub client_addr: String,
     /// Whether the node takes part in a first bootstrap (`BOOTSTRAP=1`).
     pub bootstrapping: bool,
-    /// Its list of first members, ordered by node id: node id and Raft address.
+    /// The first members by the settings of this node, ordered by node id: node id and Raft
+    /// address.
     pub peers: Vec<(NodeId, String)>,
-    /// Its backup or floor, if it has one.
+    /// The backup or floor from which this node begins, if its settings name one.
     pub claim: Option<Claim>,
 }
 
 /// The backup or floor above which a first member begins. All first members must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The backup: when it was taken, Unix nanoseconds, and the checksum of its file.
+    /// The backup, if there is one: the time when it was taken, in Unix nanoseconds, and the
+    /// checksum of its file.
     pub backup: Option<(u64, u32)>,
     /// The floor of `RESTORE_FLOOR`; 0 for none.
     pub floor: Epoch,
-    /// Its wall clock when it answered, Unix nanoseconds.
+    /// The wall clock of this node when it answered, in Unix nanoseconds.
     pub wall_ns: u64,
 }
 
@@ -73,10 +75,10 @@ impl Empty {
         }
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of an `Empty` message.
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let store = StoreId(reader.u128("store")?);
@@ -98,7 +100,7 @@ impl Empty {
 pub struct Member {
     /// Its node id.
     pub node: NodeId,
-    /// The data directory that the id is bound to for ever.
+    /// The data directory to which the node id is bound for ever.
     pub store: StoreId,
     /// Its address for peers.
     pub raft_addr: String,
@@ -115,10 +117,10 @@ impl Member {
         out.put_bytes(self.client_addr.as_bytes());
     }
 
-    /// Reads the fields.
+    /// Reads the fields of a member.
     ///
     /// # Errors
-    /// When the bytes are not a member.
+    /// The bytes are not a valid member.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             node: NodeId(reader.u64("node")?),
@@ -134,12 +136,13 @@ impl Member {
 pub struct Genesis {
     /// Drawn at random by the founder.
     pub cluster: ClusterId,
-    /// Drawn by the founder: at random, or above the history that is restored.
+    /// The history id, drawn by the founder at random. After a restore, it is above the id of the
+    /// old history.
     pub history: HistoryId,
     /// The first members, ordered by node id.
     pub members: Vec<Member>,
-    /// The epoch above which the cluster begins. An earlier history may have given this one and
-    /// those below.
+    /// The cluster begins above this epoch. An earlier history may have given timestamps up to this
+    /// epoch.
     pub floor: Epoch,
     /// Ids removed in an earlier history, which are never used again.
     pub removed: Vec<NodeId>,

@@ -1,12 +1,14 @@
 //! The two frames of a confirm round. A leader's worker asks every voter whether it has promised a
 //! higher term; the voter answers from its Promise. Both frames have a fixed size.
 //!
-//! The question is that of Raft's ReadIndex (dissertation, 6.4), but the data plane asks it.
+//! The leader's question is the one of Raft's ReadIndex (dissertation, 6.4). Here the data plane
+//! asks it, not the Raft library.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
-/// Asks a voter to confirm a term. The leader's node id and cluster id are in the header.
+/// Asks a voter to confirm a term. The leader's node id and cluster id are in the header of the
+/// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Confirm {
     /// The asking node's data directory.
@@ -17,7 +19,7 @@ pub struct Confirm {
     pub worker: WorkerId,
     /// The term of the grant that the round is for.
     pub term: Term,
-    /// The round, rising per worker and boot.
+    /// The number of the round. It rises with each round of one worker in one boot.
     pub round: Round,
 }
 
@@ -52,7 +54,8 @@ impl Confirm {
     }
 }
 
-/// A voter's answer. It repeats the question, because it counts only for the round that asked.
+/// A voter's answer to a [`Confirm`]. It repeats the fields of the question, because an answer
+/// counts only for the round that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConfirmReply {
     /// The node that asked.
@@ -67,7 +70,7 @@ pub struct ConfirmReply {
     pub term: Term,
     /// The round that was asked.
     pub round: Round,
-    /// The voter's Promise when it answered: yes iff `promise <= term`.
+    /// The voter's Promise when it answered. The answer is a yes if `promise <= term`.
     pub promise: Term,
 }
 

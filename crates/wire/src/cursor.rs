@@ -31,7 +31,8 @@ pub enum DecodeError {
         /// Its value.
         value: u64,
     },
-    /// This node does not read the format: update the older side, or raise `FORMAT_MAX`.
+    /// This node cannot read the format of the object: update the older node, or raise
+    /// `FORMAT_MAX`.
     #[error(
         "{field} is of format {found}, and this node reads {oldest} to {newest}: run a version that \
          reads it, and no FORMAT_MAX below it"
@@ -83,7 +84,8 @@ impl<'a> Reader<'a> {
     /// Reads one byte.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`], as for all fixed fields below.
+    /// [`DecodeError::Truncated`] if the input ends before the field. The same holds for all fields
+    /// of fixed length below.
     pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(field).map(u8::from_le_bytes)
     }

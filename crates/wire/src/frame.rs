@@ -1,21 +1,21 @@
-//! The frame of the peer protocol over TCP: a 40-byte header, then the payload of its kind. A frame names
-//! the cluster and node of its sender; a receiver trusts that only after it has checked the connection's
-//! [`crate::peer_hello`].
+//! The frame of the peer protocol over TCP: a 40-byte header, then the payload of its kind. A frame
+//! names the cluster and node of its sender. A receiver trusts these names only after it has
+//! checked the [`crate::peer_hello`] of the connection.
 //!
 //! ```text
 //!  0       2     3     4        8                    24          32       36       40
 //!  | magic | ver | kind| length | cluster id          | from node | crc32  | zero   | payload…
 //! ```
-//! All fields little-endian. `length` counts the payload. The checksum covers header (with the
-//! checksum itself as zero) and payload.
+//! All fields little-endian. `length` counts the payload. The checksum covers the header and the
+//! payload; for its computation, the field `crc32` is zero.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{ClusterId, NodeId};
 
 /// The first two bytes of every frame. No HTTP request and no TLS record begins with them.
 pub const MAGIC: u16 = 0xE5C0;
-/// The version of this protocol. It rises when a frame changes its meaning; additions become fields of a
-/// [`crate::peer_hello::PeerHello`].
+/// The version of this protocol. It rises only when the meaning of a frame changes. What a later
+/// version adds becomes a field of [`crate::peer_hello::PeerHello`], and the version stays.
 pub const VERSION: u8 = 2;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 40;
@@ -29,11 +29,12 @@ const CHECKSUM_AT: usize = 32;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First frame of a connection, from the side that opened it: [`crate::peer_hello::PeerHello`].
+    /// The first frame of a connection, from the side that opened it. The payload is a
+    /// [`crate::peer_hello::PeerHello`].
     PeerHello = 1,
-    /// Accepts a hello: the [`crate::peer_hello::PeerHello`] of the other side.
+    /// Accepts a hello. The payload is the [`crate::peer_hello::PeerHello`] of the other side.
     Welcome = 2,
-    /// Refuses a hello: [`crate::peer_hello::Refusal`]. The connection ends.
+    /// Refuses a hello, and the connection ends. The payload is a [`crate::peer_hello::Refusal`].
     Refused = 3,
     /// A Raft message: [`crate::raft_message::RaftMessage`].
     Raft = 4,
@@ -41,13 +42,15 @@ pub enum FrameKind {
     Ping = 5,
     /// Answers a ping: [`crate::gossip::Pong`].
     Pong = 6,
-    /// A leader's worker asks whether its term still holds: [`crate::confirm::Confirm`].
+    /// A leader's worker asks a voter whether it has promised a later term. The payload is a
+    /// [`crate::confirm::Confirm`].
     Confirm = 7,
     /// A voter's worker answers: [`crate::confirm::ConfirmReply`].
     ConfirmReply = 8,
     /// An empty node answers another: [`crate::bootstrap::Empty`].
     Empty = 9,
-    /// A member sends the state to an empty one: [`crate::raft_message::Snapshot`].
+    /// A member sends the replicated state to an empty node. The payload is a
+    /// [`crate::raft_message::Snapshot`].
     Admitted = 10,
 }
 
@@ -69,15 +72,15 @@ impl FrameKind {
     }
 }
 
-/// The header of a frame. Its fields have been checked, except the checksum, which needs the
-/// payload.
+/// The header of a frame. All its fields have been checked except the checksum, because that check
+/// needs the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the payload.
     pub kind: FrameKind,
     /// Bytes of the payload, at most [`PAYLOAD_LEN_MAX`].
     pub length: usize,
-    /// The sender's cluster; 0 while it has none.
+    /// The cluster id of the sender; 0 while the sender belongs to no cluster.
     pub cluster: ClusterId,
     /// The sender.
     pub from: NodeId,
@@ -87,7 +90,7 @@ pub struct Header {
 /// Appends one whole frame to `out`; `payload` writes the payload.
 ///
 /// # Panics
-/// When the payload is longer than [`PAYLOAD_LEN_MAX`]; the limits of each payload prevent that.
+/// The payload is longer than [`PAYLOAD_LEN_MAX`]. The limits of each kind of payload prevent that.
 pub fn write_frame(
     out: &mut Vec<u8>,
     kind: FrameKind,
@@ -98,11 +101,12 @@ pub fn write_frame(
     write_frame_of(VERSION, out, kind, cluster, from, payload);
 }
 
-/// Like [`write_frame`], with another version of the protocol, to refuse a peer of that version.
-/// Frame and refusal have the same layout in all versions.
+/// Does what [`write_frame`] does, with another version number in the header. This makes a refusal
+/// that a peer of that version can read: the layout of frames and of refusals is the same in all
+/// versions.
 ///
 /// # Panics
-/// As [`write_frame`].
+/// The payload is longer than [`PAYLOAD_LEN_MAX`].
 pub fn write_frame_of(
     version: u8,
     out: &mut Vec<u8>,
@@ -130,7 +134,7 @@ pub fn write_frame_of(
 /// Reads the header of a frame.
 ///
 /// # Errors
-/// When the bytes are not a frame, or the frame has another version, an unknown kind, or is too
+/// The bytes are not a frame. Or the frame has another version, has an unknown kind, or is too
 /// long.
 pub fn read_header(bytes: &[u8; HEADER_LEN]) -> Result<Header, DecodeError> {
     let mut reader = Reader::new(bytes);
@@ -154,7 +158,7 @@ pub fn read_header(bytes: &[u8; HEADER_LEN]) -> Result<Header, DecodeError> {
     }
 }
 
-/// Checks the checksum of a frame whose header was read.
+/// Checks the checksum of a whole frame, after [`read_header`] has read its header.
 ///
 /// # Errors
 /// [`DecodeError::Checksum`] when it does not match.
@@ -167,14 +171,14 @@ pub fn check(header: &Header, bytes: &[u8; HEADER_LEN], payload: &[u8]) -> Resul
     if hasher.finalize() == header.checksum { Ok(()) } else { Err(DecodeError::Checksum) }
 }
 
-/// A frame taken from the front of a buffer: its header, its payload, and its length in all.
+/// A frame from the front of a buffer: its header, its payload, and the length of both together.
 pub type SplitFrame<'a> = (Header, &'a [u8], usize);
 
-/// Takes one whole frame from the front of `bytes`: its header, its payload, and its length in
-/// all. `None` while the frame is not complete.
+/// Takes one whole frame from the front of `bytes`. Returns its header, its payload, and the length
+/// of both together. Returns `None` while the frame is not complete.
 ///
 /// # Errors
-/// When no further bytes can make it a frame: the connection must be closed.
+/// The bytes are not the beginning of a valid frame. The connection must be closed.
 pub fn split_frame(bytes: &[u8]) -> Result<Option<SplitFrame<'_>>, DecodeError> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
         return Ok(None);
@@ -239,7 +243,8 @@ mod tests {
         let (cluster, node) = (ClusterId(9), NodeId(2));
         write_frame_of(VERSION - 1, &mut bytes, FrameKind::Refused, cluster, node, |_| ());
         assert_eq!(split_frame(&bytes), Err(DecodeError::Version(VERSION - 1)));
-        // Only the version is wrong; the rest is valid.
+        // Compared with a frame of our own version, only the version byte and the checksum differ.
+        // The rest is valid.
         let mut head: [u8; HEADER_LEN] = *bytes.first_chunk().unwrap();
         let checksum = CHECKSUM_AT..CHECKSUM_AT + 4;
         let sent = u32::from_le_bytes(head[checksum.clone()].try_into().unwrap());

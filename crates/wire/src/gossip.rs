@@ -1,7 +1,7 @@
 //! Clock samples between peers: a ping, and a pong with the wall clock of the node that answers. Other
 //! modules decide how to use a sample; a sample alone never sets a clock.
 //!
-//! Half the round trip corrects the sample, as in Cristian's algorithm (1989).
+//! A receiver corrects a sample by half the round trip, as in Cristian's algorithm (1989).
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::StorePosition;
@@ -9,7 +9,8 @@ use crate::id::StorePosition;
 /// Asks for a clock sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// The sender's monotonic time, nanoseconds since its start; meaningless on other nodes.
+    /// The sender's monotonic time, in nanoseconds since its process started. It means nothing on
+    /// other nodes.
     pub sent_ns: u64,
 }
 
@@ -38,7 +39,8 @@ pub struct Pong {
     pub sent_ns: u64,
     /// The answering node's wall clock, Unix nanoseconds.
     pub wall_ns: u64,
-    /// The position of the answering node's data directory; durable before it is sent.
+    /// The position of the answering node's data directory. The write with this number is on disk
+    /// before the pong is sent.
     pub position: StorePosition,
 }
 

@@ -10,7 +10,7 @@ use crate::id::{ClusterId, HistoryId};
 pub const PATH_UP: &str = "/up";
 /// Answers 200 when the node has joined and knows a leader.
 pub const PATH_READY: &str = "/ready";
-/// Answers 200 on the leader that holds a grant.
+/// Answers 200 only on a leader that holds a grant.
 pub const PATH_LEADER: &str = "/leader";
 /// Hands out timestamps.
 pub const PATH_TIMESTAMP: &str = "/timestamp";
@@ -30,7 +30,7 @@ pub const PATH_ADMIN_PROMOTE: &str = "/admin/members/promote";
 pub const PATH_ADMIN_REMOVE: &str = "/admin/members/remove";
 /// The clock of the node, for operators.
 pub const PATH_ADMIN_CLOCK: &str = "/admin/clock";
-/// The plan of an advance of the epoch; changes nothing.
+/// Shows what an advance of the epoch would do. It changes nothing.
 pub const PATH_ADMIN_ADVANCE_PLAN: &str = "/admin/clock/plan";
 /// Advances the epoch: every later answer is above the requested epoch.
 pub const PATH_ADMIN_ADVANCE: &str = "/admin/clock/advance";
@@ -43,11 +43,12 @@ pub const PATH_ADMIN_SET: &str = "/admin/settings/set";
 /// Hands leadership to another voter.
 pub const PATH_ADMIN_TRANSFER: &str = "/admin/leader/transfer";
 
-/// Cluster id and history id, on every answer; see [`cluster_header`].
+/// Every answer has this header, with the cluster id and the history id; see [`cluster_header`].
 pub const HEADER_CLUSTER: &str = "epicepoch-cluster";
-/// Stable code of an error, on every answer that is an error; see [`ErrorCode::name`].
+/// Every answer that is an error has this header, with the stable code of the error; see
+/// [`ErrorCode::name`].
 pub const HEADER_ERROR: &str = "epicepoch-error";
-/// Client address of the leader, on `NOT_LEADER`.
+/// An answer with the error `NOT_LEADER` has this header, with the client address of the leader.
 pub const HEADER_LEADER: &str = "epicepoch-leader";
 /// Required, with any value, on every request that changes something at an `/admin` path. A web
 /// page cannot send this header to another site.
@@ -60,7 +61,8 @@ pub const RANGE_COUNT_MAX: u64 = 1 << 32;
 /// Longest `epicepoch-request-id`, bytes; longer ones are refused with `BAD_REQUEST`.
 pub const REQUEST_ID_LEN_MAX: usize = 128;
 
-/// The value of [`HEADER_CLUSTER`]: cluster id, a dot, history id, both hexadecimal.
+/// Returns the value of [`HEADER_CLUSTER`]: cluster id, a dot, history id. Both ids are
+/// hexadecimal.
 #[must_use]
 pub fn cluster_header(cluster: ClusterId, history: HistoryId) -> String {
     format!("{cluster}.{:016x}", history.0)
@@ -73,13 +75,13 @@ pub fn cluster_header(cluster: ClusterId, history: HistoryId) -> String {
 pub enum ErrorCode {
     /// Ask the leader named in `epicepoch-leader`.
     NotLeader = 1,
-    /// Retry here after `Retry-After`: a quorum did not answer in time.
+    /// A quorum did not answer in time. Retry at the same node after `Retry-After`.
     NoQuorum = 2,
-    /// Retry after `Retry-After`, here or at another member: an election is under way.
+    /// An election is under way. Retry after `Retry-After`, at the same node or at another member.
     NoLeader = 3,
-    /// Retry after `Retry-After` with fewer requests at once: the wait queue is full.
+    /// The wait queue is full. Retry after `Retry-After`, with fewer requests at the same time.
     Overloaded = 4,
-    /// Correct `n`: it has no number, is out of range, or is given twice.
+    /// Correct the parameter `n`: it is not a number, is out of range, or is given twice.
     BadCount = 5,
     /// Correct `format`: `binary`, `range` or `json`.
     BadFormat = 6,
@@ -96,23 +98,25 @@ pub enum ErrorCode {
     /// Do not retry: the node stopped serving, its log says why.
     Internal = 12,
     /// Send the request from an allowed address over an allowed port. A change also needs the
-    /// header `epicepoch-admin`. The body says which is missing.
+    /// header `epicepoch-admin`. The body says what is missing.
     Forbidden = 13,
-    /// Do what the body says, then repeat the request: it is impossible at present.
+    /// The request is impossible at present. Do what the body says, then repeat the request.
     Refused = 14,
     /// Retry after `Retry-After`: another change is under way.
     Busy = 15,
-    /// Retry when the node has caught up with the leader; the body says how much it lacks.
+    /// Retry when the node that the request names has caught up with the leader. The body says how
+    /// much the node lacks.
     NotCaughtUp = 16,
-    /// Check before you repeat the request: it may have been carried out or not.
+    /// The request may have been carried out, or not. Check which, before you repeat it.
     Unsettled = 17,
-    /// Send a valid token: `authorization: Bearer TOKEN`, or the field of the native hello.
+    /// Send a valid token: over HTTP in the header `authorization: Bearer TOKEN`, over the native
+    /// protocol in the token field of the hello.
     Unauthorized = 18,
     /// Correct the addresses: the node belongs to another cluster, or another history of it.
     WrongCluster = 64,
     /// Update the older end: no version of the native protocol is common to both.
     UnsupportedVersion = 65,
-    /// Leave it out: the node does not know a frame, flag or field that the client sent.
+    /// The node does not know a frame, a flag or a field that the client sent. Leave it out.
     Unsupported = 66,
 }
 
@@ -142,7 +146,7 @@ impl ErrorCode {
         Self::Unsupported,
     ];
 
-    /// The stable name, the value of `epicepoch-error`.
+    /// Returns the stable name of the code, which is the value of the header `epicepoch-error`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -170,20 +174,20 @@ impl ErrorCode {
         }
     }
 
-    /// The code with this name, if there is one.
+    /// Returns the code with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// The code with this number in the native protocol, if there is one.
+    /// Returns the code with this number in the native protocol, if there is one.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|code| *code as u16 == number)
     }
 
-    /// The HTTP status of the code. Codes that only the native protocol uses have one, too, for
-    /// tables.
+    /// Returns the HTTP status of the code. Codes that only the native protocol uses have a status,
+    /// too, because tables list one for every code.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {

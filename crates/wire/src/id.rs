@@ -32,8 +32,9 @@ number! {
     LogIndex
 }
 number! {
-    /// The position of a data directory: the number of its last durable write, over all boots. It
-    /// only rises, unless the directory is rolled back to an older state. 0 before the first write.
+    /// The position of a data directory: the number of its last durable write, over all boots. The
+    /// position only rises, unless the directory is rolled back to an older state. It is 0 before
+    /// the first write.
     StorePosition
 }
 number! {
@@ -47,7 +48,8 @@ number! {
 }
 number! {
     /// One history of a cluster. A restore from a backup starts a new one with a higher number. So
-    /// clients notice the restore, and of two histories the lower one has ended.
+    /// clients notice the restore. Of two histories of one cluster, the one with the lower number
+    /// has ended.
     HistoryId
 }
 
@@ -80,7 +82,7 @@ identity! {
     ClusterId
 }
 identity! {
-    /// A data directory: drawn at random when it is created. Membership binds a node id to it, so that an
-    /// emptied disk is not mistaken for the node that voted.
+    /// A data directory: drawn at random when it is created. The list of members binds each node id
+    /// to a data directory. So a node with an emptied disk is not mistaken for the node that voted.
     StoreId
 }

@@ -8,23 +8,24 @@ use crate::id::{BootId, HistoryId, NodeId, StoreId, StorePosition, WorkerId};
 
 /// Longest cluster name, bytes.
 pub const CLUSTER_NAME_LEN_MAX: usize = 64;
-/// Longest `host:port`, bytes: a DNS name has at most 253.
+/// Longest `host:port`, in bytes: a DNS name has at most 253.
 pub const ADDR_LEN_MAX: usize = 260;
 /// Longest text of a refusal, bytes.
 pub const REFUSAL_TEXT_LEN_MAX: usize = 512;
 
-/// The purpose of a connection; it never changes.
+/// The purpose of a connection between nodes. It never changes during the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkKind {
     /// Raft messages and clock samples, between consensus planes.
     Raft,
-    /// Confirm rounds of this worker of the sender.
+    /// Confirm rounds of one worker of the sender.
     Confirm(WorkerId),
-    /// An empty node asks others during its bootstrap.
+    /// Questions of an empty node to other nodes during its bootstrap.
     Bootstrap,
 }
 
-/// Settings that should be the same on all nodes. Nodes compare them at the handshake, and warn.
+/// Settings that should be the same on all nodes. Nodes compare them at the handshake, and log a
+/// warning if they differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedSettings {
     /// `EPOCH_INTERVAL_MS`, milliseconds.
@@ -59,22 +60,24 @@ const FIELD_FORMATS: u16 = 3;
 const FIELD_VERSION: u16 = 4;
 
 /// The identity of a node, sent as [`PeerHello`](crate::frame::FrameKind::PeerHello) and as
-/// [`Welcome`](crate::frame::FrameKind::Welcome). Its node id and cluster id are in the header.
+/// [`Welcome`](crate::frame::FrameKind::Welcome). The sender's node id and cluster id are in the
+/// header of the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerHello {
     /// The purpose of the connection.
     pub link: LinkKind,
-    /// The node that the sender means to reach; a mismatch means a wrong address in `PEERS`.
+    /// The node that the sender means to reach. If another node gets this hello, an address in
+    /// `PEERS` is wrong.
     pub to: NodeId,
     /// The sender's data directory.
     pub store: StoreId,
-    /// The position of that directory when the boot began. If it is below one that an earlier boot
-    /// has named, the directory was rolled back to an older state.
+    /// The position of the sender's data directory when this boot began. If an earlier boot has
+    /// named a higher position, the directory was rolled back to an older state.
     pub position: StorePosition,
     /// The sender's boot.
     pub boot: BootId,
-    /// The sender's history of its cluster; 0 while it has none. Nodes of different histories
-    /// refuse each other; the history with the lower number has ended.
+    /// The sender's history id; 0 while the sender belongs to no cluster. Nodes of different
+    /// histories refuse each other; the history with the lower number has ended.
     pub history: HistoryId,
     /// `CLUSTER`, at most [`CLUSTER_NAME_LEN_MAX`] bytes.
     pub cluster_name: String,
@@ -174,8 +177,8 @@ impl PeerHello {
         Ok(hello)
     }
 
-    /// Reads a field. Fields of later versions are skipped, and so are additions at the end of a
-    /// field.
+    /// Reads one field of a hello. Skips fields of later versions, and bytes that later versions
+    /// add at the end of a field.
     fn take_field(&mut self, tag: u16, value: &[u8]) -> Result<(), DecodeError> {
         let mut reader = Reader::new(value);
         match tag {
@@ -211,26 +214,27 @@ impl PeerHello {
 pub enum RefusalCode {
     /// The cluster ids differ: the node belongs to another cluster.
     WrongCluster = 1,
-    /// The cluster names differ: a wrong `CLUSTER` or a wrong address in `PEERS`.
+    /// The cluster names differ: one node has a wrong `CLUSTER`, or an address in `PEERS` is wrong.
     WrongClusterName = 2,
-    /// The node asked for is not the node reached: a wrong address in `PEERS`.
+    /// The hello has reached another node than it names: an address in `PEERS` is wrong.
     WrongNode = 3,
     /// No member has this node id.
     UnknownNode = 4,
-    /// The node id is bound to another data directory: an emptied disk, or two nodes of one id.
+    /// The node id is bound to another data directory: the disk was emptied, or two nodes have the
+    /// same id.
     WrongStore = 5,
-    /// Another process of this node id is connected now.
+    /// Another process with the same node id is connected now.
     DuplicateNode = 6,
     /// The node was removed from the cluster; ids are never used again.
     Removed = 7,
     /// The receiver has no cluster yet; try again later.
     NotBootstrapped = 8,
-    /// The data directory names fewer durable writes than before: it was rolled back to an older state,
-    /// and its later promises are lost.
+    /// The data directory has fewer durable writes than it has reported before. So it was rolled
+    /// back to an older state, and its later promises are lost.
     RolledBack = 9,
     /// The certificate does not belong to the node that the hello names.
     WrongCertificate = 10,
-    /// The nodes have no format in common: one of the two is too old, or too new.
+    /// The two nodes have no format in common: one of them is too old or too new.
     Format = 12,
     /// The cluster was restored from a backup, and the node belongs to the ended history.
     EndedHistory = 11,
@@ -252,7 +256,7 @@ impl RefusalCode {
         Self::Format,
     ];
 
-    /// Whether the refused node must stop, because no retry can help.
+    /// Whether the node that got this refusal must stop, because no retry can help.
     #[must_use]
     pub const fn is_final(self) -> bool {
         match self {
@@ -359,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Splits the payload of a hello: the bytes before its fields, and the fields.
+    /// Splits the payload of a hello into two parts: the bytes before its fields, and the fields.
     fn taken_apart(hello: &PeerHello) -> (Vec<u8>, Vec<(u16, Vec<u8>)>) {
         let mut bytes = Vec::new();
         hello.encode(&mut bytes);
@@ -384,7 +388,8 @@ mod tests {
         bytes
     }
 
-    /// Additions of later versions are skipped: whole fields, and longer fields.
+    /// A later version may add fields to a hello, or bytes at the end of a known field. This
+    /// version skips both.
     #[test]
     fn fields_of_a_later_version_are_skipped() {
         let known = hello(LinkKind::Raft, "epicepoch".into(), 1);
@@ -392,7 +397,8 @@ mod tests {
         assert_eq!(PeerHello::decode(&put_together(&head, &fields)), Ok(known.clone()));
         let more = [&fields[..], &[(4_711, b"of a later version".to_vec())]].concat();
         assert_eq!(PeerHello::decode(&put_together(&head, &more)), Ok(known.clone()));
-        // The version field is a text to its end.
+        // Every field except the last one gets more bytes. The last field, `version`, is a text up
+        // to its end.
         for grown in 0..fields.len() - 1 {
             let mut fields = fields.clone();
             fields[grown].1.extend_from_slice(b"of a later version");

@@ -1,8 +1,9 @@
 //! The Raft messages that a peer may send, in a codec of our own.
 //!
 //! The Raft library's protobuf is never parsed from the network (RUSTSEC-2024-0437). Messages that
-//! a peer must not send have no encoding: proposals, read requests, the library's local messages.
-//! Term 0 is refused, because the library would obey such a message as a local one.
+//! a peer must not send have no encoding here. These are proposals, read requests and the library's
+//! local messages. A message with term 0 is refused, because the library would treat it as a local
+//! one and obey it.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{LogIndex, NodeId, Term};
@@ -19,8 +20,9 @@ pub const ENTRIES_MAX: usize = 4096;
 pub const ENTRY_LEN_MAX: usize = 64 << 10;
 /// Longest state in a snapshot, bytes.
 pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
-/// Longest context of a message, bytes. The library marks the election of a transfer in it, and an
-/// answer to a heartbeat carries a [`VoterStatus`](crate::voter_status::VoterStatus) in it.
+/// Longest context of a message, bytes. The context has one of two contents. In an election after a
+/// transfer of leadership, it is the library's mark. In an answer to a heartbeat, it is a
+/// [`VoterStatus`](crate::voter_status::VoterStatus).
 pub const CONTEXT_LEN_MAX: usize = 64;
 /// At most this many node ids in one list of a configuration.
 pub const CONFIGURATION_MAX: usize = 64;
@@ -28,7 +30,7 @@ pub const CONFIGURATION_MAX: usize = 64;
 /// allocation.
 const LEN_USUAL: usize = 128;
 
-/// The kind of a message. The names are the library's, the numbers ours.
+/// The kind of a message. The names are those of the Raft library; the numbers are our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MessageKind {
@@ -40,13 +42,14 @@ pub enum MessageKind {
     RequestVote = 3,
     /// The answer to a request for a vote.
     RequestVoteResponse = 4,
-    /// The state itself, for a follower whose entries are compacted away.
+    /// The replicated state itself, for a follower that needs entries which the leader's log no
+    /// longer has.
     Snapshot = 5,
     /// A leader's heartbeat.
     Heartbeat = 6,
     /// The answer to a heartbeat.
     HeartbeatResponse = 7,
-    /// The leader hands over: the receiver must campaign now.
+    /// The leader hands leadership over: the receiver must campaign at once.
     TimeoutNow = 8,
     /// A candidate asks whether it would get a vote.
     RequestPreVote = 9,
@@ -74,10 +77,10 @@ impl MessageKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// A command of ours; empty in a new leader's first entry.
+    /// A command to the replicated state. The first entry of a new leader is empty.
     Normal = 0,
-    /// A membership change. The context has our encoding of it; an empty context leaves a joint
-    /// configuration.
+    /// A membership change. The context holds the change in our own encoding. An empty context
+    /// means that the cluster leaves a joint configuration.
     Membership = 1,
 }
 
@@ -109,7 +112,7 @@ impl LogEntry {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When the bytes are no entry.
+    /// The bytes are not a valid entry.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let kind = match reader.u8("entry kind")? {
             0 => EntryKind::Normal,
@@ -132,7 +135,7 @@ impl LogEntry {
 /// A configuration of voters and learners, simple or joint (dissertation, 4.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configuration {
-    /// The voters, or the incoming ones of a joint configuration.
+    /// The voters. In a joint configuration, the voters of the new configuration.
     pub voters: Vec<NodeId>,
     /// The learners.
     pub learners: Vec<NodeId>,
@@ -159,7 +162,7 @@ impl Configuration {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When the bytes are no configuration.
+    /// The bytes are not a valid configuration.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut lists: [Vec<NodeId>; 4] = Default::default();
         for list in &mut lists {
@@ -198,7 +201,7 @@ impl Snapshot {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When the bytes are no snapshot.
+    /// The bytes are not a valid snapshot.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             index: LogIndex(reader.u64("snapshot index")?),
@@ -208,10 +211,10 @@ impl Snapshot {
         })
     }
 
-    /// Reads a payload that is only a snapshot.
+    /// Decodes a payload that consists only of a snapshot.
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid snapshot, or more bytes follow it.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let snapshot = Self::read(&mut reader)?;
@@ -227,7 +230,8 @@ pub struct RaftMessage {
     pub kind: MessageKind,
     /// The receiver.
     pub to: NodeId,
-    /// The sender's term. In a pre-vote, the term in which it would campaign. Never 0.
+    /// The sender's term. In a request for a pre-vote, the term in which the sender would campaign.
+    /// Never 0.
     pub term: Term,
     /// Term of the entry at `index`.
     pub log_term: Term,
@@ -239,21 +243,21 @@ pub struct RaftMessage {
     pub commit_term: Term,
     /// Whether an answer rejects.
     pub reject: bool,
-    /// The index to try next after a rejected append.
+    /// After a rejected append: the index that the leader should try next.
     pub reject_hint: LogIndex,
-    /// Index from which a follower asks for a snapshot; 0 for none.
+    /// The log index from which a follower asks for a snapshot; 0 if it asks for none.
     pub request_snapshot: LogIndex,
-    /// The library's mark on the election of a transfer, or the voter status in an answer to a
-    /// heartbeat.
+    /// In an election after a transfer of leadership: the library's mark. In an answer to a
+    /// heartbeat: the voter status.
     pub context: Vec<u8>,
     /// Entries of an append.
     pub entries: Vec<LogEntry>,
-    /// The state, in a snapshot message only.
+    /// The replicated state; only in a message of the kind `Snapshot`.
     pub snapshot: Option<Snapshot>,
 }
 
 impl RaftMessage {
-    /// A message with only kind, receiver and term.
+    /// Creates a message in which only kind, receiver and term are set.
     #[must_use]
     pub const fn plain(kind: MessageKind, to: NodeId, term: Term) -> Self {
         Self {
@@ -300,7 +304,8 @@ impl RaftMessage {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When the bytes are no message, the term is 0, or a field is not valid for the kind.
+    /// The bytes are not a message, the term is 0, or a field is not valid for the kind of the
+    /// message.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let byte = reader.u8("kind")?;

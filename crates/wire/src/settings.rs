@@ -1,6 +1,6 @@
 //! The cluster's settings, which are part of the replicated state: their names, bounds and encoding
-//! in the log. The bounds are fixed with the format of the state, because all versions that read an
-//! entry must decide the same: accept or refuse.
+//! in the log. The bounds belong to the format of the state and change only with it. Otherwise two
+//! versions could read the same entry, and one would accept it while the other refuses it.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ pub const RESERVATION_MS: RangeInclusive<u64> = 200..=60_000;
 pub const CLOCK_OFFSET_MAX_MS: RangeInclusive<u64> = 1..=60_000;
 /// The bounds of `MAX_N`.
 pub const MAX_N: RangeInclusive<u64> = 1..=1 << 20;
-/// At most this many zones of `LEADER_ZONES`.
+/// `LEADER_ZONES` has at most this many zones.
 pub const LEADER_ZONES_MAX: usize = 9;
 
 /// One of the settings.
@@ -24,9 +24,9 @@ pub const LEADER_ZONES_MAX: usize = 9;
 pub enum SettingName {
     /// How often the epoch advances, milliseconds.
     EpochIntervalMs,
-    /// How far ahead of the clock a leader reserves, milliseconds.
+    /// How far ahead of the clock a leader reserves epochs, in milliseconds.
     ReservationMs,
-    /// How far a trusted clock may be from the others, milliseconds.
+    /// How far a clock may be from the others and still be trusted, in milliseconds.
     ClockOffsetMaxMs,
     /// At most this many timestamps of one answer.
     MaxN,
@@ -44,7 +44,7 @@ impl SettingName {
         Self::LeaderZones,
     ];
 
-    /// The name as text, the same as a node's environment variable.
+    /// Returns the name as text. A node's environment variable has the same name.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl SettingName {
         Self::ALL.into_iter().find(|name| name.text() == text)
     }
 
-    /// The bounds of the setting, as text for people.
+    /// Returns the allowed values of the setting, as text for people.
     #[must_use]
     pub fn allowed(self) -> String {
         let number = |range: RangeInclusive<u64>| {
@@ -107,7 +107,7 @@ impl ClusterSettings {
     /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// The setting that is out of bounds.
+    /// Returns the name of the first setting that is out of bounds.
     pub fn check(&self) -> Result<(), SettingName> {
         let number = |range: RangeInclusive<u64>, value: u64, name| {
             if range.contains(&value) { Ok(()) } else { Err(name) }
@@ -139,7 +139,7 @@ impl ClusterSettings {
         }
     }
 
-    /// A copy with another value for one setting; `None` when the value is not valid.
+    /// Returns a copy with another value for one setting; `None` if the value is not valid.
     #[must_use]
     pub fn with(&self, name: SettingName, text: &str) -> Option<Self> {
         let mut settings = self.clone();
@@ -177,10 +177,11 @@ impl ClusterSettings {
         }
     }
 
-    /// Reads the fields; call [`ClusterSettings::check`] for the bounds.
+    /// Reads the settings, but does not check their bounds: call [`ClusterSettings::check`] for
+    /// that.
     ///
     /// # Errors
-    /// When the bytes are no settings.
+    /// The bytes are not valid settings.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut settings = Self {
             epoch_interval_ms: reader.u64("epoch interval")?,

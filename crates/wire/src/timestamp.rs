@@ -1,8 +1,9 @@
 //! The 16-byte hybrid timestamp: Unix time in nanoseconds, then an index. Both are big-endian, so
 //! that byte order is time order. This module reads no clock: wall time comes in as nanoseconds.
 //!
-//! Hybrid logical clocks (Kulkarni et al., 2014) also pair physical time with a counter. Here one
-//! oracle draws both, so the order is total.
+//! Hybrid logical clocks (Kulkarni et al., 2014) also pair physical time with a counter. There,
+//! every machine has its own clock. Here one oracle gives both numbers, so all timestamps have one
+//! order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,21 +50,21 @@ impl Timestamp {
         Self { epoch, index }
     }
 
-    /// The lowest timestamp that the wall time `unix_ns` can carry: the inclusive start of a
+    /// Returns the lowest timestamp of the wall time `unix_ns`. Use it as the inclusive start of a
     /// range query over keys.
     #[must_use]
     pub const fn lowest_at(unix_ns: u64) -> Self {
         Self::new(Epoch(unix_ns), EpochIndex(0))
     }
 
-    /// The highest timestamp that the wall time `unix_ns` can carry: the inclusive end of a
+    /// Returns the highest timestamp of the wall time `unix_ns`. Use it as the inclusive end of a
     /// range query over keys.
     #[must_use]
     pub const fn highest_at(unix_ns: u64) -> Self {
         Self::new(Epoch(unix_ns), EpochIndex(u64::MAX))
     }
 
-    /// The 16 bytes, big-endian, so that comparing bytes compares timestamps.
+    /// Returns the 16 bytes, big-endian. So the order of the bytes is the order of the timestamps.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         u128::from(self).to_be_bytes()
@@ -90,7 +91,7 @@ impl From<u128> for Timestamp {
     }
 }
 
-/// 32 lower-case hexadecimal digits, which sort like the bytes.
+/// Writes 32 lower-case hexadecimal digits. Their order as text is the order of the timestamps.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from(*self))
@@ -127,7 +128,7 @@ pub enum ParseTimestampError {
     Digit(char),
 }
 
-/// Consecutive timestamps of one epoch: `first`, `first + 1`, up to `count` of them.
+/// Consecutive timestamps of one epoch: `count` of them, from `first`.
 ///
 /// Invariant: `count >= 1` and `first.index + (count - 1) <= u64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +141,8 @@ impl TimestampRange {
     /// Bytes of an encoded range: the first timestamp, then the count.
     pub const LEN: usize = Timestamp::LEN + 8;
 
-    /// A range of `count` timestamps from `first`; `None` if it is empty or would leave the epoch.
+    /// Returns the range of `count` timestamps from `first`. Returns `None` if `count` is 0, or if
+    /// the last index would be above `u64::MAX`.
     #[must_use]
     pub fn new(first: Timestamp, count: u64) -> Option<Self> {
         let steps = count.checked_sub(1)?;
@@ -160,7 +162,7 @@ impl TimestampRange {
         Timestamp::new(self.first.epoch, EpochIndex(self.first.index.0 + (self.count - 1)))
     }
 
-    /// How many timestamps the range holds, at least 1.
+    /// Returns how many timestamps the range holds, at least 1.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
@@ -172,7 +174,8 @@ impl TimestampRange {
         (0..self.count).map(move |step| Timestamp::new(epoch, EpochIndex(index.0 + step)))
     }
 
-    /// Splits off the first `count` timestamps; returns them and the rest. `None` if the range has fewer.
+    /// Splits off the first `count` timestamps. Returns them and the rest, if any. Returns `None`
+    /// if the range has fewer, or if `count` is 0.
     #[must_use]
     pub fn split_first(&self, count: u64) -> Option<(Self, Option<Self>)> {
         if count == 0 || count > self.count {
@@ -186,7 +189,8 @@ impl TimestampRange {
         Some((head, rest))
     }
 
-    /// The 24 bytes of `format=range`: the first timestamp, then the count, big-endian.
+    /// Returns the 24 bytes of an answer with `format=range`: the first timestamp, then the count,
+    /// big-endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];

@@ -1,17 +1,17 @@
 //! The status of a voter in its answers to heartbeats: its zone, and whether it could lead. The
-//! leader uses it to choose a successor. It is sent in the context of the message, which the
-//! library does not use there. A node without a zone sends none.
+//! leader uses it to choose a successor. The status travels in the context of the message, which
+//! the library does not use in answers to heartbeats. A node without a zone sends no status.
 
 use std::fmt;
 
 use crate::cursor::{DecodeError, Reader, Writer};
 
-/// Longest name of a zone, bytes. With it the whole status fits into the context of a message. This
-/// length and the allowed characters of a name ([`Zone::new`]) are part of format 3 of the
-/// replicated state, because its settings hold zones
+/// Longest name of a zone, in bytes. With such a name, the whole status still fits into the context
+/// of a message. This limit and the allowed characters of a name ([`Zone::new`]) belong to format 3
+/// of the replicated state, because the state contains zones in its settings
 /// ([`ClusterSettings::read`](crate::settings::ClusterSettings::read)).
 pub const ZONE_LEN_MAX: usize = 32;
-/// The first byte: the version. Later versions may append fields.
+/// The first byte of an encoded status is this version number. Later versions may append fields.
 const VERSION: u8 = 1;
 
 /// A location that machines share, such as a data centre or an availability zone. Its name has 1 to
@@ -20,7 +20,7 @@ const VERSION: u8 = 1;
 pub struct Zone(String);
 
 impl Zone {
-    /// The zone of this name; `None` when the name is not valid.
+    /// Returns the zone with this name; `None` if the name is not valid.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let is_plain =
@@ -47,8 +47,8 @@ impl fmt::Display for Zone {
 pub struct VoterStatus {
     /// Whether the voter could lead: it reaches a majority of the voters, and its disk keeps up.
     pub is_fit: bool,
-    /// Checksum of the voter's preferred zones of leaders, in order. Nodes with different checksums
-    /// do not agree on where leaders should be.
+    /// Checksum of the voter's `LEADER_ZONES`, in order. If two nodes have different checksums,
+    /// they do not agree on where leaders should be.
     pub preference: u32,
     /// The voter's zone.
     pub zone: Zone,
@@ -66,10 +66,10 @@ impl VoterStatus {
         out
     }
 
-    /// Reads a context; skips additions of later versions.
+    /// Decodes the status from the context of a message. Skips what later versions append.
     ///
     /// # Errors
-    /// When the bytes are no status.
+    /// The bytes are not a valid status.
     pub fn decode(context: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(context);
         let version = reader.u8("version")?;
@@ -85,7 +85,7 @@ impl VoterStatus {
     }
 }
 
-/// Checksum of zones in order; 0 for none.
+/// Returns a checksum of the zones in their order; 0 if there are none.
 #[must_use]
 pub fn preference_of(zones: &[Zone]) -> u32 {
     if zones.is_empty() {

@@ -1,7 +1,8 @@
-//! Properties of every decoder of the peer protocol:
-//! - An accepted input encodes to the same length, so no peer makes a node keep more than was sent.
-//! - It decodes to the same value again.
-//! - A part of it is refused.
+//! Tests that every decoder of the peer protocol has these properties:
+//! - The decoded value of an accepted input encodes to the length of the input. So no peer makes a
+//!   node keep more than it has sent.
+//! - An encoded value decodes to the same value again.
+//! - The first part of an encoded value is refused.
 //! - A count beyond its limit is refused before the items arrive.
 
 use std::fmt::Debug;
@@ -21,7 +22,7 @@ use epicepoch_wire::{
 };
 use proptest::prelude::*;
 
-/// The encoding of a decoded input; `None` when the input is refused.
+/// Decodes an input and encodes the result again. Returns `None` if the input is refused.
 type Again = Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>;
 
 /// One codec: an encoded value, and how to read and write it.
@@ -157,7 +158,8 @@ proptest! {
             }
             for bytes in [&whole, &garbage] {
                 let kept = again(bytes).map(|out| out.len());
-                // Fields of later versions in a hello are skipped.
+                // A hello may be shorter afterwards, because unknown fields of later versions are
+                // skipped.
                 let is_whole = |kept: usize| kept == bytes.len() || name == "hello";
                 prop_assert!(kept.is_none_or(is_whole), "{name}: {bytes:?}");
             }
@@ -176,9 +178,9 @@ proptest! {
     }
 }
 
-/// Sets every four bytes of every encoding to the maximum, because they could be a count or a
-/// length. The decoder reads a number or refuses; it never allocates for items that have not
-/// arrived.
+/// Overwrites every four bytes of every encoding with large numbers, because they could be a count
+/// or a length. The decoder reads them as a number or refuses the input. It never allocates memory
+/// for items that have not arrived.
 #[test]
 fn a_count_beyond_the_input_is_refused() {
     for Codec { name, whole, again } in codecs() {

@@ -79,7 +79,7 @@ fn epoch(text: &str) -> Result<Epoch, anyhow::Error> {
     Ok(Epoch(encode::unix_ns(text, SystemTime::now())?))
 }
 
-/// Parses a whole number of seconds, minutes, hours or days to milliseconds, at most
+/// Parses a time such as `90s`, `2m`, `1h` or `366d`. Returns milliseconds, at most
 /// [`AHEAD_MS_MAX`].
 fn span_ms(text: &str) -> Option<u64> {
     let units = [("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -119,7 +119,7 @@ fn report(document: &Value, is_done: bool) -> Option<String> {
     Some(text)
 }
 
-/// The greatest value that a leader accepts: 366 days.
+/// A leader accepts a new epoch at most this far ahead of its clock, in ms: 366 days.
 const AHEAD_MS_MAX: u64 = 366 * 86_400_000;
 
 #[cfg(test)]
@@ -159,8 +159,8 @@ mod tests {
         let text = report(&plan, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("nothing"), "{text}");
         assert!(text.contains("take a new backup"), "{text}");
-        // The new epoch is behind the clock, as after a long idle time. The order is carried out,
-        // and old backups stay valid.
+        // The new epoch is behind the clock and below the ceiling. The order is carried out. The
+        // ceiling stays, so old backups stay valid and no new one is advised.
         let past = json!({"to": "1700000000000000000", "ceiling": "1700000001000000000",
                           "ceilingAfter": "1700000001000000000", "aheadMs": 0.0, "isDone": false});
         let text = report(&past, true).expect("an answer");

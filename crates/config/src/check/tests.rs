@@ -130,7 +130,7 @@ fn every_number_is_held_to_its_range() {
     for setting in settings() {
         let Kind::Number { range, set, .. } = &setting.kind else { continue };
         for value in [range.start().checked_sub(1), range.end().checked_add(1)] {
-            // The type of a port already limits it to its range.
+            // HTTP_PORT cannot be out of range here, because the type of its field limits it.
             let Some(value) = value.filter(|_| setting.name != "HTTP_PORT") else { continue };
             match refused(|config| set(config, value)) {
                 ConfigError::OutOfRange { setting: name, .. } => assert_eq!(name, setting.name),

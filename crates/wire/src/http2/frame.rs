@@ -3,11 +3,12 @@
 
 /// Bytes of a frame's header.
 pub const HEAD_LEN: usize = 9;
-/// Longest payload that is accepted, bytes. Peers may send longer ones only if asked to.
+/// Longest payload that is accepted, bytes. A peer may send longer frames only if a setting allows
+/// it, and this project never sends that setting.
 pub const PAYLOAD_LEN_MAX: usize = 16_384;
 /// The bytes with which a client begins a connection.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The highest stream id and the largest window.
+/// The highest stream id. It is also the largest size of a flow-control window.
 pub const ID_MAX: u32 = (1 << 31) - 1;
 
 /// Kinds of frames, section 6.
@@ -44,7 +45,7 @@ pub mod flag {
     pub const END_HEADERS: u8 = 4;
     /// DATA, HEADERS: the payload begins with the length of the padding at its end.
     pub const PADDED: u8 = 8;
-    /// HEADERS: five bytes of priority come first.
+    /// HEADERS: the payload begins with five bytes of priority.
     pub const PRIORITY: u8 = 0x20;
 }
 
@@ -54,13 +55,14 @@ pub mod setting {
     pub const HEADER_TABLE_SIZE: u16 = 1;
     /// Whether servers may push.
     pub const ENABLE_PUSH: u16 = 2;
-    /// At most this many streams open at once.
+    /// The number of streams that the other end may have open at the same time.
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     /// The window of a new stream.
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     /// The longest accepted payload.
     pub const MAX_FRAME_SIZE: u16 = 5;
-    /// At most this many bytes of the headers of one message, counted as in the table.
+    /// The longest list of headers in one message, in bytes. Each header counts as in the dynamic
+    /// table: name, value and 32 bytes.
     pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
@@ -70,7 +72,7 @@ pub mod code {
     pub const NO_ERROR: u32 = 0;
     /// The protocol forbids the frame.
     pub const PROTOCOL_ERROR: u32 = 1;
-    /// The other end sent more, or opened a window further, than allowed.
+    /// The other end sent more bytes than its window allows, or opened a window beyond the maximum.
     pub const FLOW_CONTROL_ERROR: u32 = 3;
     /// The stream had ended already.
     pub const STREAM_CLOSED: u32 = 5;
@@ -80,7 +82,8 @@ pub mod code {
     pub const REFUSED_STREAM: u32 = 7;
     /// The client has cancelled.
     pub const CANCEL: u32 = 8;
-    /// A header block cannot be decoded, so no later one can.
+    /// A header block cannot be decoded. After that, no later block of the connection can be
+    /// decoded.
     pub const COMPRESSION_ERROR: u32 = 9;
     /// The other end sends too much, and should slow down.
     pub const ENHANCE_YOUR_CALM: u32 = 11;
@@ -104,10 +107,11 @@ pub struct Frame<'a> {
 pub struct TooLong;
 
 impl<'a> Frame<'a> {
-    /// Reads the frame at the front of `input`; `None` while bytes are missing.
+    /// Reads the frame at the front of `input`. Returns `None` while bytes of the frame are
+    /// missing.
     ///
     /// # Errors
-    /// [`TooLong`], as soon as the length has arrived.
+    /// [`TooLong`], as soon as the length has been read.
     pub fn split(input: &'a [u8]) -> Result<Option<Self>, TooLong> {
         let Some((head, rest)) = input.split_first_chunk::<HEAD_LEN>() else { return Ok(None) };
         let [high, middle, low, kind, flags, stream @ ..] = *head;
@@ -133,7 +137,8 @@ impl<'a> Frame<'a> {
         self.flags & flag != 0
     }
 
-    /// The payload without padding; `None` if there is more padding than payload.
+    /// Returns the payload without its padding; `None` if the padding is said to be longer than the
+    /// payload.
     #[must_use]
     pub fn unpadded(&self) -> Option<&'a [u8]> {
         if !self.has(flag::PADDED) {

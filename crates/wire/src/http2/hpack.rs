@@ -23,7 +23,7 @@ pub enum HpackError {
     /// A string is not valid Huffman code.
     #[error("a string in a header block is not in the Huffman code")]
     Huffman,
-    /// A change of the table size is too large, or not at the beginning.
+    /// A change of the table size is too large, or does not stand at the beginning of the block.
     #[error("a header block changes its table in a way that is not allowed")]
     TableSize,
     /// The headers exceed [`LIST_LEN_MAX`].
@@ -31,16 +31,17 @@ pub enum HpackError {
     TooLong,
 }
 
-/// Bytes of the dynamic table: the default of the protocol.
+/// The dynamic table has at most this many bytes by default (RFC 7541 and 9113).
 pub const TABLE_LEN_MAX: usize = 4096;
-/// Bytes of an entry besides name and value (section 4.1).
+/// An entry of the dynamic table counts as this many bytes more than its name and value (section
+/// 4.1).
 pub const ENTRY_OVERHEAD: usize = 32;
-/// At most this many bytes of all headers of a block, counted as in the table. A few bytes can
-/// repeat an entry of [`TABLE_LEN_MAX`] many times.
+/// All headers of one block have at most this many bytes, counted like entries of the table.
+/// Without this limit, a small block could repeat an entry of [`TABLE_LEN_MAX`] bytes many times.
 pub const LIST_LEN_MAX: usize = 64 << 10;
-/// Longest block that is kept to recognise its repetition.
+/// A block up to this length, in bytes, is kept, to recognise when the next block repeats it.
 const REPEATED_LEN_MAX: usize = 256;
-/// At most this many bytes of a number after its prefix; 4 hold 28 bits.
+/// A number has at most this many bytes after its prefix. Four bytes hold 28 bits.
 const NUMBER_LEN_MAX: u32 = 4;
 
 /// Decodes the header blocks of one connection, in order.
@@ -50,7 +51,8 @@ pub struct Decoder {
     table: VecDeque<Entry>,
     /// Bytes of all entries.
     len: usize,
-    /// At most this many bytes of all entries, as set by the encoder; at most `len_allowed`.
+    /// All entries together have at most this many bytes. The encoder at the other end sets this
+    /// limit; it may set at most `len_allowed`.
     len_max: usize,
     len_allowed: usize,
     name: Vec<u8>,
@@ -78,7 +80,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder whose dynamic table holds at most this many bytes.
+    /// Creates a decoder whose dynamic table holds at most this many bytes.
     #[must_use]
     pub fn new(len_max: usize) -> Self {
         Self {
@@ -105,7 +107,7 @@ impl Decoder {
         self.len
     }
 
-    /// Frees the memory of a long header.
+    /// Frees the memory that a long header has taken.
     pub fn give_back(&mut self) {
         self.name = Vec::new();
         self.value = Vec::new();
@@ -115,7 +117,8 @@ impl Decoder {
     /// Decodes a block; calls `field` with the name and value of each header.
     ///
     /// # Errors
-    /// After any error the connection must be closed.
+    /// The block is not valid. The connection must be closed, because no later block can be
+    /// decoded.
     pub fn decode(
         &mut self,
         whole: &[u8],
@@ -171,7 +174,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The header at an index of the tables.
+    /// Returns the header at an index. The static table comes first, then the dynamic table.
     fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), HpackError> {
         let at = index.checked_sub(1).ok_or(HpackError::Index)?;
         if let Some((name, value)) = STATIC.get(at) {
@@ -204,7 +207,7 @@ impl Decoder {
 /// Reads a number with a prefix of `prefix` bits in its first byte (section 5.1).
 ///
 /// # Errors
-/// When it is truncated or too large.
+/// The number is truncated or too large.
 pub fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     let (first, rest) = block.split_first().ok_or(HpackError::Cut)?;
     *block = rest;
@@ -227,7 +230,7 @@ pub fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
 /// Reads a string (section 5.2) whose length has a prefix of `prefix` bits, and appends it.
 ///
 /// # Errors
-/// When it is truncated, or not valid Huffman code.
+/// The string is truncated, or is not valid Huffman code.
 pub fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_coded = block.first().ok_or(HpackError::Cut)? & 1 << prefix != 0;
     let len = number(block, prefix)?;
@@ -259,11 +262,12 @@ pub fn put_string(out: &mut Vec<u8>, text: &[u8]) {
 
 /// Indexed header (section 6.1).
 pub const INDEXED: u8 = 0x80;
-/// Literal header that is added to the table (section 6.2.1).
+/// First byte of a literal header that is added to the dynamic table (section 6.2.1).
 pub const KEPT: u8 = 0x40;
-/// Change of the table size (section 6.3).
+/// First byte of a change of the table size (section 6.3).
 pub const SIZE_UPDATE: u8 = 0x20;
-/// Index of the newest entry of the dynamic table, after the static one.
+/// The byte for the newest entry of the dynamic table. Its index is the first one after the static
+/// table.
 pub const NEWEST: u8 = INDEXED | (STATIC.len() as u8 + 1);
 
 /// The static table (appendix A).
@@ -349,7 +353,8 @@ mod tests {
         Ok(list)
     }
 
-    /// RFC 7541, appendix C.6: three answers, Huffman code, a table of 256 bytes that overflows.
+    /// The example of RFC 7541, appendix C.6: three answers in Huffman code, with a dynamic table
+    /// of 256 bytes that overflows.
     #[test]
     fn the_answers_of_the_specification_are_decoded() {
         let mut decoder = Decoder::new(256);
@@ -388,7 +393,8 @@ mod tests {
     fn a_block_counts_as_repeated_only_while_the_table_is_unchanged() {
         let mut decoder = Decoder::default();
         assert!(!decoder.is_repeated(&[]) && !decoder.is_repeated(&[0x88]));
-        // A block that adds an entry changes the meaning of the next one.
+        // A block that adds an entry to the table changes the meaning of the block after it. So it
+        // does not count as repeated.
         let kept = b"\x88\x40\x01a\x01b";
         decode(&mut decoder, kept).unwrap();
         assert!(!decoder.is_repeated(kept));
@@ -397,7 +403,7 @@ mod tests {
         assert!(decoder.is_repeated(&[0x88, 0xbe]) && !decoder.is_repeated(&[0x88]));
         decode(&mut decoder, kept).unwrap();
         assert!(!decoder.is_repeated(&[0x88, 0xbe]));
-        // The table is emptied: its entries are gone.
+        // The block 0x20 sets the size of the table to 0, so all its entries are gone.
         decode(&mut decoder, &[0x88, 0xbe]).unwrap();
         decode(&mut decoder, &[0x20]).unwrap();
         assert!(!decoder.is_repeated(&[0x88, 0xbe]) && !decoder.is_repeated(&[0x20]));
@@ -423,7 +429,7 @@ mod tests {
             let decoded = decode(&mut Decoder::default(), block);
             assert_eq!(decoded, Err(error), "{block:x?}");
         }
-        // One header of 3 KiB, then many repetitions of one byte each.
+        // The block has one header of about 3 KiB, then repeats it 100 times with one byte each.
         let mut bomb = b"\x40\x01a\x7f\x81\x17".to_vec();
         bomb.resize(bomb.len() + 0x7f + 0xb81, b'x');
         bomb.resize(bomb.len() + 100, 0xbe);

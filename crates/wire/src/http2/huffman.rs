@@ -2,9 +2,11 @@
 //! lengths determine it, because codes of one length follow each other in the order of symbols. It
 //! is rarely used: only headers that are new to a connection are sent in it.
 
-/// Decodes `coded` and appends its text to `text`; `None` if it is not valid Huffman code.
+/// Decodes `coded` and appends the result to `text`. Returns `None` if `coded` is not valid Huffman
+/// code.
 pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Option<()> {
-    // The low `have` bits of `bits` come from the input and are not decoded yet.
+    // The low `have` bits of `bits` are the bits of the input that were read and are not decoded
+    // yet.
     let (mut bits, mut have, mut rest) = (0_u64, 0_usize, coded);
     loop {
         while have <= 56
@@ -12,7 +14,8 @@ pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Option<()> {
         {
             (bits, have, rest) = (bits << 8 | u64::from(*byte), have + 8, behind);
         }
-        // Pad with 1-bits (RFC 7541, 5.2), which begin no short symbol.
+        // If fewer than eight bits are left, pad with 1-bits as the encoder does (RFC 7541, 5.2).
+        // No code of up to eight bits consists only of 1-bits.
         let next = if have >= 8 { bits >> (have - 8) } else { !(!bits << (8 - have)) };
         let (symbol, len) = SHORT[usize::from(next as u8)];
         if len > 0 && usize::from(len) <= have {
@@ -22,7 +25,8 @@ pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Option<()> {
             have -= len;
             text.push(symbol);
         } else {
-            // The padding of the last byte is the beginning of the end symbol, so it is 1-bits.
+            // The encoder fills the last byte with the first bits of the end symbol, which are all
+            // 1-bits.
             let is_padding = have < 8 && bits == (1 << have) - 1;
             return is_padding.then_some(());
         }
@@ -30,8 +34,8 @@ pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// The symbol at the front if its code has more than eight bits, and the length of the code. `None`
-/// for the end symbol, which must not occur in a string.
+/// Returns the symbol at the front and the length of its code, if that is longer than eight bits.
+/// Returns `None` for the end symbol, which must not occur in a string.
 fn long(bits: u64, have: usize) -> Option<(u8, usize)> {
     for len in SHORT_LEN_MAX + 1..=LEN_MAX.min(have) {
         let code = (bits >> (have - len)) as u32;
@@ -43,12 +47,12 @@ fn long(bits: u64, have: usize) -> Option<(u8, usize)> {
     None
 }
 
-/// Bits that index the first table. Nearly all characters of headers have codes of this length or
-/// shorter.
+/// Length of the index into the table `SHORT`, in bits. Nearly all characters of headers have codes
+/// of this length or shorter.
 const SHORT_LEN_MAX: usize = 8;
 
-/// For eight bits: the symbol at their front and the length of its code. The length is 0 if the
-/// code is longer than eight bits.
+/// For each value of the next eight bits: the symbol with which they begin, and the length of its
+/// code. The length is 0 if the code is longer than eight bits.
 static SHORT: [(u8, u8); 1 << SHORT_LEN_MAX] = {
     let mut table = [(0, 0); 1 << SHORT_LEN_MAX];
     let mut len = 1;
@@ -74,7 +78,7 @@ static SHORT: [(u8, u8); 1 << SHORT_LEN_MAX] = {
 struct Codes {
     first: [u32; LEN_MAX + 1],
     count: [u32; LEN_MAX + 1],
-    /// Start of the symbols of each length in `symbols`.
+    /// For each length of a code: where its symbols begin in `symbols`.
     offset: [u32; LEN_MAX + 1],
     symbols: [u16; SYMBOLS],
 }
@@ -108,7 +112,7 @@ const fn codes() -> Codes {
     codes
 }
 
-/// Number of symbols: the bytes, and the end symbol.
+/// Number of symbols: the 256 bytes and the end symbol.
 const SYMBOLS: usize = 257;
 const LEN_MAX: usize = 30;
 
@@ -130,7 +134,7 @@ const LENGTHS: [u8; SYMBOLS] = [
 mod tests {
     use super::*;
 
-    /// Encodes a text, with codes derived by the same rule as the decoder's.
+    /// Encodes a text with the table of codes that the decoder uses.
     fn encode(text: &[u8]) -> Vec<u8> {
         let (mut bits, mut len, mut out) = (0_u64, 0, Vec::new());
         for byte in text {
@@ -151,10 +155,12 @@ mod tests {
 
     #[test]
     fn the_code_is_complete() {
-        // Every sequence of bits begins a symbol: the lengths satisfy Kraft's equation.
+        // The lengths satisfy Kraft's equation. So every long enough sequence of bits begins with a
+        // symbol.
         let kraft: u64 = LENGTHS.iter().map(|len| 1 << (LEN_MAX - usize::from(*len))).sum();
         assert_eq!(kraft, 1 << LEN_MAX);
-        // RFC 7541, appendix B: '*' is 11111001, '~' is 1111111111101, the end is 30 ones.
+        // Three codes of RFC 7541, appendix B: '*' is 11111001, '~' is 1111111111101, the end
+        // symbol is 30 ones.
         let code = |symbol: u16| {
             let len = usize::from(LENGTHS[usize::from(symbol)]);
             let at = CODES.symbols.iter().position(|it| *it == symbol).unwrap() as u32;
@@ -173,7 +179,8 @@ mod tests {
 
     #[test]
     fn malformed_code_is_refused() {
-        // Three invalid strings: a byte of padding too many, padding of 0-bits, and the end symbol.
+        // Three invalid strings: one with a whole byte of padding too many, one padded with 0-bits,
+        // and one with the end symbol.
         for coded in [&[0xff, 0xff][..], &[0b0001_1000], &[0xff, 0xff, 0xff, 0xff]] {
             assert!(decode(coded, &mut Vec::new()).is_none(), "{coded:x?}");
         }

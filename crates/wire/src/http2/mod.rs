@@ -1,5 +1,5 @@
 //! The formats of HTTP/2 (RFC 9113) for both ends: frames, and header blocks (RFC 7541). This
-//! module knows no connections and no streams, and only the limits of the format.
+//! module has no state of connections or streams. It enforces only the limits of the format.
 //!
 //! - [`frame`]: the frames.
 //! - [`hpack`]: header blocks; `huffman`: the strings in them.

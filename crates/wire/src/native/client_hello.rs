@@ -12,15 +12,15 @@ use crate::cursor::DecodeError;
 use crate::id::{ClusterId, HistoryId, NodeId};
 use crate::peer_hello::{ADDR_LEN_MAX, CLUSTER_NAME_LEN_MAX};
 
-/// The id of a hello and of a welcome: `EPOCHTSO`.
+/// The field `id` of a hello and of a welcome has this value: `EPOCHTSO` in ASCII.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"EPOCHTSO");
 /// Longest name of a client, bytes.
 pub const AGENT_LEN_MAX: usize = 64;
 /// At most this many members in a welcome.
 pub const MEMBERS_MAX: usize = 64;
 
-/// The lowest tag of fields that must be understood: a receiver that does not know such a field
-/// refuses the connection.
+/// Fields with this tag or a higher one must be understood: a receiver that does not know such a
+/// field refuses the connection.
 const MUST_UNDERSTAND: u16 = 0x8000;
 /// Bytes of a field before its value: tag and length.
 const FIELD_HEAD_LEN: usize = 4;
@@ -52,7 +52,8 @@ pub enum ClientHelloError {
         /// The oldest version that the other end speaks.
         oldest: u8,
     },
-    /// The other end requires a field that is unknown here: leave it out, or update this end.
+    /// The other end requires a field that this end does not know: leave the field out there, or
+    /// update this end.
     #[error("the field {0:#06x} must be understood and is not")]
     Field(u16),
 }
@@ -94,7 +95,7 @@ impl ClientHello {
     /// Appends the frame, without empty fields.
     ///
     /// # Panics
-    /// When a text is above its limit.
+    /// A text is longer than its limit.
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX, "a long cluster name");
         assert!(self.agent.len() <= AGENT_LEN_MAX, "a long agent");
@@ -159,12 +160,12 @@ pub struct Welcome {
     pub cluster: Option<(ClusterId, HistoryId)>,
     /// The node.
     pub node: NodeId,
-    /// The leader as far as the node knows; this may be the node itself.
+    /// The leader as far as the node knows. The node itself may be the leader.
     pub leader: Option<MemberAddr>,
-    /// The node reads at most this many requests of this connection before it answers. Further ones
-    /// wait in the network's buffers.
+    /// The node reads at most this many requests of this connection before it answers. Further
+    /// requests wait in the network's buffers.
     pub in_flight_max: u32,
-    /// Silence after which the node closes the connection, milliseconds.
+    /// After a silence of this many milliseconds, the node closes the connection.
     pub idle_ms: u32,
     /// Largest count of a request, timestamps.
     pub count_max: u64,
@@ -185,7 +186,7 @@ impl Welcome {
     /// Appends the frame. Members beyond [`MEMBERS_MAX`] are left out.
     ///
     /// # Panics
-    /// When a text is above its limit.
+    /// A text is longer than its limit.
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX, "a long cluster name");
         let start = begin(out);
@@ -210,7 +211,7 @@ impl Welcome {
     /// Reads the first frame of a node.
     ///
     /// # Errors
-    /// See [`ClientHelloError`]. Node id and limits must be there and not 0.
+    /// See [`ClientHelloError`]. The node id and the limits must be present and not 0.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, ClientHelloError> {
         let Frame { header, tail } = *frame;
         check(header, KIND_WELCOME, tail, TO_CLIENT_TAIL_LEN_MAX)?;
@@ -352,7 +353,7 @@ impl Field<'_> {
     fn token(&self) -> Result<Token, DecodeError> {
         let length = self.value.len();
         let token = std::str::from_utf8(self.value).ok().and_then(Token::new);
-        // The error contains the token's length, and never its text.
+        // The token is a secret. So the error contains only its length, never its text.
         token.ok_or(bad("the length of a token, or its characters", length as u64))
     }
 
@@ -368,8 +369,8 @@ impl Field<'_> {
     }
 }
 
-/// The known tags that have occurred so far. Each known tag may occur once; unknown ones may
-/// repeat.
+/// The known tags of fields that have occurred so far. A known tag may occur only once; unknown
+/// tags may repeat.
 #[derive(Default)]
 struct Seen(u64);
 
@@ -446,7 +447,7 @@ mod tests {
             prop_assert_eq!(Welcome::decode(&frame), Ok(welcome));
         }
 
-        /// Random fields, read at both ends: a fuzz test of a few hundred cases.
+        /// A node and a client both decode random fields, in a few hundred random cases.
         #[test]
         fn garbage_in_the_fields_never_panics(fields: Vec<u8>, kind in 0_u8.., flags: u8, code: u16) {
             let argument = fields.len() as u32;

@@ -1,5 +1,5 @@
-//! The header and the length of a frame. The kind determines the length, even if the kind is
-//! unknown, so frames of later versions can be skipped.
+//! The header and the length of a frame. The kind determines the length. This is so even for
+//! unknown kinds, so that frames of later versions can be skipped.
 //!
 //! ```text
 //!  offset  0      1       2        4          8            16
@@ -10,20 +10,20 @@
 
 use crate::cursor::DecodeError;
 
-/// Bytes of a header; a frame of a small kind has nothing else.
+/// Length of a header in bytes. A frame of a small kind consists only of its header.
 pub const HEADER_LEN: usize = 16;
 /// Bytes of a request.
 pub const REQUEST_LEN: usize = HEADER_LEN;
-/// Bytes of a frame of a wide kind, such as an answer: the header and a timestamp.
+/// Length in bytes of a frame of a wide kind, such as an answer: a header and a timestamp.
 pub const ANSWER_LEN: usize = 32;
 
 /// A client asks for timestamps.
 pub const KIND_REQUEST: u8 = 0x01;
-/// Either end checks that the other is alive.
+/// Sent by either end, to check that the other end is alive.
 pub const KIND_PING: u8 = 0x02;
 /// The answer to a ping.
 pub const KIND_PONG: u8 = 0x03;
-/// A node reads no more requests on this connection.
+/// A node says that it reads no more requests on this connection.
 pub const KIND_GOODBYE: u8 = 0x04;
 /// A node gives timestamps.
 pub const KIND_ANSWER: u8 = 0x41;
@@ -36,14 +36,15 @@ pub const KIND_ERROR: u8 = 0x82;
 /// A node names the leader.
 pub const KIND_LEADER: u8 = 0x83;
 
-/// The length of frames, in the two highest bits of the kind.
+/// The length of a frame, which the two highest bits of its kind determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// [`HEADER_LEN`] bytes: kinds `0x00` to `0x3f`.
     Small,
     /// [`ANSWER_LEN`] bytes: kinds `0x40` to `0x7f`.
     Wide,
-    /// The header, and the number of bytes in its argument: kinds `0x80` to `0xbf`.
+    /// The header and a tail. The header's argument is the length of the tail in bytes. Kinds
+    /// `0x80` to `0xbf`.
     Variable,
 }
 
@@ -69,9 +70,10 @@ pub struct Header {
     pub flags: u8,
     /// The number of an error, or 0.
     pub code: u16,
-    /// The count of a request or an answer, minus one; or the length of a variable tail.
+    /// For a request or an answer: the number of timestamps minus one. For a frame with a variable
+    /// tail: the length of the tail.
     pub argument: u32,
-    /// The client's number of the request that the frame is about.
+    /// The number that the client gave to the request. An answer or an error repeats it.
     pub id: u64,
 }
 
@@ -118,8 +120,8 @@ impl Frame<'_> {
     }
 }
 
-/// Splits the first frame off `bytes`; `None` while bytes are missing. The length of a variable
-/// tail is checked first.
+/// Splits the first frame off `bytes`. Returns `None` while bytes of the frame are missing. The
+/// length of a variable tail is checked before the tail has arrived.
 ///
 /// # Errors
 /// [`DecodeError::TooLong`] for a variable tail above `tail_len_max`. [`DecodeError::BadValue`] for

@@ -12,7 +12,8 @@ use crate::id::NodeId;
 use crate::peer_hello::ADDR_LEN_MAX;
 use crate::timestamp::{EpochIndex, Timestamp, TimestampRange};
 
-/// Longest text of an error, bytes. The address of a leader is shorter.
+/// Longest text of an error, in bytes. The address of a leader, which this text can be, always
+/// fits.
 pub const ERROR_TEXT_LEN_MAX: usize = 512;
 /// Flag of an error: the node closes the connection after this frame.
 const FLAG_CLOSES: u8 = 1;
@@ -27,7 +28,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for `count` timestamps; `None` unless `1 <= count <= 2^32`.
+    /// Creates a request for `count` timestamps; `None` unless `1 <= count <= 2^32`.
     #[must_use]
     pub fn new(id: u64, count: u64) -> Option<Self> {
         let more = u32::try_from(count.checked_sub(1)?).ok()?;
@@ -46,7 +47,8 @@ impl Request {
         header(KIND_REQUEST, self.more, self.id).to_bytes()
     }
 
-    /// Reads a request; `None` for any other frame, and for a request that this version does not know.
+    /// Reads a request. Returns `None` for any other frame, and for a request with a flag or code
+    /// that this version does not know.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let [head @ .., a0, a1, a2, a3] = *bytes.first_chunk::<8>()?;
@@ -55,7 +57,8 @@ impl Request {
         (head == [KIND_REQUEST, 0, 0, 0]).then_some(Self { id, more })
     }
 
-    /// The answer to this request: `count` timestamps from `first`.
+    /// Returns the answer to this request: as many timestamps as the request asks for, from
+    /// `first`.
     #[must_use]
     pub fn answer(self, first: Timestamp) -> [u8; ANSWER_LEN] {
         let mut bytes = [0; ANSWER_LEN];
@@ -66,7 +69,7 @@ impl Request {
     }
 }
 
-/// A refusal of one request, or of a connection.
+/// A refusal of one request, or of the whole connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorFrame<'a> {
     /// The number of an [`ErrorCode`]. A client treats an unknown number as
@@ -74,9 +77,11 @@ pub struct ErrorFrame<'a> {
     pub code: u16,
     /// Whether the connection ends after this frame.
     pub closes: bool,
-    /// The id of the refused request. When the connection ends: the id of the wrong frame, or 0.
+    /// The id of the refused request. If the whole connection is refused: the id of the frame that
+    /// caused it, or 0.
     pub id: u64,
-    /// With `NOT_LEADER` the leader's client address, otherwise a text for people, which may be empty.
+    /// If the code is `NOT_LEADER`, the leader's client address. Otherwise a text for people, which
+    /// may be empty.
     pub text: &'a str,
 }
 
@@ -95,14 +100,14 @@ impl ErrorFrame<'_> {
         out.extend_from_slice(text.as_bytes());
     }
 
-    /// The code, if this version knows it.
+    /// Returns the code of the error, if this version knows its number.
     #[must_use]
     pub fn error_code(&self) -> Option<ErrorCode> {
         ErrorCode::from_number(self.code)
     }
 }
 
-/// A notice of the leader, sent without a request.
+/// Tells a client which node leads now. A node sends it without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaderNotice<'a> {
     /// The leader; 0 while none is known.
@@ -115,7 +120,7 @@ impl LeaderNotice<'_> {
     /// Appends the frame.
     ///
     /// # Panics
-    /// When the address is above [`ADDR_LEN_MAX`]: no member has one.
+    /// The address is longer than [`ADDR_LEN_MAX`]. No member has such an address.
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.addr.len() <= ADDR_LEN_MAX, "an address of {} bytes", self.addr.len());
         let header = header(KIND_LEADER, self.addr.len() as u32, self.node.0);
@@ -130,7 +135,7 @@ pub fn ping(id: u64) -> [u8; HEADER_LEN] {
     header(KIND_PING, 0, id).to_bytes()
 }
 
-/// The bytes of the answer to a ping.
+/// Returns the bytes of the answer to a ping.
 #[must_use]
 pub fn pong(id: u64) -> [u8; HEADER_LEN] {
     header(KIND_PONG, 0, id).to_bytes()
@@ -145,7 +150,7 @@ pub fn goodbye() -> [u8; HEADER_LEN] {
 /// A frame from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToServer {
-    /// A hello. It must be the first frame, and only the first.
+    /// A hello. The first frame of a connection must be a hello, and no later frame may be one.
     ClientHello(ClientHello),
     /// Asks for timestamps.
     Request(Request),
@@ -153,8 +158,8 @@ pub enum ToServer {
     Ping(u64),
     /// Answers a ping of the node.
     Pong(u64),
-    /// A frame that this version does not know, or an unknown use of one. The node refuses its id,
-    /// and the connection goes on.
+    /// A frame that this version does not know, or a known frame in a use that it does not know.
+    /// The node answers with an error for its id, and the connection goes on.
     Unknown {
         /// The frame's id.
         id: u64,
@@ -165,7 +170,8 @@ impl ToServer {
     /// Decodes a frame from a client.
     ///
     /// # Errors
-    /// When no version allows it, or only nodes send it: the connection ends.
+    /// No version of the protocol allows this frame, or only nodes send it. The connection must be
+    /// closed.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, ClientHelloError> {
         let header = frame.header;
         match header.kind {
@@ -186,7 +192,8 @@ impl ToServer {
 /// A frame from a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToClient<'a> {
-    /// The first frame, unless it is an error.
+    /// The node accepts the hello. Only the first frame from a node is a welcome; instead, it may
+    /// be an error.
     Welcome(Box<Welcome>),
     /// The timestamps of a request.
     Answer {
@@ -203,7 +210,7 @@ pub enum ToClient<'a> {
     Ping(u64),
     /// Answers a ping of the client.
     Pong(u64),
-    /// The node reads no more requests; it still answers those that it has read.
+    /// The node reads no more requests. It still answers the requests that it has read.
     Goodbye,
     /// A frame that this version does not know: skip it.
     Unknown,
@@ -213,7 +220,7 @@ impl<'a> ToClient<'a> {
     /// Decodes a frame from a node.
     ///
     /// # Errors
-    /// When no version of a node sends it: the connection ends.
+    /// No version of a node sends this frame. The connection must be closed.
     pub fn decode(frame: &Frame<'a>) -> Result<Self, ClientHelloError> {
         let Frame { header, tail } = *frame;
         let is_known = match header.kind {
@@ -274,7 +281,7 @@ const fn header(kind: u8, argument: u32, id: u64) -> Header {
     Header { kind, flags: 0, code: 0, argument, id }
 }
 
-/// Whether only argument and id are set.
+/// Whether only the argument and the id of a header are set, as in frames without flags and code.
 const fn is_plain(header: Header) -> bool {
     header.flags == 0 && header.code == 0
 }

@@ -23,15 +23,15 @@ pub use token::{TOKEN_LEN_MAX, Token};
 /// The version of the protocol that this code speaks. The node chooses a connection's version, in
 /// [`Welcome`].
 pub const VERSION: u8 = 1;
-/// The first byte of a connection of this protocol. No method of HTTP/1.1 begins with it, because
-/// it is not a character of a token. The preface of HTTP/2 begins with `P`, and a TLS handshake
-/// with `0x16`.
+/// The first byte of a connection of this protocol. A request of HTTP/1.1 cannot begin with this
+/// byte, because a method has only visible characters. The preface of HTTP/2 begins with `P`, and a
+/// TLS handshake with `0x16`.
 pub const FIRST_BYTE: u8 = frame::KIND_HELLO;
 /// Largest count of a request, timestamps.
 pub const COUNT_MAX: u64 = 1 << 32;
-/// At most this many bytes after the header of a frame to a node. Even a hello with every field has
-/// fewer.
+/// A frame to a node has at most this many bytes after its header. Even a hello with every field is
+/// shorter.
 pub const TO_SERVER_TAIL_LEN_MAX: usize = 4 << 10;
-/// At most this many bytes after the header of a frame to a client. A welcome that lists
-/// [`MEMBERS_MAX`](client_hello::MEMBERS_MAX) members has fewer.
+/// A frame to a client has at most this many bytes after its header. Even a welcome that lists
+/// [`MEMBERS_MAX`](client_hello::MEMBERS_MAX) members is shorter.
 pub const TO_CLIENT_TAIL_LEN_MAX: usize = 32 << 10;

@@ -7,13 +7,13 @@ pub const TOKEN_LEN_MAX: usize = 256;
 
 /// A bearer token: 1 to [`TOKEN_LEN_MAX`] visible ASCII characters.
 ///
-/// The time of `==` depends on how many characters are equal, so a node compares in constant time
-/// instead.
+/// Do not check a client's token with `==`: its time depends on how many characters are equal, and
+/// an attacker can measure that. A node compares in constant time instead.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
 impl Token {
-    /// A token with this text; `None` when the text is not valid.
+    /// Returns a token with this text; `None` if the text is not valid.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let is_fit = (1..=TOKEN_LEN_MAX).contains(&text.len());

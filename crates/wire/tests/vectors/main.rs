@@ -1,7 +1,7 @@
-//! The golden vectors: bytes and their meaning, for implementations in every language. The code
-//! makes them, and they are stored in `vectors/*.json`. The test fails if a file differs from what
-//! the code makes. `UPDATE_VECTORS=1 cargo test -p epicepoch-wire --test vectors` writes them anew.
-//! A change of an existing line breaks the protocol.
+//! The golden vectors are bytes and their meaning, for implementations in every language. This test
+//! makes them and compares them with the files `vectors/*.json`. It fails if a file differs.
+//! `UPDATE_VECTORS=1 cargo test -p epicepoch-wire --test vectors` writes the files anew. A change
+//! of an existing line in a file breaks the protocol.
 
 mod errors;
 mod native;
@@ -24,12 +24,13 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// 64-bit numbers are texts, because not every JSON reader can hold them.
+/// Writes a 64-bit number as a text, because not every JSON reader can hold 64-bit numbers exactly.
 fn number(value: u64) -> Value {
     Value::String(value.to_string())
 }
 
-/// Compares `vectors/<name>.json` with what the code makes. Returns the file's content.
+/// Checks that `vectors/<name>.json` has the value `made`, and returns it. With `UPDATE_VECTORS`,
+/// writes the file first.
 fn hold(name: &str, made: &Value) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("vectors/{name}.json"));
     let text = serde_json::to_string_pretty(made).unwrap() + "\n";

@@ -62,7 +62,7 @@ fn welcome() -> Welcome {
     }
 }
 
-/// The welcome of a node that has not joined: it has only the required fields.
+/// Returns the welcome of a node that has not joined its cluster. It has only the required fields.
 fn welcome_of_a_stranger() -> Welcome {
     Welcome {
         version: VERSION,
@@ -129,7 +129,8 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Frames that this version reads, but never writes: the sender, a description, and the bytes.
+/// Returns frames of later versions, which this version reads but never writes. Each has its
+/// sender, a description and its bytes.
 fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut newer = hello_frame(KIND_HELLO, 0x0100, &[0x7f, 0xff, 0, 2, 1, 2]);
     newer[1] = 9;
@@ -361,7 +362,7 @@ fn frames_are_what_the_vectors_say() {
     }
 }
 
-/// Reads a frame and writes it again.
+/// Decodes a frame from a client or a node, and encodes it again.
 fn rewritten(from: &str, bytes: &[u8]) -> Vec<u8> {
     let frame = split(bytes, TO_CLIENT_TAIL_LEN_MAX).unwrap().unwrap();
     if from == "client" {
