@@ -10,7 +10,7 @@ use epicepoch_wire::{Timestamp, TimestampRange};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     count: u64,
-    /// The highest timestamp in any answer before the call began.
+    /// The highest timestamp in any answer before the call began; the call must get a higher one.
     floor: Option<Timestamp>,
     began: u64,
 }
@@ -49,8 +49,8 @@ impl Callers {
         Question { session, id, sent: self.last }
     }
 
-    /// A node has given a range to a question. Returns whether the range is discarded, because
-    /// callers share another one.
+    /// A node has given a range to a question. Returns whether the range is useless: callers
+    /// already share the range that another question of the same request got.
     pub(crate) fn given(&mut self, question: Question, range: TimestampRange) -> bool {
         self.given.insert(range.first(), (range.last(), question));
         self.used.contains_key(&(question.session, question.id))
@@ -58,8 +58,7 @@ impl Callers {
 
     /// A session returns a range to a caller of `session`.
     ///
-    /// # Errors
-    /// How this breaks the contract.
+    /// # Errors The text says how the range breaks the contract of clients.
     pub(crate) fn told(
         &mut self,
         session: usize,

@@ -12,8 +12,9 @@ pub(crate) struct MachineClock {
     pub(crate) offset_ns: i64,
     /// How much too fast the machine's clocks run, parts per million.
     pub(crate) rate_ppm: i64,
-    /// True time until which the wall clock counts as broken. This is some seconds after it was set
-    /// right, because other nodes use its samples for so long.
+    /// True time until which the wall clock counts as broken. That time is some seconds after an
+    /// operator has set the clock right, because other nodes use old samples of the clock for some
+    /// seconds.
     pub(crate) broken_until_ns: u64,
     /// True time since which the wall clock has stood still.
     pub(crate) frozen_at_ns: Option<u64>,
@@ -21,8 +22,8 @@ pub(crate) struct MachineClock {
     pub(crate) creep: Option<Creep>,
     /// True time at which the process started.
     started_ns: u64,
-    /// How far earlier creeps have moved the monotonic clock, until now and until the process
-    /// started, nanoseconds.
+    /// How far creeps that are over have moved the monotonic clock, nanoseconds. The second field
+    /// is the value of the first at the start of the process.
     crept_ns: i64,
     crept_at_start_ns: i64,
 }

@@ -78,7 +78,8 @@ impl DataDirectory {
         let bits = self.disk.len().expect("it is in memory") as usize * 8;
         let among = if random.bool() { bits } else { HEADER_BITS };
         let bit = match random.usize(..among) {
-            // This is the only bit without a checksum. `docs/safety.md` assumes that it is right.
+            // The bit that selects the newest commit is the only one without a checksum, so it is
+            // never flipped. `docs/safety.md` assumes that it is right.
             NEWEST_COMMIT_BIT => NEWEST_COMMIT_BIT + 8,
             bit => bit,
         };
@@ -100,7 +101,8 @@ impl DataDirectory {
         self.disk.fail_syncs(is_failing);
     }
 
-    /// For a planted bug: the disk reports a sync as done, but the data is not durable.
+    /// Makes the disk lie, for a planted bug: it reports a sync as done, but the data is not
+    /// durable.
     pub(crate) fn lie(&self, is_lying: bool) {
         self.disk.lie(is_lying);
     }

@@ -188,7 +188,8 @@ impl Disk {
         may
     }
 
-    /// Finishes the transaction under way. With `is_all` it includes the writes that came since.
+    /// Finishes the transaction under way. With `is_all` the transaction also includes the writes
+    /// that were queued after it began.
     pub(crate) fn finish(&mut self, is_all: bool) -> Finished {
         let count = if is_all { self.pending.len() } else { self.under_way };
         self.under_way = 0;
@@ -208,8 +209,8 @@ impl Disk {
             None => !is_failing && !self.is_full,
         };
         if !is_written {
-            // In the model a failed transaction is lost. With the real database only a restart
-            // shows whether it is.
+            // In the model a failed transaction is lost. The real database may have stored it or
+            // not, and only a restart shows which.
             self.alternative = self.is_real().then_some(after);
             // No later write may follow a failed one.
             self.pending.clear();
@@ -220,8 +221,8 @@ impl Disk {
     }
 
     /// The process crashes. The `kept` oldest unsynced writes had reached the disk, but were not
-    /// acknowledged. With the real database, power fails while it writes them. Returns whether a
-    /// write was torn.
+    /// acknowledged. The real database loses power while it writes these. Returns whether a write
+    /// was torn.
     pub(crate) fn crash(&mut self, kept: usize, random: &mut fastrand::Rng) -> bool {
         self.under_way = 0;
         let kept: Vec<Write> = self.pending.drain(..).take(kept).collect();
@@ -233,7 +234,7 @@ impl Disk {
             self.durable = after;
             return false;
         };
-        // After a failed transaction the process tries no other.
+        // After a failed transaction the process begins no other transaction.
         let writes = if self.alternative.is_some() { &[][..] } else { &kept };
         let unsynced = directory.crash(writes, random);
         if self.alternative.is_none() {
@@ -344,7 +345,7 @@ impl Disk {
         if self.is_damaged { Err(Unreadable::Damaged) } else { Ok(self.durable.clone()) }
     }
 
-    /// Closes the disk. The process that has read it ends by itself and has written nothing.
+    /// Closes the disk after a process has read it, written nothing, and ended by itself.
     pub(crate) fn close(&mut self) {
         if let Some(directory) = &mut self.directory {
             directory.close();
@@ -395,10 +396,11 @@ mod tests {
 
     use super::*;
 
-    /// Seeds per kind of disk, each with its own damage.
+    /// Seeds for each kind of disk, the model and the real database. Each seed draws different
+    /// damage.
     const DAMAGES: u64 = 8;
 
-    /// The disk of a cluster's only member, whose process runs.
+    /// Makes the disk of a cluster's only member, whose process runs.
     fn started(is_real: bool) -> Disk {
         let (node, store) = (NodeId(1), StoreId(7));
         let (raft_addr, client_addr) = ("a:1".to_owned(), "a:2".to_owned());
@@ -432,7 +434,8 @@ mod tests {
         assert_eq!(disk.finish(false), Finished::Written(number));
     }
 
-    /// A disk that was rolled back and then damaged, and its content before the roll-back.
+    /// Makes a disk that was rolled back and then damaged. Also returns its content before the
+    /// roll-back.
     fn rolled_back_and_rotten(is_real: bool, random: &mut Rng) -> (Disk, Restored) {
         let mut disk = started(is_real);
         write(&mut disk, 1);

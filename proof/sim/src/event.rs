@@ -97,7 +97,7 @@ pub(crate) enum Heard {
     Bytes(LinkId, Vec<u8>),
     /// The connection has ended.
     Closed(LinkId),
-    /// The members, as that node knows them.
+    /// The client gets the list of members that this node knows.
     Refreshed(NodeId),
 }
 
@@ -140,7 +140,8 @@ pub(crate) enum Event {
     },
     /// The process is going to stop.
     Shutdown,
-    /// The next step after a call of the replica: raise the Promise, publish, or send messages.
+    /// The consensus plane takes the next step after a call of the replica: it raises the Promise,
+    /// publishes, or sends messages.
     Share,
     Ping {
         from: NodeId,
@@ -148,8 +149,8 @@ pub(crate) enum Event {
         since: StorePosition,
         ping: Ping,
     },
-    /// Answers a ping of `boot`. `since` is the position of the answering node that `boot` knew
-    /// when it asked.
+    /// An answer to the ping of the process `boot`. `since` is the position of the answering node
+    /// as `boot` knew it when it sent the ping.
     Pong {
         from: NodeId,
         hello: PeerHello,
@@ -174,7 +175,7 @@ pub(crate) enum Event {
         session: usize,
         link: LinkId,
     },
-    /// The worker names another leader on a connection if there is one.
+    /// A worker names the leader on a connection if the leader is not the one that it named last.
     Notice {
         worker: usize,
         session: usize,
@@ -185,7 +186,8 @@ pub(crate) enum Event {
         worker: usize,
         asker: Asker,
     },
-    /// The worker reads the publication that it was told of.
+    /// The worker reads the new publication after the consensus plane has told it that there is
+    /// one.
     Follow {
         worker: usize,
     },
@@ -193,7 +195,7 @@ pub(crate) enum Event {
     Turn {
         worker: usize,
     },
-    /// The worker sends the question of the round that its turn began.
+    /// The worker sends the confirm frame of the round that began in its turn.
     Ask {
         confirm: Confirm,
         published: Arc<Published>,
@@ -256,7 +258,7 @@ pub(crate) enum Event {
         session: usize,
         caller: usize,
     },
-    /// A caller leaves its call, or the call must have ended.
+    /// A caller abandons its call, or the deadline of its call is over.
     CallEnds {
         session: usize,
         caller: usize,
@@ -274,7 +276,7 @@ pub(crate) enum Event {
     Fault,
     /// Operators act.
     Operate,
-    /// A fault strikes a node, provoked by an election or a change of members there.
+    /// A fault strikes a node because an election or a change of members has begun there.
     Strike {
         node: NodeId,
     },
@@ -349,8 +351,8 @@ impl Event {
         Some((Plane::Workers, worker))
     }
 
-    /// Two numbers, one for the event's kind and one for its content. The hash of a run consists of
-    /// them.
+    /// Two numbers that identify the event: one for its kind and one for its content. The hash of a
+    /// run is computed from these numbers of all its events.
     pub(crate) fn digest(&self) -> (u64, u64) {
         match self {
             Self::Tick => (1, 0),
@@ -395,7 +397,7 @@ impl Event {
     }
 }
 
-/// Hashes all bits of `bytes`, eight bytes at a time, with FNV-1a's steps over words.
+/// Hashes `bytes`. The steps are like those of FNV-1a, but take words of eight bytes.
 fn hashed(bytes: &[u8]) -> u64 {
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
     let (words, rest) = bytes.as_chunks::<8>();

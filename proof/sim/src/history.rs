@@ -1,7 +1,7 @@
-//! The history of a run and its checkers. They are the demands of an observer who sees every node
-//! and every answer. Each invariant of `docs/safety.md` has one function. The checks run at every
-//! step on the whole history so far, and the first violation ends the run. Wherever the history has
-//! the information, the checkers do not rely on the core's own state.
+//! The history of a run and its checkers. A checker states what an observer demands who sees every
+//! node and every answer. Each invariant of `docs/safety.md` has one function. The checks run at
+//! every step on the whole history so far, and the first violation ends the run. Wherever the
+//! history has the information, the checkers do not rely on the core's own state.
 
 mod invariant;
 pub(crate) mod longest;
@@ -35,7 +35,7 @@ pub(crate) struct Given {
     pub(crate) range: TimestampRange,
 }
 
-/// The trusted time with which a node stamps.
+/// The trusted time that a node uses when it takes timestamps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trusted {
     pub(crate) ns: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Trusted {
 /// Everything that was observed in a run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The answers: their last timestamps, by their first.
+    /// The range of every answer: the last timestamp, by the first one.
     given: BTreeMap<Timestamp, Timestamp>,
     given_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
@@ -68,7 +68,8 @@ pub(crate) struct History {
     /// Every range that was assigned and its owner, by the range's last epoch.
     owned: BTreeMap<Epoch, (EpochRange, Owner)>,
     states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
-    /// Settings by applied index, as first seen; and the settings in effect for each boot.
+    /// The settings at each applied index, as the first node had them there. `goes_by` has the
+    /// settings in effect for each boot.
     settings: BTreeMap<LogIndex, Option<settings::Counting>>,
     goes_by: BTreeMap<BootId, settings::GoesBy>,
     /// The last epoch of each boot, and when the boot moved there on its own clock.
@@ -82,19 +83,20 @@ pub(crate) struct History {
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
     /// The earliest and latest time that a believed clock can show: true time minus and plus the
-    /// error. Set while a majority of the clocks has been healthy since the run began.
+    /// clocks' largest error. Set while a majority of the clocks has been healthy since the run
+    /// began.
     pub(crate) believable: Option<(u64, u64)>,
-    /// Whether a leader has heard too few clocks for too long and used those that it knew. This is
-    /// the known gap of S11.
+    /// Whether a leader has for too long heard too few clocks to know a majority's time. It then
+    /// uses the clocks that it knows, which is a known gap of S11.
     pub(crate) is_clock_unproved: bool,
     /// Whether all clocks are healthy.
     pub(crate) is_healthy: bool,
     /// The last epoch that each boot stamped before a majority of clocks had proved its clock
-    /// right; then whether any such epoch was behind.
+    /// right. `is_guessed_behind` is set if any such epoch was behind.
     guessed: BTreeMap<BootId, Epoch>,
     pub(crate) is_guessed_behind: bool,
-    /// The epoch to which operators have moved the cluster, and the highest epoch that they
-    /// requested.
+    /// The epoch to which operators have moved the cluster. `advance_asked_max` is the highest
+    /// epoch that operators requested.
     advanced: Epoch,
     advance_asked_max: Epoch,
     orders: orders::Orders,
@@ -144,9 +146,9 @@ impl History {
         };
     }
 
-    /// Declares all clocks right within `believable` from now on. They must have been right for so
-    /// long that no node uses an older sample. Then promise 3 holds whatever the clocks were
-    /// before, unless the ceiling is ahead already.
+    /// Declares all clocks right within `believable` from now on. The caller must know that they
+    /// have been right since the oldest sample that any node uses. Earlier clock errors then no
+    /// longer excuse a violation of promise 3. An epoch up to the present ceiling is still allowed.
     pub(crate) fn settle(&mut self, believable: (u64, u64)) {
         let ceiling = self.ceilings.values().copied().max().unwrap_or(Epoch(0));
         self.advance_asked_max = ceiling;
@@ -228,8 +230,8 @@ impl History {
         }
     }
 
-    /// An operator is about to request that the epoch moves to `to`. Returns the highest epoch that
-    /// was requested before.
+    /// Records that an operator is about to request that the epoch moves to `to`. Returns the
+    /// highest epoch that was requested before.
     pub(crate) fn advance_asked(&mut self, to: Epoch) -> Epoch {
         let before = self.advance_asked_max;
         self.advance_asked_max = before.max(to);
@@ -241,8 +243,8 @@ impl History {
         self.advance_asked_max = asked_before;
     }
 
-    /// A node has accepted a request to move the epoch to `to`, at most `allowed_ns` ahead of
-    /// trusted time.
+    /// A node has accepted a request to move the epoch to `to`. Checks that `to` is at most
+    /// `allowed_ns` ahead of trusted time.
     pub(crate) fn advance_taken(&mut self, who: NodeId, to: Epoch, allowed_ns: u64) {
         let ahead_ns = to.0.saturating_sub(self.trusted_max_ns);
         if ahead_ns > allowed_ns {
@@ -293,7 +295,7 @@ impl History {
         self.quorums.end(boot);
     }
 
-    /// A request without an answer that arrived by `by_ns` at a process that still runs.
+    /// A request that arrived by `by_ns` at a process that still runs, and still has no answer.
     pub(crate) fn untold(&self, by_ns: u64) -> Option<Asker> {
         let mut waiting = self.waiting.values().flatten();
         waiting.find(|(_, since_ns)| **since_ns <= by_ns).map(|(asker, _)| *asker)
@@ -330,9 +332,9 @@ impl History {
         }
     }
 
-    /// S11: while a majority of clocks is healthy, the epoch is ahead of true time by at most the
-    /// error of a believed clock. It is ahead of the latest trusted time by at most the reservation
-    /// window plus the least widths of reservations behind the ceiling.
+    /// S11: the epoch is ahead of the latest trusted time by at most the reservation window plus
+    /// [`WIDTHS_NS`]. While a majority of clocks is healthy, it is also ahead of the latest time
+    /// that a believed clock can show by at most as much.
     fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
         let believable = self.believable.filter(|_| !self.is_clock_unproved);
         let clocks_ns = believable.map_or(u64::MAX, |(_, latest)| latest).min(self.trusted_max_ns);
@@ -368,8 +370,8 @@ impl History {
     fn check_behind_true_time(&mut self, who: Identity, range: TimestampRange, is_proved: bool) {
         let epoch = range.first().epoch;
         let Some((earliest_ns, _)) = self.believable else { return };
-        // Such an epoch stays until its interval has passed, even if the node hears a majority
-        // meanwhile.
+        // An epoch that came from such a time stays until its interval has passed, even if the node
+        // hears a majority of clocks meanwhile.
         let is_known = self.guessed.get(&who.boot) == Some(&epoch);
         let is_guessed = !self.is_healthy && (!is_proved || is_known);
         if is_guessed {

@@ -1,4 +1,5 @@
-//! The lasting conditions of network, disks and workers. Single faults come on top.
+//! The conditions of network, disks and workers that last until all faults heal. Single faults come
+//! on top of them.
 
 use crate::parameters::MS;
 
@@ -11,10 +12,10 @@ pub(crate) struct NetworkConditions {
     /// Chance that a Raft message arrives at another node, as when a node has taken another's
     /// address.
     pub(crate) astray: u32,
-    /// Chance that a message comes much later than others, by up to `late_ns`.
+    /// Chance that a message is delayed much more than others: by up to `late_ns` more.
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
-    /// Chance that a transaction also includes all writes that came meanwhile.
+    /// Chance that a transaction also includes all writes that were queued after it began.
     pub(crate) together: u32,
     /// The longest time between two steps of a worker on the same request.
     pub(crate) step_ns: u64,

@@ -29,7 +29,8 @@ use crate::version::Version;
 
 /// One worker.
 pub(crate) struct Worker {
-    /// Its decisions: the same code as in production. A waiter is a slot.
+    /// The worker's decisions, made by the same code as in production. A request that waits is
+    /// known by the number of its slot.
     pub(crate) sequencer: Sequencer<usize>,
     /// The requests that wait, by slot.
     pub(crate) tickets: BTreeMap<usize, Request>,
@@ -40,8 +41,8 @@ pub(crate) struct Worker {
     pub(crate) callers: BTreeMap<(NodeId, BootId), Caller>,
 }
 
-/// The answering end of a confirm link. It reads the frames that have come one by one, and then
-/// writes the answers together.
+/// The answering end of a confirm link. It reads one by one the frames that have come, and then
+/// writes all answers together.
 pub(crate) struct Caller {
     pub(crate) answers: Answers,
     /// Frames that are not read yet.
@@ -78,30 +79,31 @@ pub(crate) struct Running {
     pub(crate) consensus: Consensus,
     pub(crate) admin_commands: AdminCommands<Ordered>,
     pub(crate) shared: Arc<Shared>,
-    /// The publication as the workers see it. It follows `shared` step by step, later.
+    /// The publication as the workers see it. Each step that has changed `shared` reaches it later,
+    /// as an event of its own.
     pub(crate) seen: Arc<Shared>,
     /// The steps that the last call of the replica has yet to take.
     pub(crate) shares: VecDeque<Share>,
-    /// Whether these steps publish, and the consensus plane has yet to tell the workers.
+    /// Whether `shares` had a publication of which the consensus plane has yet to tell the workers.
     pub(crate) is_untold: bool,
     pub(crate) stamper: Stamper,
     pub(crate) workers: Vec<Worker>,
     /// Trusted minus monotonic time, as the consensus plane last published it to the workers.
     pub(crate) trusted_offset_ns: i64,
-    /// When a worker last completed a round, on this process's clock.
+    /// When a worker last completed a round, on this process's monotonic clock, nanoseconds.
     pub(crate) completed_ns: u64,
     pub(crate) applied: LogIndex,
     /// The boots of peers whose hello was accepted.
     pub(crate) accepted: BTreeMap<NodeId, BootId>,
     pub(crate) ticks: u64,
-    /// When the last tick was, on this process's clock, nanoseconds.
+    /// When the last tick was, on this process's monotonic clock, nanoseconds.
     pub(crate) ticked_ns: u64,
-    /// Trusted time at the last tick.
+    /// Trusted time at the last tick, Unix nanoseconds.
     pub(crate) trusted_ns: u64,
     /// For planted bugs: stale Promises from which voters answer. The first was loaded some time
     /// ago, the second at the start.
     pub(crate) stale: (Term, Term),
-    /// For a planted bug: whether leadership was being handed over at the last grant.
+    /// For a planted bug: whether the replica was handing over leadership when it last had a grant.
     pub(crate) hands_over: bool,
     /// Whether the process was told to stop.
     pub(crate) is_told_to_stop: bool,
@@ -125,9 +127,10 @@ pub(crate) struct Node {
     /// How often the node's addresses changed.
     pub(crate) moves: u64,
     pub(crate) version: Version,
-    /// Time until which no new client can connect.
+    /// True time until which no new client can connect, nanoseconds.
     pub(crate) accepts_fail_until_ns: u64,
-    /// When the pause of each thread ends; 0 if the thread is not paused.
+    /// True time at which the pause of each thread ends, nanoseconds; 0 if the thread is not
+    /// paused.
     pub(crate) paused_until_ns: [u64; THREADS],
     /// Events that arrived during a pause, by thread, each with the boot that it is meant for.
     pub(crate) held: [Vec<(Option<BootId>, Event)>; THREADS],
@@ -153,8 +156,7 @@ impl Node {
 
     /// Starts the process from the durable content.
     ///
-    /// # Errors
-    /// If the disk cannot be read. The process has ended then.
+    /// # Errors If the disk cannot be read. The process has then ended.
     pub(crate) fn boot(
         &mut self,
         now_ns: u64,
@@ -275,7 +277,7 @@ impl Node {
     }
 }
 
-/// The limits of a worker. Its first worker probes, as in production.
+/// The limits of a worker. Only the first worker of a node probes, as in production.
 fn limits(worker: u32, round_ns: u64) -> Limits {
     let probe_ns = (worker == 0).then_some(PROBE_NS);
     Limits { slots_max: SLOTS_MAX, round_ns, request_ns: REQUEST_NS, probe_ns }

@@ -25,14 +25,15 @@ pub(crate) const CLOCK_OFFSET_MAX_NS: u64 = 500_000_000;
 pub(crate) const WORKERS: usize = 2;
 /// Threads of a node. Each can be paused by itself.
 pub(crate) const THREADS: usize = 1 + WORKERS;
-/// At most this many requests wait on a worker. They are few, so that workers refuse some.
+/// At most this many requests wait on a worker. The limit is low, so that workers refuse some
+/// requests.
 pub(crate) const SLOTS_MAX: usize = 8;
 /// Longest time that a request may wait, nanoseconds.
 pub(crate) const REQUEST_NS: u64 = SECOND;
 /// Time between two rounds of an idle leader, nanoseconds: half an election timeout, as in
 /// production.
 pub(crate) const PROBE_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 2;
-/// How often the epoch advances, nanoseconds.
+/// Time between two advances of the epoch, nanoseconds.
 pub(crate) const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 
 /// The initial settings of every node. The first leader proposes them as the cluster's settings.

@@ -20,7 +20,7 @@ macro_rules! plants {
             /// The bugs around the core.
             const AROUND: &[Self] = &[$(Self::$name,)*];
 
-            /// Its name on the command line.
+            /// The bug's name on the command line.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -28,8 +28,8 @@ macro_rules! plants {
                 }
             }
 
-            /// Its doc comment: what it does, which checker must find it within how many seeds, or
-            /// why it is harmless.
+            /// The bug's doc comment: what the bug does, which checker must find it within how many
+            /// seeds, or why the bug is harmless.
             #[must_use]
             pub const fn story(self) -> &'static str {
                 match self {
@@ -159,7 +159,7 @@ plants! {
 }
 
 impl Plant {
-    /// All of them.
+    /// All bugs of this table.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::AROUND.iter().copied()
     }
@@ -175,7 +175,7 @@ impl Plant {
         matches!(self, Self::RevokedLate | Self::TransferKeepsGrant | Self::CoalescedPublication)
     }
 
-    /// Whether a worker counts yeses that no voter has said.
+    /// Whether the bug makes a worker count yeses that no voter has said.
     pub(crate) const fn is_unproved(self) -> bool {
         matches!(self, Self::Unconfirmed | Self::CheckedAtArrival | Self::RecentRound)
     }

@@ -2,10 +2,10 @@
 //! scheduled. It reads no clock, and time never goes back.
 //!
 //! Nearly all events are due soon. These wait on a wheel of short slices of time (Varghese and
-//! Lauck, 1987, scheme 4); each slice is a sorted list. Later events wait in a heap, and so do
-//! events whose place is not near either end of its list. A single heap spent half of a run's time
-//! on comparisons, every other one mispredicted. Lists alone spent two thirds on walks through long
-//! lists.
+//! Lauck, 1987, scheme 4); each slice is a sorted list. Later events wait in a heap. So does an
+//! event whose place in its list is far from both ends of the list. With one heap for all events,
+//! comparisons took half of a run's time, and the processor mispredicted every other one. With
+//! lists alone, walks through long lists took two thirds of the time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,8 @@ use std::collections::BinaryHeap;
 /// Waiting events, ordered by when they are due.
 ///
 /// Invariant: every event on the wheel is in a slice of `now..now + SLICES`, where `now` is the
-/// slice of the last event taken. A bit of `occupied` is set if its list is not empty.
+/// slice of the last event taken. Each list has a bit in `occupied`, which is set if the list is
+/// not empty.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     /// The first slot of every list, by slice modulo [`SLICES`]; [`NONE`] if the list is empty.
@@ -37,7 +38,8 @@ type Key = (u64, u64);
 #[derive(Debug)]
 struct Slot {
     key: Key,
-    /// The next slot in the same list: of waiting events, or of empty slots.
+    /// The next slot in the list that holds this slot: a list of waiting events, or the list of
+    /// empty slots.
     next: u32,
 }
 
@@ -145,8 +147,8 @@ impl<T> Queue<T> {
     fn soonest(&self) -> Option<(usize, u32)> {
         let now = (self.taken_ns >> SLICE_BITS) as usize % SLICES;
         let words = self.occupied.len();
-        // The word that holds `now` is searched twice: first its bits ahead of `now`, at the end
-        // those behind it.
+        // The word that holds `now` is searched twice: first its bits from `now` on, and after all
+        // other words its bits before `now`.
         let ahead = u64::MAX << (now % 64);
         for turn in 0..=words {
             let at = (now / 64 + turn) % words;
@@ -171,7 +173,7 @@ const SLICES: usize = 2048;
 const SLICE_BITS: u32 = 17;
 /// A search for a place passes at most this many entries of a list.
 const STEPS_MAX: u32 = 8;
-/// No slot.
+/// Stands for "no slot".
 const NONE: u32 = u32::MAX;
 
 #[cfg(test)]
@@ -215,8 +217,8 @@ mod tests {
         let mut waiting = BTreeSet::new();
         let (mut now_ns, mut taken) = (0, 0);
         for number in 0..200_000_u64 {
-            // From the same nanosecond to four times around the wheel. The first part has no far
-            // events.
+            // An event is due between now and four times around the wheel. The first part of the
+            // test has only near events.
             let bits = random.u32(0..if number < 100_000 { 20 } else { 30 });
             let at_ns = now_ns + random.u64(0..1 << bits);
             queue.push(at_ns, number);

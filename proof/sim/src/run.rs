@@ -84,7 +84,7 @@ pub struct Outcome {
 #[must_use]
 pub fn run(options: Options) -> Outcome {
     let mut world = None;
-    // The setup of a world runs the core, too, so it must be inside.
+    // The setup of a world also runs the core, so its panics must be caught, too.
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let mut random = fastrand::Rng::with_seed(options.seed ^ 0x5eed);
         let world = world.insert(World::bare(&options, &mut random));
@@ -167,8 +167,8 @@ impl World {
         self.add_all_clients(clients);
     }
 
-    /// In some runs spare nodes have empty directories until they are added. In some runs the last
-    /// first member has missed the founding.
+    /// Empties directories in some runs. Spare nodes may have empty directories until they are
+    /// added. The last of the first members may have missed the founding.
     fn empty(&mut self, voters: u64) {
         let misses = voters >= 3 && self.has(Feature::MissedFounding);
         let are_spares_empty = self.has(Feature::EmptyDirectories);
@@ -190,8 +190,8 @@ impl World {
         let Nemesis { is_clock, is_clock_minority, .. } = self.nemesis;
         self.history.is_healthy = !is_clock;
         let is_believable = !is_clock || is_clock_minority;
-        // Nodes believe a clock that is off by less than the bound, and a leader's clock is
-        // followed.
+        // Nodes believe a wrong clock that is off by less than the bound, and follow it if it is
+        // the leader's. So a wrong clock may add a whole bound, which is two halves.
         let halves = if is_clock { 2 + SAMPLE_HALVES } else { SAMPLE_HALVES };
         let halves = is_believable.then_some(halves);
         self.live_until(seconds * SECOND, halves)?;
@@ -214,7 +214,7 @@ impl World {
         Ok(())
     }
 
-    /// True time minus and plus `off_ns` and the error of a healthy clock.
+    /// True time minus, and plus, the sum of `off_ns` and the error of a healthy clock.
     const fn around_true_time(&self, off_ns: u64) -> (u64, u64) {
         let true_ns = START_NS + self.now_ns;
         let off_ns = off_ns + clock_error_max_ns(self.now_ns);
@@ -268,8 +268,8 @@ impl World {
     }
 
     /// In some runs with wrong clocks the run goes on until all samples from before the repair of
-    /// the clocks have expired. From then on every voter must follow its own clock again. So must
-    /// epochs, unless the ceiling is ahead.
+    /// the clocks have expired. From then on every voter must follow its own clock again. Epochs
+    /// must follow the clocks again, unless the ceiling is ahead.
     fn believe_again(&mut self, healed_ns: u64) -> Result<(), Failure> {
         if !self.nemesis.is_clock || !self.is_in(BELIEVED, BELIEVED_RUNS) {
             return Ok(());
@@ -292,8 +292,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks the trusted time of every voter, as its workers read it: it is no further from true
-    /// time than the voter's own clock may be.
+    /// Checks the trusted time of every voter, as its workers read it. That time must be no further
+    /// from true time than a healthy clock may be.
     fn check_trusted_time(&mut self) {
         let Some(leader) = self.nodes.iter().find(|node| node.holds_grant()) else { return };
         let (earliest_ns, latest_ns) = self.around_true_time(0);
@@ -443,7 +443,7 @@ impl World {
     }
 }
 
-/// The counts at the moment of healing.
+/// The time and the counts at the moment of healing.
 #[derive(Clone, Copy, Debug)]
 struct Healed {
     at_ns: u64,
@@ -462,13 +462,14 @@ const HEALED_NS_MAX: u64 = 5 * SECOND;
 /// within `SPARED_NS_MAX`.
 const SPARED_RUNS: u64 = 4;
 const SPARED_NS_MAX: u64 = 10 * SECOND;
-/// Time within which leadership must be in the best zone. The longest wait between two offers is 80
-/// s with the production election timeout.
+/// Time after healing within which leadership must come to the best zone. The longest wait between
+/// two offers is 80 s with the production election timeout.
 const PLACED_NS_MAX: u64 = 100 * SECOND;
-/// How long leadership must then stay: more than twice the shortest wait.
+/// How long leadership must then stay in that zone: more than twice the shortest wait between two
+/// offers.
 const RESTING_NS: u64 = 12 * SECOND;
-/// One in `BELIEVED_RUNS` runs with wrong clocks goes on until their samples have expired, and for
-/// `BELIEVED_NS` after that.
+/// One in `BELIEVED_RUNS` runs with wrong clocks goes on until the samples of these clocks have
+/// expired, and for `BELIEVED_NS` after that.
 const BELIEVED_RUNS: u64 = 2;
 const BELIEVED_NS: u64 = SECOND;
 /// Answers after healing that show that the cluster answers again.
@@ -490,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_panic_while_a_run_is_set_up_is_a_crash_with_its_words_and_its_story() {
-        // Without any node, clients have no node to ask, and the code panics.
+        // In a run without nodes the clients have no node to ask, and the simulator panics.
         let outcome = run(Options { nodes: Some(0), trace_len: 10, ..Options::new(1) });
         let Some(Failure::Crash(what)) = outcome.failure else { panic!("{:?}", outcome.failure) };
         assert!(!what.is_empty());

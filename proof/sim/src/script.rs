@@ -17,7 +17,7 @@ use crate::plane::Plane;
 use crate::run::{Failure, SAMPLE_HALVES};
 use crate::world::World;
 
-/// At most this many events of one script; the rest is ignored.
+/// At most this many events of one script happen; the rest of the script is ignored.
 pub const EVENTS_MAX: usize = 96;
 
 /// Runs a script. Returns how many requests were answered.
@@ -38,7 +38,7 @@ pub fn run(script: &[u8]) -> Result<u64, Failure> {
         world.live_until(end_ns, halves)?;
         let mut next = || bytes.next().unwrap_or(0);
         match event & 31 {
-            // A clock that was ever broken does not count as healthy again.
+            // Once any clock was broken, the run no longer counts the clocks as healthy.
             16..=18 => {
                 halves = None;
                 world.history.is_healthy = false;
@@ -181,7 +181,7 @@ impl World {
 /// The seed of all draws that the script does not decide.
 const SEED: u64 = 1;
 const CLIENTS: usize = 3;
-/// Entries of a log that begins long.
+/// Number of entries with which a long log begins.
 const FILLED: u64 = 1_010;
 /// Possible times before an event, milliseconds.
 const PAUSES_MS: [u64; 8] = [0, 1, 5, 20, 60, 150, 300, 600];

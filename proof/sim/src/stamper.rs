@@ -37,7 +37,8 @@ impl Stamper {
         now: Now,
     ) -> Result<TimestampRange, AllocateError> {
         let [allocator] = &self.allocators[..] else {
-            // For the planted bug: each worker stamps its own part of an epoch's indexes.
+            // With the planted bug, each worker gives timestamps from its own part of an epoch's
+            // indexes.
             let range = self.allocators[worker].allocate(key, now)?;
             let first = range.first();
             let index = EpochIndex((worker as u64) << 32 | first.index.0);

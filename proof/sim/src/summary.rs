@@ -6,7 +6,7 @@ use std::fmt;
 
 use epicepoch_core::replica::Report;
 
-/// A message that arrives later than this counts as old, nanoseconds.
+/// A message that is delayed by more than this counts as old, nanoseconds.
 const OLD_NS: u64 = 60_000_000_000;
 
 /// Counts of one run, or of many.
@@ -46,7 +46,7 @@ pub struct Summary {
     pub messages_doubled: u64,
     /// Messages that arrived at the wrong node.
     pub messages_astray: u64,
-    /// Messages on slow links.
+    /// Messages that were delayed by a slow link.
     pub messages_slow: u64,
     /// Messages that arrived late at a running process.
     pub messages_late: u64,
@@ -63,7 +63,7 @@ pub struct Summary {
     pub healed_ns_max: u64,
     /// Runs in which a minority of the voters stayed broken when the rest healed.
     pub spared: u64,
-    /// Longest time until the rest had recovered in these runs, nanoseconds.
+    /// Longest time, in the runs of `spared`, until the other voters had recovered, nanoseconds.
     pub spared_ns_max: u64,
 }
 

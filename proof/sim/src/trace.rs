@@ -6,8 +6,9 @@ use crate::event::{Answer, Event};
 use crate::parameters::MS;
 use crate::plane::Plane;
 
-/// The last lines of a run. A second has thousands of lines about requests. So the trace keeps as
-/// many of the other lines as well: they show what led to the end, and reach back for seconds.
+/// The last lines of a run. A simulated second has thousands of lines about requests. So the trace
+/// keeps lines about requests and an equal number of other lines. The other lines reach back for
+/// seconds and show what led to the end.
 #[derive(Debug)]
 pub(crate) struct Trace {
     /// The kept lines of each kind, with their numbers. Both kinds are numbered together.

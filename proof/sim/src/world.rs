@@ -45,8 +45,9 @@ use crate::world::sessions::Sessions;
 /// Time between two attempts to connect over a cut link, nanoseconds.
 const CONNECT_NS: u64 = 100 * MS;
 
-/// An event on the queue: its receiver, the boot that it is meant for, and how much too late it
-/// comes, nanoseconds. `boot` is `None` for a message over a link, which is meant for any boot.
+/// An event on the queue. `to` is its receiver, and `boot` the run of the receiver that it is meant
+/// for: `None` for a message over a link, which is meant for any run. `late_ns` is how much too
+/// late the event comes, nanoseconds.
 struct Addressed {
     to: NodeId,
     boot: Option<BootId>,
@@ -207,7 +208,7 @@ impl World {
         self.break_links(id);
         let pending = self.at(id).disk.pending();
         let kept = if self.random.bool() { 0 } else { self.random.usize(0..=pending) };
-        // A lying disk has acknowledged all writes already, so none of them is kept.
+        // A lying disk has acknowledged all writes already, so the crash loses all pending ones.
         let kept = if self.is_planted(Plant::LyingDisk) { 0 } else { kept };
         let mut random = self.random.fork();
         let node = self.node(id);
@@ -241,7 +242,7 @@ impl World {
         }
     }
 
-    /// `own` says hello to a running peer. An established connection loses nothing.
+    /// Node `own` sends its hello to a running peer, over a connection that loses no message.
     fn send_hello(&mut self, peer: NodeId, own: NodeId, is_answered: bool) {
         let boot = self.at(own).running().identity.boot;
         let member = Rc::new(self.at(own).as_member());
@@ -267,7 +268,7 @@ impl World {
         }
     }
 
-    /// Peers see that the connections from `id` have closed.
+    /// Every running peer sees that its connection to `id` has closed.
     pub(crate) fn close(&mut self, id: NodeId) {
         for peer in self.ids() {
             if peer != id {
@@ -455,8 +456,8 @@ impl World {
         if boot.is_some_and(|boot| boot != running.identity.boot) {
             return true;
         }
-        // A peer of an ended history sent this message. In production this node would not accept
-        // the connection.
+        // A peer of an ended history of the cluster sent this message. In production this node
+        // would not accept a connection from that peer.
         let is_client =
             matches!(event, Event::Arrive { .. } | Event::Leave { .. } | Event::Greet { .. });
         if boot.is_none() && era != self.restores.era && !is_client {

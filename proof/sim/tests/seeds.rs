@@ -97,7 +97,7 @@ const KINDS: [&str; 82] = [
     "call ended by its deadline",
     "range burnt",
     "request sent twice",
-    // Checks after all, or all but a minority, has healed.
+    // Checks that come after all nodes, or all but a minority, have healed.
     "clocks believed again",
     "cut off for good",
     "deaf for good",
@@ -147,9 +147,9 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
     {
         assert!(summary.reports.contains_key(kind), "{kind}: {:?}", summary.reports);
     }
-    // If a leader meets a known gap of S11, the run is no longer checked for S11, or not while the
-    // gap is open. This must stay rare. Otherwise a bug that leaves clocks uncompared could hide
-    // there.
+    // If a leader meets a known gap of S11, S11 is not checked in the rest of the run, or not until
+    // the gap closes. Such runs must stay rare. Otherwise a bug that leaves clocks uncompared could
+    // hide in them.
     for gap in ["clock believed without a majority's", "clock guessed at a start, behind"] {
         let times = summary.faults.get(gap).copied();
         assert!(times.unwrap_or(0) <= SEEDS / 50, "{gap} in {times:?} runs");
@@ -170,7 +170,7 @@ fn clusters_of_one_to_five_and_of_seven_answer() {
     }
 }
 
-/// Only long runs have messages that are minutes old.
+/// In a long run some messages arrive minutes late; shorter runs have none.
 #[test]
 fn runs_of_ten_minutes_have_messages_that_are_minutes_old() {
     let mut old = 0;

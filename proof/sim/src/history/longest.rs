@@ -1,4 +1,5 @@
-//! The longest settings that leaders have used. The checkers' bounds depend on them.
+//! The longest window, interval and clock bound that leaders have used. The checkers' limits depend
+//! on these settings.
 
 use epicepoch_wire::LogIndex;
 use epicepoch_wire::settings::ClusterSettings;
@@ -52,7 +53,7 @@ impl Longest {
         self.interval.0
     }
 
-    /// The first index at which a state knows the longest window and the widest bound.
+    /// The first index whose state has both the longest window and the widest clock bound.
     pub(crate) fn known_from(&self) -> LogIndex {
         self.window.1.max(self.bound.1)
     }

@@ -86,8 +86,8 @@ impl History {
         held.zip(sent).is_none_or(|(held, sent)| held == sent)
     }
 
-    /// Records the entries that a leader sends. The first one follows the entry of `log_term` at
-    /// `index`.
+    /// Records the entries that a leader sends. The first of these follows the entry at `index`,
+    /// whose term is `log_term`.
     pub(super) fn record_sent(&mut self, message: &RaftMessage) {
         let RaftMessage { term, log_term, index, .. } = *message;
         self.sent.insert((term, index), log_term);
@@ -96,8 +96,8 @@ impl History {
         }
     }
 
-    /// Checks the promises in a message that leaves `me`. The node has not forgotten earlier
-    /// promises, and peers accept it as the member that it is.
+    /// Checks a message that leaves `me` against the promises that the node has made in earlier
+    /// messages. The caller leaves out a node whose messages peers refuse.
     pub(crate) fn promised(&mut self, me: Identity, out: &Outgoing) {
         let kind = out.message.kind;
         if !matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
@@ -133,8 +133,8 @@ impl History {
         }
     }
 
-    /// A later boot must not be below a term that an earlier boot has named. Otherwise the node
-    /// would have forgotten its promises.
+    /// A node's later boot must not name a lower term than an earlier boot has named. A lower term
+    /// shows that the node has forgotten its promises.
     fn check_kept(&mut self, (node, boot): (NodeId, BootId), term: Term) {
         let known = self.taken.entry(node).or_insert((term, boot));
         let (before, by) = *known;
@@ -147,8 +147,8 @@ impl History {
         }
     }
 
-    /// `me` acts as leader of a term. It is not enough to believe in one's own leadership, as a
-    /// single voter may do before its term is durable.
+    /// Records that `me` acts as leader of a term. A node that only believes that it leads does not
+    /// count: a single voter may believe so before its term is durable.
     fn check_one_leader(&mut self, term: Term, me: (NodeId, BootId)) {
         let leader = *self.leaders.entry(term).or_insert(me);
         if leader != me {

@@ -1,5 +1,5 @@
-//! S17: operators get only true answers. Outcomes come from applied entries, and leaders from their
-//! actions. The checker ignores what the answering node believes.
+//! S17: operators get only true answers. The checker takes outcomes from applied entries and knows
+//! a leader by its actions. It ignores what the answering node believes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) struct Orders {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) nonce: u64,
-    /// The highest term in which a leader had acted.
+    /// The highest term in which any leader had acted when the command arrived.
     led: Term,
 }
 

@@ -1,6 +1,6 @@
-//! S12: a node that gets a vote, or leadership, is live. The deciding leader has accepted messages
-//! from it, and its disk has all but a few of the committed entries. The leader's own view is not
-//! used.
+//! S12: a node that gets a vote, or leadership, is live. Live means two things: the leader that
+//! decides has lately accepted a message from the node, and the node's disk has all but a few of
+//! the committed entries. The leader's own view is not used.
 
 use epicepoch_core::publication::Identity;
 use epicepoch_core::state::{MembershipChange, MembershipStep};
@@ -50,8 +50,9 @@ impl History {
         }
     }
 
-    /// A node gets a vote, or gets leadership from an operator or because of its zone. Its disk
-    /// holds entries up to `last`; `None` for a rolled-back disk, which proves nothing.
+    /// A leader gives a node a vote, or gives it leadership for an operator or because of its zone.
+    /// The node's disk holds entries up to `last`; `None` for a rolled-back disk, which proves
+    /// nothing.
     pub(crate) fn trusts_with(
         &mut self,
         leader: &Deciding,
@@ -74,7 +75,8 @@ impl History {
         }
     }
 
-    /// An operator's command to hand leadership over, to a named node or to any node, was accepted.
+    /// A leader has accepted an operator's command to hand over leadership. The command may name
+    /// the next leader or leave the choice to the leader.
     pub(crate) fn hands_over(&mut self, leader: &Deciding, to: NodeId, last: Option<LogIndex>) {
         if !leader.voters.contains(&to) {
             self.violate(Invariant::CaughtUp, || {

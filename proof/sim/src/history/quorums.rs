@@ -1,6 +1,6 @@
-//! The proof of each round, as an observer outside the core sees it: the voters when the round
-//! began, and the voters that have said yes since. Quorums are counted from plain lists, not with
-//! the core's masks.
+//! The proof of each round, as an observer outside the core sees it. The proof consists of the
+//! voters when the round began and of the voters that have said yes since then. Quorums are counted
+//! from plain lists, not with the core's masks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -75,9 +75,9 @@ impl History {
         self.said(me, confirm, promise);
     }
 
-    /// `voter`, whose Promise is `promise` now, answers a round. It says yes if it has neither seen
-    /// nor promised a term above the round's. The answer also counts for earlier rounds of the same
-    /// worker and term.
+    /// `voter`, whose Promise is `promise` now, answers a round. Its answer is a yes if it has
+    /// neither seen nor promised a term above the round's. The answer also counts for earlier
+    /// rounds of the same worker and term.
     pub(crate) fn said(&mut self, voter: Identity, confirm: &Confirm, promise: Term) {
         if promise > confirm.term || self.quorums.has_promised_more(voter.store, confirm.term) {
             return;
@@ -97,13 +97,14 @@ impl History {
         }
     }
 
-    /// A round counts as confirmed.
+    /// A sequencer counts a round as confirmed. Checks that a quorum has said yes.
     pub(crate) fn round_confirmed(&mut self, me: Identity, worker: WorkerId, round: Round) {
         self.check_quorum(me, worker, round);
         self.round_failed(me, worker, round);
     }
 
-    /// S2, S7: in each half of the voters at the round's begin, a majority has said yes since.
+    /// S2, S7: a majority of the voters has said yes since the round began. In a joint
+    /// configuration, so has a majority of each half.
     fn check_quorum(&mut self, me: Identity, worker: WorkerId, round: Round) {
         let mut open = self.quorums.open.get(&(me.boot, worker)).into_iter().flatten();
         let open = open.find(|open| open.round == round);

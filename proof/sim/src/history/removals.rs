@@ -1,5 +1,5 @@
-//! S12: a removed node keeps its vote until a majority of the other voters has confirmed the removal.
-//! It waits no longer than ten seconds, because they may be gone.
+//! S12: a removed node keeps its vote until a majority of the other voters has confirmed the
+//! removal. It waits at most ten seconds for them, because they may be gone.
 
 use std::collections::BTreeSet;
 

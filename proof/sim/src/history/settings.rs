@@ -26,8 +26,9 @@ impl Counting {
     }
 }
 
-/// The settings in effect for a process before and after its last applied entry. Its workers may
-/// still see the settings before it. A proposal in the same call may use either.
+/// The settings in effect for a process before and after the entry that it applied last. Its
+/// workers may still use the settings from before that entry. A proposal that the same call makes
+/// may use either.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoesBy {
     before: Option<Counting>,
@@ -80,8 +81,8 @@ impl History {
         }
     }
 
-    /// Within the range of one leadership the epoch moves only after an interval has passed, unless
-    /// an operator moves it.
+    /// During one leadership the epoch moves only after an interval has passed, unless an operator
+    /// moves it.
     pub(super) fn check_interval(
         &mut self,
         who: Identity,
@@ -106,8 +107,8 @@ impl History {
         }
     }
 
-    /// While clocks are healthy and the range goes on, the epoch is behind the leader's trusted
-    /// time by at most the interval in effect.
+    /// While clocks are healthy and the range has epochs left, the epoch is behind the leader's
+    /// trusted time by at most the interval in effect.
     pub(super) fn check_late(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
         let epoch = range.first().epoch;
         let goes_by = self.goes_by.get(&who.boot).copied();
@@ -122,9 +123,8 @@ impl History {
     }
 }
 
-/// How much too soon an epoch may come, nanoseconds. `clock-read-twice` makes it two milliseconds
-/// too soon, and another checker finds that bug.
+/// How much too soon an epoch may come, nanoseconds. The planted bug `clock-read-twice` makes
+/// epochs come two milliseconds too soon. Another checker finds that bug.
 const SOONER_NS: u64 = 2_000_000;
-/// Upper limit of the error that a clock with a rate off by 200 ppm adds to an interval,
-/// nanoseconds.
+/// More than a clock whose rate is off by 200 ppm adds to any interval, nanoseconds.
 pub(super) const BEHIND_NS: u64 = 1_000_000;

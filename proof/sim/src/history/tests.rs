@@ -30,7 +30,7 @@ fn broken(history: &History) -> Option<Invariant> {
     history.violation.as_ref().map(|violation| violation.invariant)
 }
 
-/// The violation, if any, that `seen` causes in a fresh history.
+/// Returns the violation, if any, that the observations of `seen` cause in a fresh history.
 fn of(seen: impl FnOnce(&mut History)) -> Option<Invariant> {
     let mut history = History::default();
     seen(&mut history);
@@ -394,8 +394,8 @@ fn a_change_leaves_a_heard_majority_and_its_leader() {
     assert_eq!(changed(&[remove(NodeId(1))]), Some(Invariant::CaughtUp), "it leads");
 }
 
-/// A history with a leader that has long used a window of 2 s and an interval of 80 ms. Since it
-/// last applied an entry, it uses `window_ms` and `interval_ms`.
+/// Makes a history with a leader that used a window of 2 s and an interval of 80 ms until it
+/// applied its last entry. Since then `window_ms` and `interval_ms` are in effect.
 fn going_by(window_ms: u64, interval_ms: u64) -> History {
     let mut history = owned(ME, 0, NOW_NS + LONG_NS);
     for (index, reservation_ms, epoch_interval_ms) in [(4, 2_000, 80), (5, window_ms, interval_ms)]
@@ -468,7 +468,7 @@ fn an_operator_is_told_only_what_is_so() {
         })
     };
     let (is_done, refused) = (Some(Outcome::Changed), Some(Outcome::Refused("no")));
-    // A change is acknowledged as it was applied.
+    // An operator is told that a change is done only if its entry was applied with that outcome.
     assert_eq!(told(is_done.clone(), TERM.0, &changed(false)), None);
     assert_eq!(told(None, TERM.0, &changed(false)), Some(Invariant::Told));
     assert_eq!(told(refused.clone(), TERM.0, &changed(false)), Some(Invariant::Told));
@@ -482,10 +482,11 @@ fn an_operator_is_told_only_what_is_so() {
     assert_eq!(told(None, TERM.0, &busy), None);
     assert_eq!(told(is_done.clone(), TERM.0, &busy), Some(Invariant::Told));
     assert_eq!(told(is_done, TERM.0, &Err(Denied::Unsettled(Unsettled::Members))), None);
-    // A leader that had been replaced when the command came must not answer "already".
+    // A leader must not answer "already" if another leader had acted in a higher term before the
+    // command came.
     assert_eq!(told(None, TERM.0, &changed(true)), None);
     assert_eq!(told(None, TERM.0 - 1, &changed(true)), Some(Invariant::Told));
-    // The successor has led in the term.
+    // "Transferred" is true only if the successor has acted as leader in the named term.
     let transferred =
         |to| Ok(Done::Transferred { to, before: ME.node, term: TERM, is_already: false });
     assert_eq!(told(None, TERM.0, &transferred(OTHER.node)), None);

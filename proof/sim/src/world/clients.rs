@@ -124,7 +124,7 @@ impl World {
         self.schedule_world(after_ns, Event::Client { client: asker.client });
     }
 
-    /// Mostly a node that believes it leads, if there is one.
+    /// Draws a node: mostly one that believes it leads, if there is one.
     pub(crate) fn any_leading(&mut self) -> NodeId {
         let (mut leading, mut count) = ([NodeId(0); NODES_MAX], 0);
         for node in self.nodes.iter().filter(|node| node.holds_grant()) {

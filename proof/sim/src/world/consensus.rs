@@ -25,8 +25,8 @@ use crate::world::features::Feature;
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
-/// Of a thousand snapshots during faults, `SNAPSHOTS_BROKEN` break their connection, and
-/// `SNAPSHOTS_LOST` are lost without a sign.
+/// `SNAPSHOTS_BROKEN` of a thousand snapshots break their connection. While faults happen,
+/// `SNAPSHOTS_LOST` of a thousand are lost, and their sender is not told.
 const SNAPSHOTS_BROKEN: u32 = 100;
 const SNAPSHOTS_LOST: u32 = 300;
 /// For a planted bug: ticks between two checks of leadership.
@@ -90,7 +90,7 @@ impl World {
         self.history.trusted_max_ns = self.history.trusted_max_ns.max(trusted_ns);
     }
 
-    /// The process ends by itself and is started again later.
+    /// The process of a node ends by itself, and is started again later.
     pub(crate) fn fall(&mut self, id: NodeId) {
         self.crash(id);
         self.close(id);
@@ -127,7 +127,8 @@ impl World {
         if boot != self.at(id).running().identity.boot || !self.accept_hello(id, from, hello) {
             return;
         }
-        // For a planted bug: an answer that names no position accuses no peer.
+        // For a planted bug, positions are removed from the answer, so that it cannot show that a
+        // peer was rolled back.
         let unnamed = (StorePosition(0), Pong { position: StorePosition(0), ..pong });
         let (since, pong) = if self.checks_positions() { (since, pong) } else { unnamed };
         let heard = self.drive(id, |consensus, now_ns| {
@@ -230,8 +231,8 @@ impl World {
         true
     }
 
-    /// A peer refuses a process because its data directory was rolled back. The process ends with
-    /// that error, until its operator has put the newest directory back.
+    /// A peer refuses a process because its data directory was rolled back. At each start the
+    /// process ends with that error, until its operator has put the newest directory back.
     fn refuse_hello(&mut self, by: NodeId, node: NodeId, hello: PeerHello) {
         self.summary.refusals += 1;
         let is_running = |known: &Running| known.identity.boot == hello.boot;
@@ -375,7 +376,7 @@ impl World {
         }
     }
 
-    /// Shows the history which entries a replica has applied.
+    /// Reports to the history which entries a replica has applied.
     fn take_applied(&mut self, id: NodeId) {
         let running = self.nodes[id.0 as usize - 1].running_mut();
         let (identity, applied) = (running.identity, running.replica().applied());
@@ -442,8 +443,8 @@ impl World {
         }
     }
 
-    /// A node that was told to stop may still lead in the term of that moment, because others may
-    /// have voted for it. It must not lead in a later term.
+    /// A node that was told to stop may still lead in the term in which it was told, because others
+    /// may have voted for it in that term. It must not lead in a later term.
     fn check_departed(&mut self, id: NodeId, term: Term) {
         let told = self.at(id).running().shutdown_in;
         if let Some(told) = told.filter(|told| term > *told) {
@@ -452,14 +453,14 @@ impl World {
         }
     }
 
-    /// Shows the history which ranges a leader proposes to reserve.
+    /// Reports to the history which ranges a leader proposes to reserve.
     fn see_reserved(&mut self, id: NodeId, write: &Write) {
         let running = self.at(id).running();
         let (identity, trusted_ns) = (running.identity, running.trusted_ns);
         let status = running.replica().status();
         for entry in &write.entries {
-            // Counts only the leader's own entries, those of its term. Others come from earlier
-            // leaders.
+            // Only entries of the leader's own term are its proposals. Other entries come from
+            // earlier leaders.
             let is_own = status.role == Role::Leader && status.term == entry.term;
             if is_own && let Ok(Command::Reserve { until, .. }) = Command::decode(&entry.data) {
                 self.history.reserves(identity, until, trusted_ns);
@@ -480,8 +481,8 @@ impl World {
         if !node.disk.is_rolled_back() {
             self.history.promised(identity, out);
         }
-        // Like a message in the socket of a machine that disappears without closing the
-        // connection.
+        // Such a snapshot is like a message in the socket of a machine that disappears without
+        // closing the connection.
         let is_snapshot = out.message.kind == MessageKind::Snapshot;
         if is_snapshot && self.nemesis.pause_ns > 0 && self.chance(SNAPSHOTS_LOST) {
             return self.count("snapshot lost");
@@ -498,8 +499,8 @@ impl World {
         }
     }
 
-    /// The steps of the last call of a replica, as workers see them. With a planted bug only the
-    /// last publication may remain.
+    /// Takes the steps of the last call of a replica, as its workers are to see them. With a
+    /// planted bug in the publication, the workers see only the last publication of a call.
     fn take_shares(&mut self, id: NodeId) -> Vec<Share> {
         let plant = self.plant().filter(|plant| plant.is_in_publication());
         let running = self.node(id).running_mut();

@@ -60,14 +60,14 @@ const KINDS: [(Kind, u32); 14] = [
 pub(crate) struct Nemesis {
     /// Longest pause between two faults, nanoseconds; 0 once all faults have healed.
     pub(crate) pause_ns: u64,
-    /// From this time on no fault begins, but links stay as bad as they are. This shows a state of
-    /// the core that only the next disturbance would repair.
+    /// From this time on no fault begins, but links stay as bad as they are. Such a calm reveals a
+    /// bad state of the core that the next fault would repair.
     calm_at_ns: u64,
     /// Until this time no fault begins, because some faults need quiet for a while.
     lull_until_ns: u64,
     /// Longest duration of a fault, nanoseconds.
     pub(crate) lasts_ns: u64,
-    /// This many of a thousand pauses may last up to a minute.
+    /// This many of a thousand faults that pause threads may last up to a minute.
     long: u32,
     /// The weight of each of [`KINDS`]. Most runs lack some kinds and have many faults of others. A
     /// kind that is in every run hides bugs that need its absence (swarm testing: Groce et al.,
@@ -97,15 +97,16 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 /// This many of a thousand partitions of the Raft links also slow the node's links.
 const SLOW_BESIDE: u32 = 500;
-/// For runs in which accepts fail. Beside `FAILING_ACCEPTS` of a thousand faults, accepts fail.
-/// `FAILING_EVERYWHERE` of a thousand such failures are at all nodes. They last for a time in
-/// `FAILING_NS`.
+/// For runs in which nodes fail to accept clients. `FAILING_ACCEPTS` of a thousand faults come
+/// together with such a failure. `FAILING_EVERYWHERE` of a thousand such failures are at all nodes.
+/// A failure lasts for a time in `FAILING_NS`, nanoseconds.
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
-/// This many of a thousand changes of members repeat one that is done.
+/// This many of a thousand changes of members repeat a change that is already done.
 const REPEATED: u32 = 250;
-/// `CALM_RUNS` of a thousand runs are calm before all faults heal, for a time in `CALM_NS`.
+/// In `CALM_RUNS` of a thousand runs, no fault begins in the last part of the run before all faults
+/// heal. This part lasts for a time in `CALM_NS`, nanoseconds.
 const CALM_RUNS: u32 = 300;
 const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
 
@@ -242,7 +243,8 @@ impl World {
         self.count(what);
         self.note(|| format!("{node}: {what}, {planes:?}, for {} ms", lasts_ns / MS));
         self.schedule_world(lasts_ns, Event::End { end: End::Links });
-        // A node that does not hear of elections may still get yes answers that were sent earlier.
+        // A node whose Raft links are cut does not hear of elections. On slow links it may still
+        // get yes answers that voters sent before an election.
         if planes == [Plane::Raft] && self.chance(SLOW_BESIDE) {
             self.slow_links(node, lasts_ns);
         }
@@ -337,8 +339,8 @@ impl World {
         self.schedule_world(lasts_ns * 3, Event::End { end: End::RolledBack(node) });
     }
 
-    /// New clients cannot connect to one node, or to any node, for longer than a leader needs to
-    /// notice.
+    /// For a while new clients cannot connect to one node, or to any node. The failure is often
+    /// long enough for a leader to notice.
     fn fail_accepts(&mut self, node: NodeId) {
         if self.now_ns >= self.nemesis.calm_at_ns {
             return;
@@ -352,7 +354,8 @@ impl World {
         }
     }
 
-    /// Lets accepts of a node fail for `lasts_ns`. If they fail for longer already, that stays.
+    /// For `lasts_ns` the node accepts no new client. A failure of this kind that ends later keeps
+    /// its end.
     fn fail_accepts_of(&mut self, id: NodeId, lasts_ns: u64) {
         let until_ns = self.now_ns + lasts_ns;
         let node = self.node(id);
@@ -369,13 +372,13 @@ impl World {
     }
 
     pub(crate) fn end(&mut self, end: End) {
-        // The node's earlier faults are over already. Its lasting fault goes on.
+        // All other faults of such a node have ended before, and its lasting fault must not end.
         if end.node().is_some_and(|node| self.lasting(node).is_some()) {
             return;
         }
         match end {
             End::Start(node) => self.start_if_down(node),
-            // Unless the process has ended by itself meanwhile.
+            // A process that has ended by itself meanwhile is not stopped again.
             End::Stop(node, down_ns) if self.is_stopping(node) => self.stop_at_once(node, down_ns),
             End::Stop(..) => {}
             End::Links => {
@@ -383,7 +386,7 @@ impl World {
                 self.cut_lasting();
             }
             End::Slow => self.links.hasten(),
-            // Another pause that ends later may have begun.
+            // The thread stays paused if another pause that ends later has begun meanwhile.
             End::Pause(node, thread) => {
                 if self.at(node).paused_until_ns[thread] <= self.now_ns {
                     self.resume(node, thread);

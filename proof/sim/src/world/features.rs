@@ -1,6 +1,6 @@
-//! The features of a run: versions of nodes, zones, restores and more. Each is drawn independently,
-//! so that any of them can occur together. Their draws come from a separate stream, so that a
-//! feature does not change the run's other draws.
+//! The features of a run: versions of nodes, zones, restores and more. Each feature is drawn
+//! independently, so any set of them can occur together. The draws come from a separate stream, so
+//! that a new feature does not change the run's other draws.
 
 use crate::world::World;
 
@@ -56,7 +56,7 @@ impl World {
         self.is_in(feature as u64, feature.one_in())
     }
 
-    /// Whether `salt` selects this run, as it selects one in `one_in` runs.
+    /// Whether `salt` selects this run. A salt selects one in `one_in` runs.
     pub(crate) const fn is_in(&self, salt: u64, one_in: u64) -> bool {
         self.hashed(salt).is_multiple_of(one_in)
     }
@@ -67,7 +67,8 @@ impl World {
     }
 }
 
-/// Salts of further draws from the seed alone. A draw per node adds [`SALTS`] for each node.
+/// Salts of other draws that depend on the seed alone. For a draw that each node makes, the node's
+/// salt is the draw's salt plus [`SALTS`] times the node id.
 pub(crate) const VERSIONS: u64 = 101;
 pub(crate) const ZONES: u64 = 102;
 pub(crate) const BELIEVED: u64 = 103;

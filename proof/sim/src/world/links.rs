@@ -16,7 +16,7 @@ pub(crate) struct Links {
     cuts: [[u16; NODES_MAX]; 2],
     /// Additional delay of a link, by sender and receiver, nanoseconds.
     slow_ns: [[u64; NODES_MAX]; NODES_MAX],
-    /// The part of that delay which comes from distance. No healing ends it.
+    /// The part of `slow_ns` that comes from distance. Healing does not end it.
     far_ns: [[u64; NODES_MAX]; NODES_MAX],
 }
 
@@ -51,8 +51,8 @@ impl Links {
 }
 
 impl World {
-    /// Ends every cut. Over links that have come back, workers ask their newest round again, as
-    /// they do over every new connection.
+    /// Ends every cut. Workers ask their newest round again over links that have come back, as they
+    /// do over every new connection.
     pub(crate) fn join_links(&mut self) {
         self.links.join();
         for id in self.ids() {

@@ -58,7 +58,9 @@ impl World {
         }
     }
 
-    /// A node executes a command. It drops one that was held until after the faults.
+    /// A node executes a command, which a pause may have delayed. It drops a change of epoch or
+    /// settings if all faults have healed by then. It drops any other command if no fault may begin
+    /// then.
     pub(crate) fn execute(&mut self, node: NodeId, command: AdminCommand) {
         match command {
             AdminCommand::Advance | AdminCommand::Settings if self.nemesis.pause_ns == 0 => {}
@@ -111,7 +113,8 @@ impl World {
         self.provoke(node);
     }
 
-    /// An operator repeats a command whose answer was lost. Mostly it is done already.
+    /// An operator repeats a command because its answer was lost. Mostly the command has already
+    /// been carried out.
     fn repeat(&mut self, node: NodeId) {
         let running = self.at(node).running();
         let published = running.shared.published();
@@ -155,8 +158,8 @@ impl World {
             4 => ("member already", vec![add(known, stranger)]),
             5 => ("store of another", vec![add(stranger, known)]),
             6 if !leads => ("no leader asked", vec![add(stranger, stranger)]),
-            // The library refuses this change after it is committed. Until then it is a change like
-            // others.
+            // The Raft library refuses the removal of the only voter after the entry is committed.
+            // Until then the core treats the removal like any other change.
             _ if leads && published.voters.len() == 1 => {
                 return self.remove_last(node);
             }
@@ -189,7 +192,8 @@ impl World {
         let to = stuck.filter(|_| self.random.bool()).or(to);
         self.count("handover asked");
         let leader = self.deciding(node);
-        // The operator's way comes first. If it is refused, the replica is called directly.
+        // The transfer is first requested as an admin command. If the node refuses the command at
+        // once, the replica is called directly.
         if self.command(node, Command::Transfer(to)).is_some() {
             self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
             return;
@@ -258,9 +262,9 @@ impl World {
         }
     }
 
-    /// Fills an empty directory. It begins with the applied state of a node that knows it as a
-    /// member's directory, if there is one. The directory belongs to a spare node that was added,
-    /// or to a first member that missed the founding.
+    /// Fills the empty directory of a spare node that was added, or of a first member that missed
+    /// the founding. Its first record is the applied state of a node that knows this directory as a
+    /// member's. Returns whether the directory was filled.
     pub(crate) fn join(&mut self, id: NodeId) -> bool {
         let store = self.at(id).store;
         let answers = |node: &&Node| {
@@ -293,7 +297,8 @@ impl World {
         true
     }
 
-    /// Asks for a change as operators do. An accepted change must leave a majority of live voters.
+    /// Proposes a change by an admin command, as operators do. The history checks that an accepted
+    /// change leaves a majority of live voters.
     fn propose_prudently(&mut self, leader: NodeId, change: &MembershipChange) -> bool {
         let deciding = self.deciding(leader);
         if let Some(Err(_)) = self.command(leader, Command::Change(change.steps.clone())) {
@@ -310,7 +315,7 @@ impl World {
         true
     }
 
-    /// The leader's view when it decides.
+    /// The leader's present view, on which it decides.
     fn deciding(&self, leader: NodeId) -> Deciding {
         let running = self.at(leader).running();
         Deciding {
@@ -325,7 +330,7 @@ impl World {
     /// (S12).
     pub(crate) fn prefers(&mut self, leader: NodeId, to: NodeId) {
         self.count("handover to a better place");
-        // The leader decided at its last tick.
+        // The leader made this decision at its last tick, so the check uses the time of that tick.
         let ticked_ns = self.at(leader).running().ticked_ns;
         let deciding = Deciding { monotonic_ns: ticked_ns, ..self.deciding(leader) };
         let last = self.durable_last(to);
@@ -374,9 +379,9 @@ impl World {
         Some(rank(leader.id) == best)
     }
 
-    /// The first wrong zone in a leader's status, if any. Every zone in it must be the zone of that
-    /// member; all nodes must prefer the same zones; and no voter may be in a zone that is reported
-    /// as empty.
+    /// Describes the first wrong zone in the leader's status, if any. The status must name the
+    /// right zone of each member. All nodes must prefer the same zones. No voter may be in a zone
+    /// that the status reports as empty.
     pub(crate) fn misplaced(&self) -> Option<String> {
         let leader = self.serving()?;
         let (id, running) = (leader.id, leader.running());
@@ -429,7 +434,8 @@ impl World {
     }
 }
 
-/// For a planted bug: a first entry of the log made of the current members.
+/// For a planted bug: makes the log's first entry from the current members instead of the first
+/// members.
 fn genesis_of_today(record: &Record) -> Record {
     let state = State::decode(&record.data).expect("a replica's own state");
     let members: Vec<Member> = state.members.values().cloned().collect();

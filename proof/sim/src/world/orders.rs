@@ -29,7 +29,7 @@ impl World {
         own
     }
 
-    /// Passes a report of the replica to the commands that wait for it.
+    /// Passes a report of the replica to the admin commands that wait for such a report.
     pub(crate) fn report_to_operators(&mut self, id: NodeId, report: &Report) {
         let admin = &mut self.nodes[id.0 as usize - 1].running_mut().admin_commands;
         match report {

@@ -22,14 +22,14 @@ const SAMPLE_NS_MAX: u64 = 200 * MS;
 /// How far a floor given by hand is above the epoch to which operators have moved, nanoseconds. The
 /// margin is needed because each leader after the move has raised the ceiling by a little.
 const BY_HAND_NS: u64 = SECOND;
-/// The restore must notice a clock that is wrong by this much, nanoseconds.
+/// A restore must be refused if a clock is wrong by this much, nanoseconds.
 const WRONG_NS: u64 = 10 * SECOND;
 /// `OF_DIRECTORY` of a thousand restores use the directory of a stopped node. `OF_ALL` of a
 /// thousand backups ask every node.
 const OF_DIRECTORY: u32 = 300;
 const OF_ALL: u32 = 500;
-/// The longest possible window and the widest possible bound, milliseconds. Operators name it for a
-/// stopped cluster if they do not know better.
+/// The longest possible window, and also the widest possible clock bound, milliseconds. Operators
+/// name this value for a stopped cluster whose settings they do not know.
 const LONGEST_MS: u64 = 60_000;
 
 /// The operators' backups and the restores so far.
@@ -44,7 +44,8 @@ pub(crate) struct Restores {
 }
 
 impl Restores {
-    /// A node accepted a command to move the epoch to `to`, whether or not it was carried out.
+    /// Records that a node accepted a command to move the epoch to `to`, even if the command was
+    /// not carried out.
     pub(crate) fn advanced(&mut self, to: Epoch) {
         self.advanced = self.advanced.max(to);
     }
@@ -165,14 +166,14 @@ impl World {
             }
             let node = self.node(id);
             (node.disk, node.store) = (disk, store);
-            // The formats that the node read in the old history no longer matter.
+            // In the new history it no longer matters which formats the node once read.
             node.version = Version::of(node.version.reads);
             self.start_later(id);
         }
     }
 
-    /// As many members as the first history had. None has a removed id. Their directories belong to
-    /// the new history.
+    /// The first members of the new history: as many as the first history had. None of them has a
+    /// removed id. Their directories belong to the new history.
     fn first_members(&self, backup: &Backup) -> Vec<Member> {
         let era = self.restores.era + 1;
         let member = |id: NodeId| Member { store: store_in(id, era), ..self.member(id) };
@@ -185,8 +186,8 @@ impl World {
     }
 
     /// The clocks as the founder, the first of the members, knows them. Each sample took a while,
-    /// and may have been under way for all of that time or for none. An operator who has moved the
-    /// epoch names it by hand, because a backup may not know it.
+    /// and the clock was read at any moment of that time. An operator who has moved the epoch names
+    /// it by hand, because a backup may not know it.
     fn grounds(&mut self, first: &[Member]) -> Grounds {
         let now_ns = self.now_ns;
         let founder = first[0].node;
@@ -207,7 +208,8 @@ impl World {
         }
     }
 
-    /// A clock that is far off must be refused. Another clock or the backup shows that it is wrong.
+    /// Checks that a restore refuses a clock that is far off. Another clock, or the backup, shows
+    /// that this clock is wrong.
     fn refuse_wrong_clock(&mut self, backup: &Backup, first: &[Member]) {
         let mut grounds = self.grounds(first);
         let is_ahead = self.random.bool();

@@ -3,8 +3,8 @@
 //! connections in place of sockets, and the node's side of the native protocol.
 //!
 //! A connection leads to one worker of one process. It stalls now and then, is refused, breaks with
-//! the process, or falls silent. Frames are real bytes. Frames of a connection that the session has
-//! left are still reported to it. A driver that is behind may do so.
+//! the process, or falls silent. Frames are real bytes. The driver still reports frames of a
+//! connection that the session has left, because a real driver that lags behind may do so.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -46,7 +46,7 @@ struct Client {
     session: Session,
     links: Vec<Link>,
     callers: Vec<Caller>,
-    /// The requests under way, by attempt.
+    /// The requests under way, each with the number of its attempt.
     asked: VecDeque<(u64, Asked)>,
     attempt: u64,
     /// When the next turn is scheduled.
@@ -55,7 +55,7 @@ struct Client {
     era: u32,
 }
 
-/// A connection, as the machine of the client has it.
+/// The client's end of a connection.
 #[derive(Debug)]
 struct Link {
     id: LinkId,
@@ -81,7 +81,7 @@ struct Asked {
 struct Caller {
     /// Number of the current call. It waits while `waits` is set.
     number: u64,
-    /// The session's number of the call, and the call.
+    /// The current call, with the number that the session has given it; `None` between two calls.
     waits: Option<(usize, Call)>,
 }
 
@@ -92,8 +92,8 @@ impl Default for Sessions {
 }
 
 impl World {
-    /// Adds clients. In some runs half of them, or two, have sessions instead of a simple client's
-    /// rules.
+    /// Adds clients. In some runs half of the `count` clients are simple, and one or two clients
+    /// with sessions replace the others.
     pub(crate) fn add_all_clients(&mut self, count: usize) {
         if !self.has(Feature::Sessions) {
             return self.add_clients(count);
@@ -155,7 +155,8 @@ impl World {
         self.turn_session(at);
     }
 
-    /// A caller gives up, or its deadline has passed, and it must have been told so.
+    /// Ends a call. Either the caller gives up, or the deadline of the call has passed. In the
+    /// second case the session must have ended the call before.
     pub(crate) fn call_ends(&mut self, at: usize, caller: usize, number: u64, is_left: bool) {
         let Some(own) = &mut self.sessions.all[at] else { return };
         let waiting = &mut own.callers[caller];
@@ -205,7 +206,8 @@ impl World {
         let timeout = own.session.timeout().map(|timeout| timeout.max(now));
         if let Some(timeout) = timeout.filter(|timeout| own.turn_at != Some(*timeout)) {
             let at_ns = timeout.duration_since(self.sessions.base).as_nanos() as u64;
-            // A turn at the same moment would never end if the session did not move its timer.
+            // The next turn is later than this one. Otherwise a session that does not move its
+            // timer would keep the run at this moment for ever.
             let at_ns = at_ns.max(self.now_ns + 1);
             own.turn_at = Some(self.sessions.base + nanos(at_ns));
             self.schedule_world(at_ns - self.now_ns, Event::SessionTimer { session: at, at_ns });
@@ -230,7 +232,7 @@ impl World {
         }
     }
 
-    /// Sends what waits on a session's connections.
+    /// Sends the frames that wait on a session's connections.
     fn send_requests(&mut self, at: usize, own: &mut Client) {
         for open in 0..own.links.len() {
             let link = &mut own.links[open];
@@ -330,7 +332,7 @@ impl World {
         }
     }
 
-    /// A node names the leader to a client if another one leads than the last one that it named.
+    /// A node names the leader to a client if this is not the leader that it named last.
     pub(crate) fn notice(&mut self, id: NodeId, worker: usize, at: usize, link: LinkId) {
         let published = self.at(id).running().seen.published();
         let after_ns = self.client_link_ns();

@@ -1,7 +1,7 @@
 //! The settings of simulated clusters. The first leader takes them from its own configuration.
 //! Operators change them at any moment, also to invalid values or before the format supports
-//! settings. The checkers of equal states see them. The checkers of clocks use the longest settings
-//! ever in effect ([`crate::history`]).
+//! settings. The checks of equal states include the settings. The checks of clocks use the longest
+//! settings ever in effect ([`crate::history`]).
 
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
@@ -137,7 +137,8 @@ impl World {
     }
 }
 
-/// Long windows and bounds, milliseconds: longer than the other margins of a restore.
+/// Long windows and clock bounds, milliseconds: longer than any other margin in the floor of a
+/// restore.
 const LONG_MS: RangeInclusive<u64> = 10_000..=30_000;
-/// The shortest reservation that election timeouts allow, milliseconds.
+/// The shortest reservation window that election timeouts allow, milliseconds.
 const ELECTIONS_MS: u64 = 4 * ELECTION_TICKS as u64 * TICK_NS / MS;

@@ -44,7 +44,7 @@ impl World {
     }
 
     /// Whether `id` accepts a connection from a process of `from`. Each must read everything that
-    /// the other may send. A planted bug skips the check.
+    /// the other may send. With a planted bug this check is skipped.
     pub(crate) fn can_speak(&mut self, id: NodeId, from: NodeId, hello: PeerHello) -> bool {
         let running = self.at(id).running();
         let (reads, needed) = (self.at(id).version.reads, running.replica().format_needed());
@@ -99,8 +99,8 @@ impl World {
         }
     }
 
-    /// A node holds data that it cannot read, at its start or in its log. Only a rolled-back node
-    /// may.
+    /// A node has found data that it cannot read, at its start or in its log. Only a node whose
+    /// version was rolled back may hold such data.
     pub(crate) fn holds_unreadable(&mut self, node: NodeId, what: impl FnOnce() -> String) {
         if !self.at(node).version.is_rolled_back() {
             self.history.violate(Invariant::Readable, what);

@@ -1,7 +1,7 @@
-//! The workers of simulated nodes: simulated clients, links and tasks around the state machines that
-//! production drives, [`Sequencer`](epicepoch_core::sequencer::Sequencer) and [`Answers`]. Each step
-//! is an event, so that anything may come between two steps. The planted bugs of what stands around
-//! them are here.
+//! The workers of simulated nodes: simulated clients, links and tasks around the state machines
+//! that production drives, [`Sequencer`](epicepoch_core::sequencer::Sequencer) and [`Answers`].
+//! Each step is an event, so that anything may come between two steps. The planted bugs in workers
+//! and in voters' answers are here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -78,7 +78,8 @@ impl World {
         self.count("client gone");
     }
 
-    /// The consensus plane has published: its workers learn of it a little later.
+    /// The consensus plane has published, and tells its workers. Each worker reads the publication
+    /// a little later.
     pub(crate) fn tell_workers(&mut self, id: NodeId) {
         for worker in 0..WORKERS {
             let after_ns = self.random.u64(0..=self.conditions.step_ns);
@@ -151,7 +152,8 @@ impl World {
             running.workers[worker_at].sequencer.handle_reply(voter, &reply);
         }
         self.take_confirmed(id, worker_at);
-        // Such a round proves nothing for later ones.
+        // A forged round must not count as the recent round that proves leadership for later
+        // requests.
         self.node(id).running_mut().completed_ns = completed_ns;
     }
 
@@ -166,8 +168,8 @@ impl World {
         }
     }
 
-    /// A question arrives over a link. The caller is a worker of one boot of a peer. A new boot
-    /// opens a new link.
+    /// A confirm frame arrives over a link. The caller is a worker of one boot of a peer. A new
+    /// boot opens a new link.
     pub(crate) fn asked(&mut self, to: NodeId, from: NodeId, confirm: Confirm) {
         let worker = confirm.worker.0 as usize;
         let cluster = self.genesis.cluster;
@@ -191,8 +193,8 @@ impl World {
         }
     }
 
-    /// Reads and answers the next frame of a caller. Then reads another one if it has come, as the
-    /// server does, or writes the answers.
+    /// Reads the next frame of a caller and makes the answer. If another frame has come, that frame
+    /// is read next, as in the server. Otherwise the answers are written.
     pub(crate) fn load(&mut self, to: NodeId, worker: usize, from: (NodeId, BootId)) {
         let plant = self.plant();
         let running = self.node(to).running_mut();
@@ -221,8 +223,8 @@ impl World {
         }
     }
 
-    /// Schedules the event that reads the next frame of a caller. Each frame has an event of its
-    /// own, however many frames wait.
+    /// Schedules the event that reads the next frame of a caller. Each waiting frame is read in an
+    /// event of its own.
     fn read_on(&mut self, id: NodeId, worker: usize, (from, boot): (NodeId, BootId)) {
         let after_ns = self.random.u64(0..=self.conditions.step_ns);
         self.schedule_own(id, after_ns, Event::Load { worker, from, boot });
@@ -295,7 +297,7 @@ impl World {
             stamped = Some((term, range));
             range
         };
-        // An error is a refusal for every request of the batch.
+        // If the allocation fails, every request of the batch is refused.
         let wake = |slot| woken.push(slot);
         let _ = own.sequencer.complete(confirmed, allocate, &running.seen, wake);
         if let Some((term, allocated)) = stamped {

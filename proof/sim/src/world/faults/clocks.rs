@@ -1,5 +1,5 @@
-//! Clock faults. A clock is stepped, stopped, creeps, or is wrong since its machine started. It can
-//! also be wrong while as many voters as can be spared are paused.
+//! Clock faults. A clock is stepped, stands still, creeps, or is wrong from the start of its
+//! machine. Some clock faults happen while as many voters are paused as the cluster can spare.
 
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_wire::NodeId;
@@ -90,9 +90,10 @@ impl World {
     }
 
     /// Pauses as many voters as a cluster can spare, for so long that the leader's samples of their
-    /// clocks expire. Meanwhile other clocks are wrong: the leader's own when it creeps, otherwise
-    /// all clocks that the leader hears. So no majority can show which clock is right. No other
-    /// fault begins meanwhile, because another node would then lead before the wrong clocks matter.
+    /// clocks expire. Meanwhile other clocks are wrong. If the fault is a creep, the leader's own
+    /// clock is wrong; otherwise all clocks that the leader still hears are. So no majority can
+    /// show which clock is right. No other fault begins meanwhile, because another node would then
+    /// lead before the wrong clocks matter.
     fn break_unseen(&mut self, wrong: Wrong) {
         // A node that was told to stop would end and start again meanwhile.
         if self.ids().any(|node| self.is_stopping(node)) {
@@ -125,7 +126,8 @@ impl World {
         if self.nemesis.is_clock_minority && broken >= self.nemesis.voters.div_ceil(2) - 1 {
             return;
         }
-        // A majority's wall clocks can be right only if the oscillators of their machines are.
+        // A wrong oscillator also moves the machine's monotonic clock. Runs that count on a
+        // majority of right clocks have no such fault.
         let is_machine = !self.nemesis.is_clock_minority && self.random.bool();
         let clock = &mut self.node(node).clock;
         clock.broken_until_ns = u64::MAX;

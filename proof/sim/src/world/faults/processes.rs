@@ -14,9 +14,11 @@ use crate::plant::Plant;
 use crate::world::World;
 use crate::world::features::Feature;
 
-/// How long a long pause lasts, nanoseconds. Most end before all faults heal; the others end then.
+/// How long a long pause lasts, nanoseconds. Most long pauses end before all faults heal; the
+/// others end at that moment.
 const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
-/// How long a process that was told to stop still serves its clients, nanoseconds.
+/// Time from when a process is told to stop until it ends, nanoseconds. Meanwhile it serves its
+/// clients.
 const DEPARTING_NS: (u64, u64) = (MS, 3 * SECOND);
 
 impl World {
@@ -69,8 +71,8 @@ impl World {
         }
     }
 
-    /// Power fails for all nodes at once. Nodes that are down already start with the others or
-    /// earlier.
+    /// Power fails for all nodes at once. A node that was down before starts again together with
+    /// the others, or earlier.
     pub(super) fn restart_all(&mut self, down_ns: u64) {
         if self.nodes.iter().any(|node| node.running.is_some()) {
             self.count("power failure of all");
