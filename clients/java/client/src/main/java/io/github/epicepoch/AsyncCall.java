@@ -4,8 +4,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.Function;
 
 /**
- * A call that waits without a thread. When it is cancelled, its timestamps are skipped. Everything
- * but the future is under the lock of {@link Requests}, or belongs to the batch that is done.
+ * A call that waits without a thread. If it is cancelled, no caller gets its timestamps. The lock
+ * of {@link Requests} guards all fields. When the call's batch is done, only the thread that ends
+ * the batch uses them.
  *
  * @param <T> what the caller gets
  */
@@ -24,12 +25,15 @@ final class AsyncCall<T> extends CompletableFuture<T> {
         this.view = view;
     }
 
-    /** Gives the caller its part of an answer. Runs the caller's code. */
+    /** Completes the future with the caller's part of an answer. This runs code of the caller. */
     void succeed(TimestampRange answer) {
         complete(view.apply(answer.part(offset, count)));
     }
 
-    /** The future of a stage must not be one of ours. */
+    /**
+     * Java calls this for the future of a further stage, such as {@code thenApply}. That future is
+     * not a call, so it gets Java's own class.
+     */
     @Override
     public <U> CompletableFuture<U> newIncompleteFuture() {
         return new CompletableFuture<>();

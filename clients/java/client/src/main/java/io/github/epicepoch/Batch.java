@@ -13,25 +13,28 @@ import java.util.concurrent.atomic.AtomicInteger;
  * allocated after all of its callers asked.
  */
 final class Batch {
-    /** The sum of the callers' counts. Under the lock until the batch is sent. */
+    /** The sum of the callers' counts. Guarded by the lock until the batch is sent. */
     private long count;
-    /** The calls that wait without a thread. Under the lock until the batch is taken. */
+    /** The calls that wait without a thread. Guarded by the lock until the batch is taken. */
     private final List<AsyncCall<?>> calls = new ArrayList<>(0);
     /** How many callers have not left. */
     private final AtomicInteger callers = new AtomicInteger();
 
     /** The request's id, once sent. */
     private long id;
-    /** When the request was sent, by {@link System#nanoTime()}. */
+    /** The time at which the request was sent, by {@link System#nanoTime()}. */
     private long sentAt;
-    /** The highest timestamp returned before the request was sent; null if there was none. */
+    /**
+     * The highest timestamp that the client had returned when it sent the request; null if there
+     * was none.
+     */
     private Timestamp floor;
 
     private final CountDownLatch done = new CountDownLatch(1);
     private TimestampRange answer;
     private EpicEpochException error;
 
-    /** Adds a caller. Returns where its timestamps begin. */
+    /** Adds a caller. Returns the offset in the answer at which the caller's timestamps begin. */
     long join(long wanted, AsyncCall<?> call) {
         long offset = count;
         count += wanted;
@@ -46,7 +49,7 @@ final class Batch {
         callers.decrementAndGet();
     }
 
-    /** Closes the batch: it is sent now. */
+    /** Closes the batch, because it is sent now. */
     void send(long id, Timestamp floor) {
         this.id = id;
         this.floor = floor;
@@ -73,7 +76,7 @@ final class Batch {
         return now - sentAt;
     }
 
-    /** Returns what was asked, to check its answer. */
+    /** Returns what is needed to check the answer. */
     Asked asked() {
         return new Asked(count, floor, sentAt);
     }
@@ -89,7 +92,8 @@ final class Batch {
     boolean await(Deadline deadline) throws InterruptedException {
         boolean isDone = false;
         try {
-            // An answer that comes with the deadline is dropped: the deadline counts.
+            // If the answer and the deadline come at the same moment, the deadline counts and the
+            // answer is dropped.
             isDone = done.await(deadline.left(), TimeUnit.NANOSECONDS) && !deadline.isOver();
         } finally {
             if (!isDone) {
@@ -99,7 +103,10 @@ final class Batch {
         return isDone;
     }
 
-    /** Returns the answer to all callers, or null if there is an error. Call it when done. */
+    /**
+     * Returns the answer for all callers together, or null if there is an error. Call it only when
+     * the batch is done.
+     */
     TimestampRange answer() {
         return answer;
     }
@@ -109,13 +116,14 @@ final class Batch {
     }
 
     /**
-     * A sent request.
+     * What is needed to check the answer of a sent request.
      *
-     * @param floor the highest timestamp returned before this sending, or null
-     * @param at when it was sent
+     * @param floor the highest timestamp that the client had returned when it sent the request, or
+     *     null
+     * @param at the time at which it was sent
      */
     record Asked(long count, Timestamp floor, long at) {
-        /** Throws unless this can be the answer of the node at that address. */
+        /** Throws if the given answer, from the node at this address, does not fit the request. */
         void check(String address, TimestampRange given) {
             if (given.count() != count) {
                 throw new MalformedException(given.count() + " timestamps, not " + count);

@@ -39,9 +39,9 @@ public final class ClientBuilder {
     }
 
     /**
-     * Limits connecting, and each call without its own limit.
+     * Sets how long connecting may take, and each call that has no limit of its own.
      *
-     * @param timeout above 0 and at most 366 days; default 2 s: several elections
+     * @param timeout above 0 and at most 366 days; default 2 s, the time of several elections
      * @return this builder
      */
     public ClientBuilder timeout(Duration timeout) {
@@ -50,8 +50,8 @@ public final class ClientBuilder {
     }
 
     /**
-     * Limits how long one node may take to accept a connection, to read or to answer before the
-     * client asks another one.
+     * Sets how long one node may take to accept a connection, to read or to answer. After that time
+     * the client asks another node.
      *
      * @param timeout at least 10 ms; default 500 ms: longer than a loaded node needs, and shorter
      *     than a caller wants to wait in a failover
@@ -74,9 +74,9 @@ public final class ClientBuilder {
     }
 
     /**
-     * Sets how many requests may be in flight at once. When that many are, new callers share the next
-     * request. A higher value lowers the latency under light load and costs more requests under heavy
-     * load.
+     * Sets how many requests may be in flight at once. When that many are in flight, new callers
+     * share the next request. A higher value lowers the latency under light load and costs more
+     * requests under heavy load.
      *
      * @param requests 1 to 256; default 4
      * @return this builder
@@ -91,8 +91,8 @@ public final class ClientBuilder {
     /**
      * Rejects nodes of a cluster with another name.
      *
-     * @param name the {@code CLUSTER} of the nodes, 1 to 64 bytes; default: any name is accepted, and
-     *     the first node that answers decides which cluster it is
+     * @param name the {@code CLUSTER} of the nodes, 1 to 64 bytes; default: any name is accepted,
+     *     and the client keeps to the cluster of the first node that answers
      * @return this builder
      */
     public ClientBuilder clusterName(String name) {
@@ -106,10 +106,10 @@ public final class ClientBuilder {
     }
 
     /**
-     * Repeats a request that has had no answer for some time. The copy goes over another connection,
-     * to the leader or, if that fails, to the next known node. The first answer counts; the
-     * timestamps of the other one are skipped. The client checks every 5 ms, or every {@code after}
-     * if that is shorter, but at most every 1 ms.
+     * Sends a request a second time if it has had no answer for some time. The copy goes over
+     * another connection to the leader. If that connection fails, the copy goes to the next known
+     * node. The first answer counts; the timestamps of the other answer are never used. The client
+     * looks for slow requests every {@code after}, but at least every 5 ms and at most every 1 ms.
      *
      * @param after above 0; default never, because hedging costs a connection and, if the whole
      *     cluster is slow, up to twice the requests
@@ -123,7 +123,7 @@ public final class ClientBuilder {
     /**
      * Uses TLS on every connection.
      *
-     * @param tls whom the client trusts, and its certificate; default plain TCP
+     * @param tls the authorities that the client trusts, and its certificate; default plain TCP
      * @return this builder
      */
     public ClientBuilder tls(Tls tls) {
@@ -170,7 +170,8 @@ public final class ClientBuilder {
     /**
      * Sets hooks for metrics.
      *
-     * @param observer is told of answers, setbacks and connections; default none
+     * @param observer has functions that the client calls at answers, setbacks and connections;
+     *     default none
      * @return this builder
      */
     public ClientBuilder observer(Observer observer) {
@@ -190,9 +191,9 @@ public final class ClientBuilder {
     }
 
     /**
-     * Sets where futures are completed, and so where the code behind them runs. With
-     * {@code Runnable::run} it runs on the client's own thread, which is fastest; then it must never
-     * block.
+     * Sets the executor that completes futures. The code that the program has attached to a future
+     * runs there, too. With {@code Runnable::run}, this code runs on the client's own threads. That
+     * is fastest, but then the code must never block.
      *
      * @param executor runs short tasks; default that of {@link CompletableFuture}
      * @return this builder

@@ -14,7 +14,10 @@ final class Connection {
 
     final String address;
     final Welcome welcome;
-    /** Whether it brought an answer. Only the thread that reads it uses this. */
+    /**
+     * Whether this connection has brought an answer. Only the thread that reads the connection uses
+     * this field.
+     */
     boolean answered;
 
     private final Wire wire;
@@ -29,7 +32,7 @@ final class Connection {
      * Connects to a node and does the handshake.
      *
      * @param expected the cluster that this client has met, or null
-     * @throws EpicEpochException why there is no connection
+     * @throws EpicEpochException if there is no connection; the subclass says why
      */
     static Connection open(Options options, String address, Cluster expected, Deadline deadline) {
         String token = token(options, address);
@@ -81,7 +84,8 @@ final class Connection {
 
     private static Welcome welcome(Wire wire, String address, Deadline deadline)
             throws IOException {
-        // A server of another protocol may send less than a frame and then wait.
+        // A server of another protocol may send less than a frame and then wait. So check the first
+        // byte before a whole frame has come.
         int kind = wire.peek(deadline);
         Frame.require(
                 kind < 0 || kind == Frame.WELCOME || kind == Frame.ERROR,
@@ -110,7 +114,7 @@ final class Connection {
         }
     }
 
-    /** A leader without a cluster gives timestamps that may have any order. */
+    /** Refuses a leader that names no cluster, because its timestamps may have any order. */
     private static void requireCluster(Welcome welcome, String address) {
         if (welcome.cluster == null) {
             String advice = "it leads and names no cluster";
@@ -119,8 +123,8 @@ final class Connection {
     }
 
     /**
-     * Listens for a while to a node that knows no leader, because nodes send a notice when they learn
-     * of one. Afterwards the connection is of no use, unless the node itself leads.
+     * Listens for a while to a node that knows no leader. Nodes send a notice when they learn of a
+     * leader. Afterwards the connection is used only if the node itself leads.
      *
      * @return the leader, or null if the node names none
      */
@@ -149,7 +153,7 @@ final class Connection {
      *
      * @param deadline the end of the wait, or null for none
      * @return the frame, or null at the deadline
-     * @throws EpicEpochException why there is no further frame
+     * @throws EpicEpochException if there is no further frame; the subclass says why
      */
     Frame next(Deadline deadline) {
         try {
@@ -159,7 +163,10 @@ final class Connection {
         }
     }
 
-    /** Handles a frame that means the same on every connection. Frames of later versions are skipped. */
+    /**
+     * Handles a frame that means the same on the first and on the second connection, such as a
+     * ping. Skips frames of later versions.
+     */
     void handlePlain(Frame frame) {
         switch (frame.kind()) {
             case Frame.PING -> {
@@ -177,12 +184,12 @@ final class Connection {
         }
     }
 
-    /** Writes frames. If that fails, {@link #next} says so. */
+    /** Writes frames. If the write fails, {@link #next} throws the error. */
     void write(byte[] frames) {
         wire.write(frames);
     }
 
-    /** Closes the connection. The first reason counts. */
+    /** Closes the connection for a reason. If it is called again, the first reason stays. */
     void leave(String why) {
         wire.leave(why);
     }

@@ -1,8 +1,8 @@
 package io.github.epicepoch;
 
 /**
- * The count is one that no request may have. Ask for 1 to 2^32 timestamps, or for no more than the
- * leader allows.
+ * No request may have this count. Ask for 1 to 2^32 timestamps, or for no more than the leader
+ * allows.
  */
 public final class CountException extends EpicEpochException {
     private static final long serialVersionUID = 1;

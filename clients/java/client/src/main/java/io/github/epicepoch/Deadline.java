@@ -4,7 +4,7 @@ import java.time.Duration;
 
 /** The end of a wait, by {@link System#nanoTime()}. */
 final class Deadline {
-    /** No wait is longer, and every clock can represent a time that far away. */
+    /** The longest wait. Every clock can represent a time that is this far away. */
     static final Duration LONGEST = Duration.ofDays(366);
 
     private static final long MILLI = 1_000_000;

@@ -8,7 +8,8 @@ import java.time.Duration;
 @FunctionalInterface
 public interface Dialer {
     /**
-     * Connects to a node. The client interrupts the thread when it is closed.
+     * Connects to a node. When the client is closed, it interrupts the thread that runs this
+     * method.
      *
      * @param host a name or a literal address, without brackets
      * @param port the port
@@ -19,7 +20,8 @@ public interface Dialer {
     SocketChannel dial(String host, int port, Duration timeout) throws IOException;
 
     /**
-     * Returns the default: TCP, to one address of the host after the other.
+     * Returns the default dialer. It uses TCP, and tries the addresses of the host one after
+     * another.
      *
      * @return a dialer
      */

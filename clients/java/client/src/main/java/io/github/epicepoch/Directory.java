@@ -9,11 +9,14 @@ import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * The client's knowledge of its cluster. It decides which node the client asks next, and after what
+ * What the client knows of its cluster. It decides which node the client asks next, and after what
  * pause. It does no IO and reads no clock; times are those of {@link System#nanoTime()}.
  */
 final class Directory {
-    /** Pauses double from the first to the second; without callers they grow to the third. */
+    /**
+     * The pause between attempts begins with BACKOFF_MIN and doubles. Its limit is BACKOFF_MAX
+     * while callers wait, and IDLE_BACKOFF_MAX while none waits.
+     */
     static final long BACKOFF_MIN = Duration.ofMillis(1).toNanos();
 
     static final long BACKOFF_MAX = Duration.ofMillis(50).toNanos();
@@ -21,8 +24,8 @@ final class Directory {
 
     private static final int BACKOFF_DOUBLINGS = 13;
     /**
-     * How long hints to a failed node are ignored: longer than an election takes. The node's own
-     * claim to lead still counts.
+     * How long the client ignores hints to a failed node. It is longer than an election takes. If
+     * the failed node itself says that it leads, the client believes it.
      */
     private static final long SUSPICION = Duration.ofSeconds(1).toNanos();
 
@@ -34,13 +37,18 @@ final class Directory {
     private Cluster cluster;
     /** The address at which the leader probably is, or null. */
     private String leader;
-    /** When nodes failed. Others may not have noticed it yet, and still name them. */
+    /**
+     * The times at which nodes failed, by address. Other nodes may not have noticed the failure
+     * yet, and still name a failed node as the leader.
+     */
     private final Map<String, Long> suspects = new HashMap<>();
 
     private int turn;
     private int setbacks;
 
-    /** Pauses before the next attempt, in nanoseconds. */
+    /**
+     * The pauses before the next attempt, in nanoseconds: while callers wait, and while none waits.
+     */
     record Backoff(long pause, long idle) {}
 
     Directory(List<String> seeds) {
@@ -69,7 +77,10 @@ final class Directory {
         return List.copyOf(all).get(Math.floorMod(turn++, all.size()));
     }
 
-    /** Returns the next address that differs from this one, or this one if no other is known. */
+    /**
+     * Returns the next address that differs from the given one, or the given one if no other is
+     * known.
+     */
     synchronized String other(String than) {
         String address = nextInTurn();
         return address.equals(than) ? nextInTurn() : address;
@@ -85,7 +96,10 @@ final class Directory {
         }
     }
 
-    /** Follows a hint, unless that node has failed a short time ago. Returns whether it did. */
+    /**
+     * Takes the named node for the leader, unless it has failed a short time ago. Returns whether
+     * it took it.
+     */
     synchronized boolean follow(String address, long now) {
         if (isSuspect(address, now)) {
             return false;
@@ -99,7 +113,7 @@ final class Directory {
         return failed != null && now - failed < SUSPICION;
     }
 
-    /** Forgets the leader, which does not lead but has not failed. */
+    /** Forgets the leader, because it said that it does not lead. It is not recorded as failed. */
     synchronized void forgetLeader() {
         leader = null;
     }
@@ -127,8 +141,9 @@ final class Directory {
     }
 
     /**
-     * Returns the pauses with and without callers. Both double with each setback. Up to half of a
-     * pause is random, so that clients that lost the same leader do not return at the same moment.
+     * Returns two pauses before the next attempt: one while callers wait, and one while none waits.
+     * Both double with each setback. Up to half of a pause is random, so that clients that lost the
+     * same leader do not return at the same moment.
      */
     synchronized Backoff backoff() {
         long grown = BACKOFF_MIN << Math.min(setbacks++, BACKOFF_DOUBLINGS);
@@ -136,7 +151,9 @@ final class Directory {
                 jitter(Math.min(grown, BACKOFF_MAX)), jitter(Math.min(grown, IDLE_BACKOFF_MAX)));
     }
 
-    /** Returns the pause, in nanoseconds, that an overloaded leader gets. */
+    /**
+     * Returns how long the client waits, in nanoseconds, before it asks an overloaded leader again.
+     */
     static long overloadPause() {
         return jitter(BACKOFF_MAX);
     }

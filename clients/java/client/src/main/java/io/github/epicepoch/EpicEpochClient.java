@@ -13,18 +13,18 @@ import java.util.function.Function;
 /**
  * Asks one cluster for timestamps. It finds the leader, follows it when it moves, and merges calls
  * that wait at the same time into one request. A call joins only a request that has not been sent
- * yet, so its timestamp is allocated after it began. If an answer is lost, its timestamps are skipped
- * and nothing else happens. Asking again is always safe, and the client does so until the call's
- * deadline.
+ * yet, so its timestamp is allocated after it began. If an answer is lost, its timestamps are never
+ * used; nothing else is lost. So asking again is always safe, and the client asks again until the
+ * call's deadline.
  *
- * <p>A client is safe for concurrent use, also by virtual threads. It is cheapest when threads share
- * one, because calls at the same time share a request. Close a client that is no longer needed.
+ * <p>A client is safe for concurrent use, also by virtual threads. Threads should share one client,
+ * because calls at the same time then share a request. Close a client that is no longer needed.
  */
 public final class EpicEpochClient implements AutoCloseable {
     private final Options options;
     private final Threads threads;
     private final Requests requests;
-    /** What is known of the cluster; also for tests. */
+    /** What the client knows of its cluster. It is not private, because tests use it. */
     final Directory directory;
 
     private final Duration timeout;
@@ -110,7 +110,7 @@ public final class EpicEpochClient implements AutoCloseable {
 
     /**
      * Gets timestamps of one epoch with consecutive indexes. If the leader fails, the call takes
-     * longer. It fails only at its deadline, or when no retry helps.
+     * longer. The call fails only at its deadline, or at an error that no retry cures.
      *
      * @param count how many, 1 to 2^32
      * @return the timestamps
@@ -135,8 +135,8 @@ public final class EpicEpochClient implements AutoCloseable {
     }
 
     /**
-     * Gets one timestamp, like {@link #timestamp()}, and does not wait for it. When the future is
-     * cancelled, the timestamp is skipped.
+     * Gets one timestamp, like {@link #timestamp()}, and does not wait for it. If the future is
+     * cancelled, no caller gets the timestamp.
      *
      * @return a future that ends at its deadline at the latest, or fails with an
      *     {@link EpicEpochException}
@@ -157,8 +157,8 @@ public final class EpicEpochClient implements AutoCloseable {
     }
 
     /**
-     * Gets timestamps, like {@link #timestamps(long)}, and does not wait for them. When the future is
-     * cancelled, the timestamps are skipped.
+     * Gets timestamps, like {@link #timestamps(long)}, and does not wait for them. If the future is
+     * cancelled, no caller gets the timestamps.
      *
      * @param count how many, 1 to 2^32
      * @return a future that ends at its deadline at the latest, or fails with an
@@ -192,8 +192,9 @@ public final class EpicEpochClient implements AutoCloseable {
     }
 
     /**
-     * Returns the client addresses of the members, as last learned. While the cluster is reachable,
-     * that is at most {@link ClientBuilder#refreshInterval} ago.
+     * Returns the client addresses of the members, as the client last learned them. While the
+     * cluster is reachable, the client learns them again every {@link
+     * ClientBuilder#refreshInterval}.
      *
      * @return the addresses, host:port
      */
@@ -211,7 +212,8 @@ public final class EpicEpochClient implements AutoCloseable {
     }
 
     /**
-     * Returns the cluster of this client. It is known after the first answer of a node.
+     * Returns the id and history of this client's cluster. They are known after the first handshake
+     * with a node that names its cluster.
      *
      * @return the cluster, if it is known
      */
@@ -221,7 +223,7 @@ public final class EpicEpochClient implements AutoCloseable {
 
     /**
      * Ends all calls with a {@link ClosedException}, and closes all connections. Returns when the
-     * client's threads have ended. Closing again does nothing.
+     * client's threads have ended. A second call does nothing.
      */
     @Override
     public void close() {
@@ -229,7 +231,10 @@ public final class EpicEpochClient implements AutoCloseable {
         threads.close();
     }
 
-    /** A thread of the client has ended with a bug. No call may wait for it. */
+    /**
+     * Closes the client, because one of its threads has failed with a bug. Otherwise calls would
+     * wait for a thread that no longer runs.
+     */
     private void broken(Throwable bug) {
         options.log(Level.ERROR, "the client is broken", bug);
         requests.close(new ClosedException("the client is broken: " + bug, bug));

@@ -22,7 +22,7 @@ public enum ErrorCode {
     FORBIDDEN(13, false),
     /** The node accepts only clients with a token of its token file. */
     UNAUTHORIZED(18, false),
-    /** The address belongs to another cluster, or to another history of it. */
+    /** The node belongs to another cluster, or to another history of this client's cluster. */
     WRONG_CLUSTER(64, false),
     /** Client and node have no protocol version in common. */
     UNSUPPORTED_VERSION(65, false),
@@ -47,8 +47,8 @@ public enum ErrorCode {
     }
 
     /**
-     * Returns whether another attempt, at this node or another, may succeed. The client then makes
-     * one until the caller's deadline.
+     * Returns whether another attempt, at this node or another, may succeed. If so, the client
+     * tries again until the caller's deadline.
      *
      * @return whether the client asks again
      */

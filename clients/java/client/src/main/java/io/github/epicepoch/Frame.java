@@ -71,7 +71,10 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
                 tail);
     }
 
-    /** The two highest bits of the kind say how long a frame is, also of an unknown kind. */
+    /**
+     * Returns the length of the tail. The two highest bits of the kind tell it, so this works for
+     * unknown kinds, too.
+     */
     private static int tailBytes(int kind, long argument) {
         switch (kind >> 6) {
             case 0:

@@ -15,8 +15,9 @@ final class Hedger {
     /** At most this many hedged requests wait for an answer on the second connection. */
     static final int COPIES_MAX = 64;
     /**
-     * At most this many requests were answered over the second connection and not yet over the
-     * first. A node reads this many requests before it answers.
+     * At most this many requests are burnt: answered over the second connection and not yet over
+     * the first. The limit is 1024, because a node reads that many requests of a connection before
+     * it answers.
      */
     static final int BURNT_MAX = 1024;
 
@@ -36,16 +37,21 @@ final class Hedger {
     private Connection second;
 
     private boolean opening;
-    /** The address to try next. If it is null, the leader comes first and then the other nodes. */
+    /**
+     * The address at which the second connection is opened next. If it is null, the hedger tries
+     * the leader first, and then the other nodes.
+     */
     private String next;
 
     private boolean triedLeader;
     private Deadline notBefore = Deadline.after(0);
     /** The requests that were sent over the second connection and have no answer there yet. */
     private final Map<Long, Asked> copies = new HashMap<>();
-    /** The requests that were answered over the second connection and not yet over the first. */
+    /**
+     * The burnt requests, by id: answered over the second connection and not yet over the first.
+     */
     private final Map<Long, Asked> burnt = new HashMap<>();
-    /** When the second connection last brought an answer. */
+    /** The time at which the second connection last brought an answer. */
     private long answeredAt;
 
     Hedger(Options options, Threads threads, Requests requests, Directory directory) {
@@ -60,7 +66,9 @@ final class Hedger {
         threads.every(Math.min(Math.max(options.hedgeAfter(), TURN_MIN), TURN_MAX), this::turn);
     }
 
-    /** Repeats the requests that are slow now, and opens the second connection if necessary. */
+    /**
+     * Sends a copy of each request that is slow now. Opens the second connection if there is none.
+     */
     private void turn() {
         Connection to;
         byte[] frames;
@@ -86,7 +94,7 @@ final class Hedger {
         Requests.send(to, frames);
     }
 
-    /** Returns the frames of the requests that are to be sent again, or null. */
+    /** Returns the frames of the requests that are to be sent again, or null if there are none. */
     private byte[] copy(long now) {
         ByteBuffer frames = ByteBuffer.allocate(COPIES_MAX * Frame.HEAD_BYTES);
         for (Batch batch : requests.sent()) {
@@ -97,7 +105,8 @@ final class Hedger {
             if (isSlow
                     && batch.count() <= second.welcome.countLimit()
                     && !copies.containsKey(batch.id())) {
-                // Its answer must also lie above what was returned since the first sending.
+                // The client may have returned timestamps since it sent the first request. The
+                // answer to the copy must be above these, too.
                 copies.put(batch.id(), new Asked(batch.count(), requests.highest(), now));
                 Frame.putRequest(frames, batch.id(), batch.count());
             }
@@ -107,7 +116,10 @@ final class Hedger {
         return bytes.length == 0 ? null : bytes;
     }
 
-    /** Closes the second connection and forgets its copies. */
+    /**
+     * Closes the second connection and forgets its copies. No other one is opened before the pause
+     * ends.
+     */
     private void leave(long pause) {
         if (second != null) {
             second.leave(Connection.LEFT);
@@ -175,7 +187,8 @@ final class Hedger {
         requests.lock.lock();
         try {
             if (second == from) {
-                // Nodes close idle connections, so the leader may be healthy.
+                // This end is no sign of a failure, because nodes close idle connections. So the
+                // leader may be tried again.
                 triedLeader = false;
                 leave(timeout);
             }
@@ -221,7 +234,7 @@ final class Hedger {
         requests.lock.lock();
         try {
             if (second != from) {
-                // The copies belong to a newer connection.
+                // The answer came over an older connection. The copies belong to the new one.
                 throw Connection.unreachable(from.address, Connection.LEFT, null);
             }
             Asked copy = copies.remove(id);
@@ -236,7 +249,8 @@ final class Hedger {
             }
             first = requests.leader();
             if (first != null) {
-                // The first connection still owes its answer. If it has ended, no answer is owed.
+                // The first connection still owes its answer to this request. A connection that has
+                // ended owes nothing.
                 burnt.put(id, batch.asked());
             }
             requests.rise(answer);
@@ -252,7 +266,7 @@ final class Hedger {
         requests.finish(batch, answer, null);
     }
 
-    // For the requests, under their lock.
+    // Requests calls the methods below, and holds its lock.
 
     /**
      * Returns whether an answer of the first connection belongs to a burnt request. If so, the
@@ -266,12 +280,15 @@ final class Hedger {
         return first != null;
     }
 
-    /** Removes a burnt request. Returns whether the first connection owed its answer. */
+    /**
+     * Removes a burnt request, which the node refused over the first connection. Returns whether
+     * the request was burnt.
+     */
     boolean forgive(long id) {
         return burnt.remove(id) != null;
     }
 
-    /** Returns the age of the oldest burnt request, or 0. */
+    /** Returns the age of the oldest burnt request in nanoseconds, or 0 if there is none. */
     long oldest(long now) {
         return burnt.values().stream().mapToLong(first -> now - first.at()).max().orElse(0);
     }
@@ -279,7 +296,8 @@ final class Hedger {
     /**
      * Forgets the answers that the first connection owed, because it has ended.
      *
-     * @return the address that answers over the second connection, or null
+     * @return the address of the second connection if it has brought an answer recently, otherwise
+     *     null
      */
     String succeed() {
         burnt.clear();

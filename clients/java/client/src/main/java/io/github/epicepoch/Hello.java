@@ -8,11 +8,11 @@ import java.util.HexFormat;
 /**
  * The client's part of the handshake.
  *
- * @param features one bit each
- * @param clusterName the name that is expected, or "" for any
+ * @param features the features of the client, one bit for each
+ * @param clusterName the name of the cluster that the client expects, or "" for any
  * @param cluster the cluster that this client has met, or null
  * @param agent name and version of the client
- * @param token a token of the node's file, or ""
+ * @param token a token of the node's token file, or "" for none
  */
 record Hello(long features, String clusterName, Cluster cluster, String agent, String token) {
     static final int NAME_BYTES_MAX = 64;
@@ -20,7 +20,7 @@ record Hello(long features, String clusterName, Cluster cluster, String agent, S
     static final String NO_TOKEN =
             "a token is at most " + TOKEN_BYTES_MAX + " visible ASCII characters";
 
-    /** The longest hello: every field at its limit. */
+    /** The longest hello has every field at its limit. This is enough for all fields. */
     private static final int FIELDS_BYTES_MAX = 1024;
 
     byte[] toBytes() {

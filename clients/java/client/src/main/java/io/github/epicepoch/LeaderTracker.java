@@ -6,8 +6,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
- * Keeps a connection to the leader: finds it, reads its answers, leaves it when it is silent, and
- * follows it when it moves.
+ * Keeps a connection to the leader. It finds the leader and reads the answers. It leaves a leader
+ * that is silent, and follows leadership to another node.
  */
 final class LeaderTracker {
     /**
@@ -20,11 +20,17 @@ final class LeaderTracker {
     private final Threads threads;
     private final Requests requests;
     private final Directory directory;
-    /** Ends at the first connection to a leader, or when no retry helps. */
+    /**
+     * Completes when the client first connects to a leader, or fails when it meets an error that no
+     * retry cures.
+     */
     private final CompletableFuture<Void> ready = new CompletableFuture<>();
 
     private final AtomicBoolean refreshing = new AtomicBoolean();
-    /** When the members were last read, and when a ping was last sent; for the timer alone. */
+    /**
+     * The times at which the members were last read and, below, at which a ping was last sent. Only
+     * the timer uses them.
+     */
     private long refreshed = System.nanoTime();
 
     private long pinged = refreshed;
@@ -46,7 +52,7 @@ final class LeaderTracker {
     }
 
     private void run() {
-        // Connections in a row that brought no answer.
+        // How many connections in a row have brought no answer.
         int fruitless = 0;
         try {
             while (!threads.isClosed()) {
@@ -71,7 +77,10 @@ final class LeaderTracker {
         }
     }
 
-    /** Waits. The pause grows with each setback, and is much longer without callers. */
+    /**
+     * Waits before the next attempt. The pause grows with each setback, and is much longer while no
+     * caller waits.
+     */
     private void pauseBeforeNext() throws InterruptedException {
         Directory.Backoff backoff = directory.backoff();
         TimeUnit.NANOSECONDS.sleep(backoff.pause());
@@ -109,7 +118,8 @@ final class LeaderTracker {
     /**
      * Asks one node whether it leads.
      *
-     * @return the connection, or null if the node names another one that can be trusted
+     * @return the connection, or null if the node names another leader that the client may ask at
+     *     once
      */
     private Connection attempt(String address, boolean mayFollow) {
         Connection to;
@@ -165,8 +175,8 @@ final class LeaderTracker {
         } else if (why instanceof RefusedException refused
                 && refused.code() == ErrorCode.NOT_LEADER
                 && !refused.advice().equals(to.address)) {
-            // The node's word that it does not lead is trusted. The leader that it names may be
-            // suspect.
+            // The client believes a node that says that it does not lead. The leader that the node
+            // names may be one that has just failed.
             if (!directory.follow(refused.advice(), now)) {
                 directory.forgetLeader();
             }
@@ -208,8 +218,8 @@ final class LeaderTracker {
             case Frame.LEADER -> {
                 Member leader = frame.toLeader();
                 if (leader != null && leader.node() != from.welcome.node) {
-                    // The notice is only a hint. But a node names another leader only when it does
-                    // not lead itself.
+                    // The named leader is only a hint. But a node names another leader only when it
+                    // does not lead itself.
                     throw RefusedException.of(
                             from.address, ErrorCode.NOT_LEADER.number(), leader.address());
                 }
@@ -231,7 +241,8 @@ final class LeaderTracker {
         } else if (now - refreshed > options.refreshInterval()) {
             refreshed = now;
             if (refreshing.compareAndSet(false, true)) {
-                // On a thread of its own, because a silent leader must be noticed meanwhile.
+                // The refresh waits for a node, so it has its own thread. Meanwhile this timer
+                // still notices a silent leader.
                 threads.run(() -> refresh(to.address));
             }
         } else if (now - pinged > to.welcome.pingEvery()) {

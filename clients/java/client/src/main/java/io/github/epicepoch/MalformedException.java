@@ -1,6 +1,6 @@
 package io.github.epicepoch;
 
-/** Bytes that break the protocol. {@link Connection} adds which node sent them. */
+/** Bytes violate the protocol. {@link Connection} adds the address of the node that sent them. */
 final class MalformedException extends RuntimeException {
     private static final long serialVersionUID = 1;
 

@@ -3,8 +3,9 @@ package io.github.epicepoch;
 import java.time.Duration;
 
 /**
- * Hooks for metrics. Every method does nothing by default. The client calls them on its own threads,
- * so they must return quickly. What they throw is logged and has no other effect.
+ * Hooks for metrics. Every method does nothing by default. The client calls them on its own
+ * threads, so they must return quickly. An exception that they throw is logged and has no other
+ * effect.
  */
 public interface Observer {
     /**
@@ -17,8 +18,8 @@ public interface Observer {
     default void answered(int callers, long timestamps, Duration latency) {}
 
     /**
-     * A request was refused, a connection ended, or an attempt to find the leader failed. This is
-     * called also while no call waits.
+     * A request was refused, a connection ended, or an attempt to find the leader failed. The
+     * client calls this method also while no call waits.
      *
      * @param why the reason
      */

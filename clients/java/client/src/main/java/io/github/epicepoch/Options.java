@@ -8,9 +8,9 @@ import java.util.function.Supplier;
 /**
  * The settings of a client; {@link ClientBuilder} documents them. Times are in nanoseconds.
  *
- * @param hedgeAfter 0 for never
- * @param tls null for plain TCP
- * @param log null for nothing
+ * @param hedgeAfter after how long a request is sent a second time; 0 for never
+ * @param tls the TLS settings; null for plain TCP
+ * @param log where leader changes and failures are logged; null for no log
  */
 record Options(
         List<String> addresses,

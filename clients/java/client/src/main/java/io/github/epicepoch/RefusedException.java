@@ -26,7 +26,7 @@ public final class RefusedException extends EpicEpochException {
         return advice.isEmpty() ? what : what + ": " + advice;
     }
 
-    /** Returns the exception for a refusal. A wrong cluster has its own. */
+    /** Returns the exception for a refusal. WRONG_CLUSTER has its own exception. */
     static EpicEpochException of(String address, int number, String advice) {
         if (number == ErrorCode.WRONG_CLUSTER.number()) {
             return new WrongClusterException(

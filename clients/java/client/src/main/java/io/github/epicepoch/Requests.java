@@ -15,8 +15,9 @@ import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 
 /**
- * The calls that wait, and the requests that they share. It never waits for the network: it writes to
- * the connection to the leader, and the thread that reads this connection brings the answers.
+ * The calls that wait, and the requests that they share. This class never waits for the network. It
+ * writes requests to the connection to the leader. The thread that reads this connection brings the
+ * answers.
  */
 final class Requests {
     /** The limit of the setting: a node reads at most 1024 requests before it answers. */
@@ -36,7 +37,7 @@ final class Requests {
     /** Guards everything below, and the {@link Hedger}. It is never held during IO. */
     final ReentrantLock lock = new ReentrantLock();
 
-    /** Is signalled by a call that finds no connection. */
+    /** A call that finds no connection signals this condition. */
     private final Condition wanted = lock.newCondition();
 
     /** The connection to the leader, or null. */
@@ -48,17 +49,20 @@ final class Requests {
 
     private int inFlight;
     private long lastId;
-    /** The smaller ones of the last leader's limits and this client's. */
+    /** Each of these two limits is the smaller one of the last leader's limit and this client's. */
     private long countLimit = Frame.COUNT_MAX;
 
     private int inFlightLimit;
-    /** When an overloaded leader is asked again, or null. */
+    /** The time at which the client asks an overloaded leader again, or null. */
     private Deadline quietUntil;
-    /** The highest timestamp returned, or null. */
+    /** The highest timestamp that the client has returned to a caller, or null. */
     private Timestamp highest;
     /** The last setback since the last answer or new connection, or null. */
     private EpicEpochException lastError;
-    /** When the calls that wait without a thread are looked at next, or null. */
+    /**
+     * The time at which the client next looks for expired calls among those that wait without a
+     * thread, or null.
+     */
     private Deadline nextExpiry;
 
     private boolean closed;
@@ -138,10 +142,10 @@ final class Requests {
     }
 
     /**
-     * Adds a caller to the open batch, or opens a batch. Sends it if the limit of requests in flight
-     * allows.
+     * Adds a caller to the open batch, or opens a batch. Sends the batch if the limit of requests
+     * in flight allows.
      *
-     * @param call the call that waits without a thread, or null
+     * @param call the call, if it waits without a thread; otherwise null
      */
     private Share join(long count, AsyncCall<?> call) {
         Share share;
@@ -177,7 +181,8 @@ final class Requests {
             lock.unlock();
         }
         if (isBusy) {
-            // The last answer woke other callers too, and they are about to ask: let them join.
+            // The last answer woke several callers, and they are about to ask again. Yield, so that
+            // they join this batch before it is sent.
             Thread.yield();
         }
         pump();
@@ -225,7 +230,7 @@ final class Requests {
         ByteBuffer frames = ByteBuffer.allocate(due * Frame.HEAD_BYTES);
         for (; due > 0; due--) {
             Batch batch = pending.remove();
-            // The next id whose slot is free.
+            // Take the next id whose slot is free.
             do {
                 lastId++;
             } while (slots[slot(lastId)] != null);
@@ -247,7 +252,10 @@ final class Requests {
         return (int) (id & (IN_FLIGHT_MAX - 1));
     }
 
-    /** Removes the batch that an answer belongs to. Returns null if none waits for it. */
+    /**
+     * Removes and returns the batch that an answer belongs to. Returns null if no batch waits for
+     * this answer.
+     */
     Batch take(long id) {
         Batch batch = slots[slot(id)];
         if (batch == null || batch.id() != id) {
@@ -407,7 +415,10 @@ final class Requests {
         }
     }
 
-    /** Ends calls. The programs' code behind them runs on the executor of the client. */
+    /**
+     * Ends calls. The code that the program has attached to their futures runs on the executor of
+     * the client.
+     */
     private void settle(Collection<? extends AsyncCall<?>> ended, Consumer<AsyncCall<?>> end) {
         calls.addAndGet(-ended.size());
         Runnable all = () -> ended.forEach(end);
@@ -422,7 +433,7 @@ final class Requests {
         settle(over, call -> call.completeExceptionally(late(call.last)));
     }
 
-    /** Looks at the calls that wait without a thread when this deadline comes. */
+    /** Sets a timer for this deadline, to end calls that wait without a thread. */
     private void expireAt(Deadline deadline) {
         if (nextExpiry == null || deadline.isBefore(nextExpiry)) {
             nextExpiry = deadline;
@@ -471,7 +482,10 @@ final class Requests {
         }
     }
 
-    /** Uses a connection to a leader, in its limits. Returns false if the client is closed. */
+    /**
+     * Uses a connection to a leader, and applies the leader's limits. Returns false if the client
+     * is closed.
+     */
     boolean connected(Connection to) {
         List<Batch> oversize = new ArrayList<>();
         lock.lock();
@@ -488,7 +502,8 @@ final class Requests {
         } finally {
             lock.unlock();
         }
-        // Their callers ask again at once, in smaller batches.
+        // These batches are larger than this leader accepts. Their callers ask again at once, in
+        // smaller batches.
         oversize.forEach(batch -> finish(batch, null, OVERSIZE));
         pump();
         return true;
@@ -497,7 +512,7 @@ final class Requests {
     /**
      * Stops using the connection to the leader.
      *
-     * @return the address of another node that answers now, or null
+     * @return the address of the second connection's node if it answers now, otherwise null
      */
     String disconnected() {
         lock.lock();
@@ -515,9 +530,9 @@ final class Requests {
         List<Batch> all;
         lock.lock();
         try {
-            // One step under the lock, for two reasons. The thread that reads this connection also
-            // fails all requests that it finds, with another error. And an answer of the leader
-            // must find its request.
+            // Forget the connection and take all batches in one step, for two reasons. The thread
+            // that reads this connection also fails all requests that it finds, with another error.
+            // And an answer of the leader must not come for a request that no longer exists.
             from = leader;
             leader = null;
             all = takeAll(error);
@@ -530,7 +545,10 @@ final class Requests {
         all.forEach(batch -> finish(batch, null, error));
     }
 
-    /** Ends every batch with an error, sent or not. Its callers decide whether to ask again. */
+    /**
+     * Ends every batch with an error, whether it was sent or not. The batch's callers decide
+     * whether to ask again.
+     */
     void failAll(EpicEpochException error) {
         List<Batch> all;
         lock.lock();
@@ -571,7 +589,10 @@ final class Requests {
         return sent;
     }
 
-    /** Returns the age of the oldest request without an answer, in nanoseconds. */
+    /**
+     * Returns the age of the oldest request without an answer, in nanoseconds, or 0 if there is
+     * none.
+     */
     long oldest(long now) {
         lock.lock();
         try {

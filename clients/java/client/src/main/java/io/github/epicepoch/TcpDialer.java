@@ -14,9 +14,12 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Connects over TCP, with a limit for the lookup of the name, too. */
+/** Connects over TCP. The time limit holds for the lookup of the name, too. */
 final class TcpDialer {
-    /** The lookups under way, by name. Java cannot end one, so there is never a second. */
+    /**
+     * The lookups in progress, by name. Java cannot cancel a lookup. So there is at most one for
+     * each name, and further connections wait for it.
+     */
     private static final ConcurrentHashMap<String, FutureTask<InetAddress[]>> LOOKUPS =
             new ConcurrentHashMap<>();
 

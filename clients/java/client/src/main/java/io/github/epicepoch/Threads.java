@@ -21,7 +21,7 @@ final class Threads {
             };
     private final ExecutorService workers = Executors.newCachedThreadPool(factory);
     private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, factory);
-    /** Is told when a task fails, which is a bug. */
+    /** The function that is called when a task fails, which is a bug. */
     private final Consumer<Throwable> failed;
 
     Threads(Consumer<Throwable> failed) {
@@ -72,7 +72,8 @@ final class Threads {
         timer.shutdownNow();
         workers.shutdownNow();
         if (Thread.currentThread().getName().equals("epicepoch")) {
-            // A hook closes the client; its thread ends afterwards.
+            // A hook has closed the client, so this is a thread of the client. It cannot wait for
+            // its own end.
             return;
         }
         try {

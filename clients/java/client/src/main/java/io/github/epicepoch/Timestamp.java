@@ -20,7 +20,7 @@ public record Timestamp(long epoch, long index) implements Comparable<Timestamp>
     private static final HexFormat HEX = HexFormat.of();
 
     /**
-     * Returns the lowest timestamp of a wall time, for queries that begin there.
+     * Returns the lowest timestamp of a wall time, for queries that begin at that time.
      *
      * @param at a wall time; before 1970 counts as 1970, and after 2554 as the highest epoch
      * @return the timestamp with the index 0
@@ -30,7 +30,7 @@ public record Timestamp(long epoch, long index) implements Comparable<Timestamp>
     }
 
     /**
-     * Returns the highest timestamp of a wall time, for queries that end there.
+     * Returns the highest timestamp of a wall time, for queries that end at that time.
      *
      * @param at a wall time; before 1970 counts as 1970, and after 2554 as the highest epoch
      * @return the timestamp with the highest index

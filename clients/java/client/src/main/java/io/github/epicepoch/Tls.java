@@ -42,7 +42,7 @@ public final class Tls {
             Pattern.compile("-----BEGIN PRIVATE KEY-----([A-Za-z0-9+/=\\s]+)-----END");
 
     private final Supplier<SSLContext> contexts;
-    /** The files, to add a certificate to them; null for {@link #of}. */
+    /** The file of the authorities, which {@link #showing} reads again; null for {@link #of}. */
     private final Path authorities;
 
     private Tls(Supplier<SSLContext> contexts, Path authorities) {
@@ -81,8 +81,8 @@ public final class Tls {
     }
 
     /**
-     * Uses contexts that the program makes itself. The source is called before each connection and
-     * must return quickly.
+     * Uses contexts that the program makes itself. The client calls the source before each
+     * connection. The source must return quickly.
      *
      * @param contexts returns a context, never null
      * @return the settings
@@ -100,7 +100,8 @@ public final class Tls {
                         try {
                             last[0] = load(authorities, certificate, key);
                         } catch (IOException | GeneralSecurityException unusable) {
-                            // The content that was read before stays in use.
+                            // The new content cannot be used, so the content that was read before
+                            // stays in use.
                         }
                         return last[0];
                     }

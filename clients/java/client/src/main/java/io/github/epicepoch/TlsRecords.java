@@ -10,14 +10,14 @@ import javax.net.ssl.SSLEngineResult.Status;
 import javax.net.ssl.SSLException;
 
 /**
- * Turns frames into TLS records and back. It never waits. One thread may read while another writes,
- * but no two may write.
+ * Turns frames into TLS records and back. It never waits. One thread may read while another one
+ * writes, but two threads must not write at the same time.
  */
 final class TlsRecords {
     private final SSLEngine engine;
-    /** Bytes of records that were read and not used. */
+    /** Bytes of records that were read from the network and are not decrypted yet. */
     private final ByteBuffer records;
-    /** Whether the last read brought the handshake forward. */
+    /** Whether the last read was a step of the handshake. */
     private boolean moved;
 
     TlsRecords(SSLEngine engine) throws SSLException {
@@ -26,7 +26,7 @@ final class TlsRecords {
         engine.beginHandshake();
     }
 
-    /** Returns the room that one record may need. */
+    /** Returns how many bytes one record may need. */
     int recordBytes() {
         return engine.getSession().getPacketBufferSize();
     }
@@ -44,9 +44,9 @@ final class TlsRecords {
     }
 
     /**
-     * Reads what there is.
+     * Reads and decrypts the bytes that have come.
      *
-     * @return the number of bytes for frames; 0 if there are none now, -1 at the end
+     * @return the number of decrypted bytes; 0 if none have come, -1 at the end of the connection
      */
     int read(SocketChannel from, ByteBuffer to) throws IOException {
         moved = false;
@@ -91,7 +91,7 @@ final class TlsRecords {
         }
     }
 
-    /** Runs what the engine leaves to its user. Returns whether there was anything. */
+    /** Runs the tasks that the TLS engine leaves to its user. Returns whether there was a task. */
     private boolean runTasks() {
         if (engine.getHandshakeStatus() != HandshakeStatus.NEED_TASK) {
             return false;

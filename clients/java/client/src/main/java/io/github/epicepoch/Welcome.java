@@ -62,7 +62,7 @@ final class Welcome {
             short tag = tail.getShort();
             int length = tail.getShort() & 0xffff;
             require(tail.remaining() >= length, "a field that is cut off");
-            // Members may come more than once, and so may fields of later versions.
+            // Only the field MEMBER and fields of later versions may repeat.
             require(seen.add(tag) || tag < 0 || tag >= MEMBER, name(tag) + " twice");
             welcome.take(tag, tail.slice(tail.position(), length));
             tail.position(tail.position() + length);
@@ -121,7 +121,10 @@ final class Welcome {
         return leader != null && leader.node() == node;
     }
 
-    /** Returns the largest count of a request, in the limits of version 1. */
+    /**
+     * Returns the largest count of a request that the node accepts, but at most the limit of
+     * version 1.
+     */
     long countLimit() {
         return Long.compareUnsigned(countMax, Frame.COUNT_MAX) < 0 ? countMax : Frame.COUNT_MAX;
     }

@@ -14,19 +14,26 @@ import java.util.concurrent.locks.ReentrantLock;
 import javax.net.ssl.SSLEngine;
 
 /**
- * One TCP connection, with TLS or without. One thread reads it. Any thread may write, and none waits
- * for the node: what the network does not take at once is written by the thread that reads. So a
- * caller can be interrupted, or run on a virtual thread, without harm to the connection.
+ * One TCP connection, with TLS or without. One thread reads it. Any thread may write, and none
+ * waits for the node: if the network does not take all bytes at once, the thread that reads writes
+ * the others later. So a caller can be interrupted, or run on a virtual thread, without harm to the
+ * connection.
  */
 final class Wire {
-    /** At most this many bytes wait for a node that does not read: some thousand pongs. */
+    /**
+     * At most this many bytes wait for a node that does not read. That is enough for about 4,000
+     * pongs.
+     */
     static final int OUTBOX_BYTES_MAX = 64 << 10;
 
     static final String DOES_NOT_READ = "it does not read";
 
     private static final int READ_BYTES = 16 << 10;
     private static final int OUTBOX_BYTES = 1 << 10;
-    /** Written to let TLS write what it wants to. */
+    /**
+     * TLS sometimes has bytes of its own to write, without data. To write them, this empty array is
+     * written.
+     */
     private static final byte[] NOTHING = {};
 
     private final SocketChannel channel;
@@ -36,16 +43,22 @@ final class Wire {
     private final TlsRecords tls;
 
     private final long writeTimeout;
-    /** Why this client closed the connection, or null. The first reason counts. */
+    /** Why this client closed the connection, or null if it did not. The first reason stays. */
     private final AtomicReference<IOException> left = new AtomicReference<>();
 
-    /** Bytes of frames that were read and not used. Only the thread that reads uses it. */
+    /**
+     * Bytes that were read and not yet used for a frame. Only the thread that reads uses this
+     * buffer.
+     */
     private final ByteBuffer in;
 
     private final ReentrantLock writing = new ReentrantLock();
-    /** Bytes for the network. Guarded by {@link #writing}. */
+    /** Bytes that are to be written to the network. Guarded by {@link #writing}. */
     private ByteBuffer out = ByteBuffer.allocate(OUTBOX_BYTES);
-    /** The limit of the write that the network does not take, or null. Guarded as well. */
+    /**
+     * When a write that the network does not take is given up, or null if there is none. Guarded by
+     * {@link #writing}.
+     */
     private Deadline stalled;
 
     /**
@@ -133,7 +146,10 @@ final class Wire {
         }
     }
 
-    /** Waits until there is something to read. Writes meanwhile. Returns false at the deadline. */
+    /**
+     * Waits until there is something to read, and writes waiting bytes meanwhile. Returns false at
+     * the deadline.
+     */
     private boolean await(Deadline deadline) throws IOException {
         Deadline sooner = deadline;
         writing.lock();
@@ -170,8 +186,8 @@ final class Wire {
     }
 
     /**
-     * Writes frames, now or when the network takes them. If that fails, the connection is closed,
-     * and the thread that reads it is told.
+     * Writes frames, now or when the network takes them. If the write fails, the connection is
+     * closed, and the thread that reads it gets the error.
      */
     void write(byte[] frames) {
         IOException failure = null;
@@ -214,7 +230,7 @@ final class Wire {
         }
     }
 
-    /** Gives bytes to the network. Under {@link #writing}. */
+    /** Gives waiting bytes to the network. The caller holds {@link #writing}. */
     private void flush() throws IOException {
         if (out.position() == 0) {
             return;
@@ -242,7 +258,7 @@ final class Wire {
         }
     }
 
-    /** Closes the connection. The first reason counts. */
+    /** Closes the connection for a reason. If it is called again, the first reason stays. */
     void leave(String why) {
         leave(new IOException(why));
     }
@@ -252,7 +268,7 @@ final class Wire {
             try (channel) {
                 selector.close();
             } catch (IOException ignored) {
-                // The connection is gone in any case.
+                // An error while closing has no effect: the connection is not used any more.
             }
         }
     }
@@ -264,7 +280,10 @@ final class Wire {
         }
     }
 
-    /** Returns why this client closed the connection, or else this error. */
+    /**
+     * Returns the reason for which this client closed the connection, or the given error if the
+     * client did not close it.
+     */
     private IOException reason(IOException error) {
         IOException why = left.get();
         return why != null ? why : error;

@@ -30,7 +30,9 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
 
-/** Calls: who shares a request, who gets which timestamps, and how calls end. */
+/**
+ * Tests of calls: which calls share a request, which timestamps each call gets, and how calls end.
+ */
 class CallsTest extends Scene {
     /** A request that a node has read and not answered. */
     private record Question(Peer to, long id, long count) {
@@ -61,7 +63,8 @@ class CallsTest extends Scene {
         EpicEpochClient client = patient(keeping(), 1);
         var first = begin(client::timestamp);
         Question early = question();
-        // The first request has its timestamp by now. The next calls begin after that.
+        // The node now allocates the first request's timestamp. The calls below begin after that,
+        // so they must not share it.
         Timestamp taken = oracle.take(1);
         List<CompletableFuture<Timestamp>> later = new ArrayList<>();
         for (int call = 0; call < 3; call++) {
@@ -121,7 +124,7 @@ class CallsTest extends Scene {
         assertEquals(new Timestamp(1, 2), other.get());
     }
 
-    /** The write of an interrupted caller must not close the connection of all. */
+    /** All callers share one connection. The write of an interrupted caller must not close it. */
     @Test
     void anInterruptedThreadSendsNothingAndClosesNothing() throws Exception {
         ScriptedNode leader = leader(new Oracle());
@@ -130,7 +133,7 @@ class CallsTest extends Scene {
         Thread.currentThread().interrupt();
         assertThrows(InterruptedException.class, client::timestamp);
         assertFalse(Thread.interrupted());
-        // This one asks while its thread is interrupted, and does not wait.
+        // An asynchronous call does not wait, so it works on an interrupted thread, too.
         Thread.currentThread().interrupt();
         var future = client.timestampAsync();
         assertTrue(Thread.interrupted());
@@ -217,7 +220,9 @@ class CallsTest extends Scene {
         assertEquals(Optional.empty(), client.leader());
     }
 
-    /** Code behind a future may ask again, and wait for the answer. */
+    /**
+     * Code that runs when a future completes may call the client again, and wait for the answer.
+     */
     @Test
     void codeBehindAFutureMayCallTheClient() throws Exception {
         EpicEpochClient client = connect(leader(new Oracle()));
@@ -233,8 +238,9 @@ class CallsTest extends Scene {
     }
 
     /**
-     * Callers leave batches that others join, while the batches wait for a leader and while they are
-     * in flight. No caller may get timestamps of another one, and none may stay without an answer.
+     * Some callers give up, and leave batches that others have joined. This happens while the
+     * batches wait for a leader, and while they are in flight. No caller may get another caller's
+     * timestamps, and no caller may stay without an answer.
      */
     @Test
     void callersThatLeaveDoNotDisturbThoseWhoJoin() throws Exception {
@@ -312,7 +318,10 @@ class CallsTest extends Scene {
         return null;
     }
 
-    /** Java 21 and later. An interrupted virtual thread closes the socket that it writes to. */
+    /**
+     * Runs only on Java 21 and later. An interrupted virtual thread can close the socket that it
+     * writes to. The connection, which all callers share, must stay open.
+     */
     @Test
     void virtualThreadsMayCallAndBeInterrupted() throws Exception {
         ExecutorService threads;

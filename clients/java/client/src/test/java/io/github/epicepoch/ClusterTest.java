@@ -17,11 +17,11 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Real nodes, whose leaders are killed and told to stop. */
+/** Tests with real nodes, while leaders are killed and told to stop. */
 class ClusterTest extends Scene {
     @TempDir Path directory;
 
-    /** What all callers have got. */
+    /** The timestamps that all callers have got. */
     private static final class Seen {
         final AtomicReference<Timestamp> highest = new AtomicReference<>(new Timestamp(0, 0));
         final Set<Timestamp> given = ConcurrentHashMap.newKeySet();

@@ -14,15 +14,15 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * The conformance driver of this client. It reads commands, one JSON object a line, and writes the
- * client's answers; see clients/README.md. With {@code --async} its calls are futures.
+ * The conformance driver of this client. It reads commands, one JSON object per line, and writes
+ * the client's answers; see clients/README.md. With {@code --async} it makes asynchronous calls.
  */
 final class ConformanceDriver {
     private static final long ORIGIN = System.nanoTime();
 
     private final boolean isAsync;
     private final PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-    /** What gives up each call under way. */
+    /** For each call in progress, by its id, the function that gives the call up. */
     private final Map<Long, Runnable> calls = new ConcurrentHashMap<>();
 
     private volatile EpicEpochClient client;
@@ -106,7 +106,7 @@ final class ConformanceDriver {
         Duration limit = millis(command, "timeout_ms");
         EpicEpochClient asked = client;
         if (!isAsync) {
-            // The call must be known before the next command, which may cancel it.
+            // Enter the call before it starts. The next command may already cancel it.
             Thread thread = new Thread(() -> answer(id, () -> asked.timestamps(count, limit)));
             thread.setDaemon(true);
             calls.put(id, thread::interrupt);

@@ -20,7 +20,10 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Properties of the decoder. A failure names its seed, which repeats it. */
+/**
+ * Tests properties of the decoder with random bytes. A failure names its seed; the same seed
+ * repeats the failure.
+ */
 class FrameTest {
     private static final int INPUTS = 2000;
 
@@ -28,7 +31,7 @@ class FrameTest {
         return LongStream.range(0, 20);
     }
 
-    /** Whatever the bytes are, they are read as a frame, as the beginning of one, or refused. */
+    /** Any bytes are either read as a frame, taken as the beginning of a frame, or refused. */
     @ParameterizedTest
     @MethodSource("seeds")
     void anyBytesAreAFrameOrAreRefused(long seed) throws Exception {
@@ -66,7 +69,7 @@ class FrameTest {
         return frames;
     }
 
-    /** However bytes are cut, the same frames come out. */
+    /** The same bytes give the same frames, however they are cut into pieces. */
     @ParameterizedTest
     @MethodSource("seeds")
     void framesDoNotDependOnHowBytesAreCut(long seed) {
@@ -97,7 +100,7 @@ class FrameTest {
         assertEquals(0, in.remaining());
     }
 
-    /** Reads a welcome that has the required fields and then these. */
+    /** Reads a welcome that has the required fields, followed by the given ones. */
     private static Welcome welcome(byte[]... fields) {
         ByteBuffer more = ByteBuffer.allocate(1024);
         for (byte[] field : fields) {
@@ -150,7 +153,7 @@ class FrameTest {
                 () -> new TimestampRange(new Timestamp(5, -1), 2));
     }
 
-    /** The order of numbers, bytes and texts is the same. */
+    /** Timestamps, their bytes and their texts must have the same order. */
     @ParameterizedTest
     @MethodSource("seeds")
     void bytesAndTextsHaveTheOrderOfTimestamps(long seed) {

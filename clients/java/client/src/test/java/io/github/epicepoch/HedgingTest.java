@@ -27,13 +27,19 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Requests that are asked twice: the order holds, and a burnt range goes to no caller. */
+/**
+ * Tests of requests that are sent twice: the order of timestamps holds, and the range of the second
+ * answer goes to no caller.
+ */
 class HedgingTest extends Scene {
     private static final Duration HEDGE = Duration.ofMillis(20);
-    /** The hedge comes long before the client leaves a silent node. */
+    /**
+     * The client leaves a silent node after this time. It is far longer than HEDGE, so only the
+     * hedge can bring an answer in time.
+     */
     private static final Duration ATTEMPT = Duration.ofSeconds(8);
 
-    /** Remembers the first connection over which a request came. */
+    /** Remembers the connection over which the first request came. */
     private static final class First {
         private final AtomicReference<Peer> peer = new AtomicReference<>();
 
@@ -119,7 +125,7 @@ class HedgingTest extends Scene {
         }
     }
 
-    /** A node that is played by hand. */
+    /** Keeps the requests that a node has read. The test answers them by hand. */
     private static final class Hand {
         private final BlockingQueue<Question> kept = new LinkedBlockingQueue<>();
 
@@ -135,12 +141,14 @@ class HedgingTest extends Scene {
             return found.get();
         }
 
-        /** The same request over another connection. */
+        /**
+         * Waits for the copy of a request: the request with the same id over another connection.
+         */
         Question copyOf(Question asked) throws InterruptedException {
             return take(each -> each.to() != asked.to() && each.id() == asked.id());
         }
 
-        /** The next request over a connection. */
+        /** Waits for the next request over a connection. */
         Question over(Peer connection) throws InterruptedException {
             return take(question -> question.to() == connection);
         }
@@ -151,8 +159,8 @@ class HedgingTest extends Scene {
     }
 
     /**
-     * Whichever of the two answers comes second, its range goes to no caller. It raises no floor,
-     * either: callers that wait at that time get timestamps below it.
+     * A request and its copy both get an answer. Whichever comes second, its range goes to no
+     * caller. It also raises no floor: callers that wait meanwhile may get timestamps below it.
      */
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
@@ -175,22 +183,22 @@ class HedgingTest extends Scene {
         var slow = client.timestampAsync();
         Question asked = hand.over(main);
         Question copy = hand.copyOf(asked);
-        // One of these two callers has a request in flight. The other waits for the end of a
-        // request.
+        // Two more callers ask. The first one's request is in flight. The second one's request
+        // waits, because of the limit of requests in flight.
         var sent = client.timestampAsync();
         Question next = hand.over(main);
         var open = client.timestampAsync();
         if (isCopyFirst) {
             copy.answer(10);
             expect(10, slow);
-            // The next answer comes over the same connection. So the client reads it after this
-            // answer.
+            // The next answer comes over the same connection as this one, so the client reads this
+            // one first.
             asked.answer(20);
         } else {
             asked.answer(10);
             expect(10, slow);
             copy.answer(20);
-            // The answer to this ping comes after the copy's answer was read.
+            // When the client answers this ping, it has already read the answer to the copy.
             awaitPong(copy.to());
         }
         Question last = hand.over(main);
@@ -221,7 +229,8 @@ class HedgingTest extends Scene {
         Question asked = hand.over(first.to());
         hand.copyOf(asked).answer(101);
         expect(101, slow);
-        // A bad answer fails every caller that waits at that moment, whatever its request is.
+        // The late answer to the first request is wrong. It fails every caller that waits at that
+        // moment, also this caller of another request.
         var waiting = begin(client::timestamp);
         hand.over(first.to());
         asked.answer(1);
@@ -271,14 +280,17 @@ class HedgingTest extends Scene {
         expect(5, slow);
         asked.to().refuse(asked.id(), code, "");
         awaitPong(asked.to());
-        // A second refusal would be one of nothing, and the client would leave.
+        // The refused request is not burnt any more. The client still uses the same connection.
         var later = client.timestampAsync();
         hand.over(asked.to()).answer(6);
         expect(6, later);
         assertEquals(2, leader.met.get());
     }
 
-    /** Frames that break the protocol on the first connection break it on the second one, too. */
+    /**
+     * Frames with reserved bits violate the protocol. The client must refuse them on the second
+     * connection as it does on the first.
+     */
     @ParameterizedTest
     @CsvSource({"2,1,0,0", "3,0,1,0", "4,0,0,1", "131,1,0,0"})
     void reservedBitsAreRefusedFromTheHedgeToo(int kind, int flags, int code, long id)
@@ -304,8 +316,8 @@ class HedgingTest extends Scene {
     private record Call(long began, long ended, TimestampRange got) {}
 
     /**
-     * A call's timestamps lie above all that were returned before it began, and no timestamp is given
-     * twice. This holds in whichever order the two answers come.
+     * The answers of a request and its copy come in any order. Even so, a call's timestamps must
+     * lie above all that were returned before the call began, and no timestamp may be given twice.
      */
     @Test
     void answersThatOvertakeEachOtherLeaveTheOrderOfCallsAsItIs() throws Exception {

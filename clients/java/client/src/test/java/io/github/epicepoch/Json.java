@@ -5,7 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** As much of JSON as the vectors and the driver need: whole numbers only. */
+/** Reads JSON, as far as the vectors and the driver need it: numbers are whole numbers only. */
 final class Json {
     private final String text;
     private int at;
@@ -14,7 +14,7 @@ final class Json {
         this.text = text;
     }
 
-    /** Returns maps, lists, strings, longs, booleans and null. */
+    /** Reads a text. The value is a map, a list, a string, a long, a boolean or null. */
     static Object parse(String text) {
         Json json = new Json(text);
         Object value = json.value();

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Which node is asked: hints, lost leaders, refusals, pauses, limits. */
+/** Tests of which node the client asks, and when: hints, lost leaders, refusals, pauses, limits. */
 class LeaderTest extends Scene {
     private static final Duration HALF_SECOND = Duration.ofMillis(500);
 
@@ -106,7 +106,8 @@ class LeaderTest extends Scene {
         EpicEpochClient client = connect(leader);
         client.timestamp();
         var error = assertThrows(WentBackwardsException.class, client::timestamp);
-        // The stack is that of the call, and the cause is where it was noticed.
+        // The error has the stack of the call. Its cause has the stack of the place that noticed
+        // the wrong answer.
         assertTrue(
                 Arrays.stream(error.getStackTrace())
                         .anyMatch(at -> at.getClassName().equals(LeaderTest.class.getName())));
@@ -186,7 +187,7 @@ class LeaderTest extends Scene {
         var second = client.timestampAsync();
         long began = System.nanoTime();
         refused.run();
-        // Half of the longest pause is random.
+        // The pause is random, between half of BACKOFF_MAX and all of it.
         assertTrue(again.get() - began >= Directory.BACKOFF_MAX / 2);
         first.get();
         second.get();
@@ -220,7 +221,8 @@ class LeaderTest extends Scene {
         ScriptedNode leader = leader((to, id, count) -> to.refuse(id, 12, ""));
         EpicEpochClient client = connect(leader);
         assertThrows(DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));
-        // The pause between attempts grows from 1 ms to 50 ms: some 25 attempts.
+        // The pause between attempts grows from 1 ms to 50 ms, which allows about 25 attempts in
+        // half a second. The limit is more than twice that.
         assertTrue(leader.met.get() <= 60, leader.met + " connections");
     }
 
@@ -251,10 +253,12 @@ class LeaderTest extends Scene {
                 };
         EpicEpochClient client = connect(builder(leader).dialer(dialer));
         client.timestamp();
-        // With the second answer, the first one is entered in the directory.
+        // A call may return before its answer is entered in the directory. When the second call
+        // returns, the first answer is entered for certain.
         client.timestamp();
         down.set(true);
-        // As after a minute of failures: the next pauses take 2.5 to 5 seconds.
+        // Pretend that 20 attempts have failed in a row. The next pauses without callers then take
+        // 2.5 to 5 seconds.
         for (int setback = 0; setback < 20; setback++) {
             client.directory.backoff();
         }
@@ -382,7 +386,7 @@ class LeaderTest extends Scene {
         client.timestamp();
     }
 
-    /** The node pings without end and reads nothing. */
+    /** The node sends pings without end and reads nothing. So the client's pongs pile up. */
     @Test
     void aNodeThatDoesNotReadIsLeftAndKeepsNoCallerPastItsDeadline() throws Exception {
         ScriptedNode leader = node(1);
@@ -404,8 +408,8 @@ class LeaderTest extends Scene {
                     channel.socket().setSendBufferSize(4096);
                     return channel;
                 };
-        // The client leaves the node in time only because of the limit of bytes that wait for the
-        // node.
+        // The attempt timeout is long. So the client can leave the node in time only because too
+        // many bytes wait for the node.
         ClientBuilder patient = builder(leader).attemptTimeout(Duration.ofMinutes(1));
         EpicEpochClient client = connect(patient.dialer(narrow));
         assertThrows(

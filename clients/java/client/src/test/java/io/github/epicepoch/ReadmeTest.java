@@ -16,7 +16,7 @@ import javax.tools.ToolProvider;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The code of the README compiles, and its program does what it says. */
+/** Tests that the code of the README compiles, and that its program does what the README says. */
 class ReadmeTest extends Scene {
     @TempDir Path directory;
 
@@ -44,7 +44,8 @@ class ReadmeTest extends Scene {
     @Test
     void theProgramRuns() throws Exception {
         ScriptedNode leader = node(1);
-        // A node of today: the program looks at the time.
+        // The program compares timestamps with the present time. So this node gives timestamps of
+        // today.
         long epoch = Timestamp.lowest(Instant.now()).epoch();
         var oracle = new ScriptedNode.Oracle();
         leader.script =

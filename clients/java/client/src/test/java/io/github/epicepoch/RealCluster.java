@@ -17,7 +17,7 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Assumptions;
 
-/** Real nodes on loopback, of the binary that {@code EPICEPOCH_BIN} names. */
+/** A cluster of real nodes on loopback. {@code EPICEPOCH_BIN} is the path of their binary. */
 final class RealCluster implements AutoCloseable {
     private final Path directory;
     private final List<String> addresses = new ArrayList<>();
@@ -28,7 +28,7 @@ final class RealCluster implements AutoCloseable {
         this.directory = directory;
     }
 
-    /** The binary. A test without it is skipped, but never where changes are checked. */
+    /** Returns the path of the binary. Without a path, the test is skipped; in CI it fails. */
     private static String binary() {
         String binary = System.getenv("EPICEPOCH_BIN");
         if (binary == null) {
@@ -54,7 +54,7 @@ final class RealCluster implements AutoCloseable {
         return cluster;
     }
 
-    /** A node that wants certificates of its clients. */
+    /** Starts one node that accepts only clients with a certificate. */
     static RealCluster startSecured(Path directory, Path certificates) throws Exception {
         RealCluster cluster = new RealCluster(directory);
         cluster.add(
@@ -100,8 +100,9 @@ final class RealCluster implements AutoCloseable {
     }
 
     /**
-     * Returns a port at which nothing listens. It is below the ports of outgoing connections, because
-     * any connection could take one of those before the node listens there.
+     * Returns a port at which nothing listens. It is below the ports that the system gives to
+     * outgoing connections. Otherwise some connection could take the port before the node listens
+     * there.
      */
     private static int freePort() throws IOException {
         for (int attempt = 0; attempt < 100; attempt++) {
@@ -155,7 +156,7 @@ final class RealCluster implements AutoCloseable {
         return addresses.toArray(String[]::new);
     }
 
-    /** Returns the node at an address. */
+    /** Returns the number of the node at an address, from 0. */
     int leader(Optional<String> address) {
         return addresses.indexOf(address.orElseThrow());
     }

@@ -10,9 +10,12 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 
-/** What tests with scripted nodes share. Everything is closed when a test ends. */
+/**
+ * What tests with scripted nodes share. Nodes and clients that a test makes here are closed when
+ * the test ends.
+ */
 abstract class Scene {
-    /** Longer than anything here takes, even on a machine that stalls. */
+    /** A limit that no step of these tests reaches, even on a machine that stalls. */
     static final Duration LONG = Duration.ofSeconds(10);
 
     private final List<AutoCloseable> open = new ArrayList<>();
@@ -33,14 +36,17 @@ abstract class Scene {
         return closing(new ScriptedNode(id));
     }
 
-    /** A node that leads and answers. */
+    /** Starts a node that leads, and answers requests by a script. */
     ScriptedNode leader(ScriptedNode.Asked script) {
         ScriptedNode leader = node(1);
         leader.script = script;
         return leader;
     }
 
-    /** A client that leaves no node because the machine stalls. */
+    /**
+     * Returns the settings of a client with a long attempt timeout. So it does not leave a node
+     * only because the machine stalls.
+     */
     static ClientBuilder builder(ScriptedNode... nodes) {
         String[] addresses = new String[nodes.length];
         for (int at = 0; at < nodes.length; at++) {

@@ -27,7 +27,7 @@ final class ScriptedNode implements AutoCloseable {
     }
 
     final long id;
-    /** How many requests and connections came. */
+    /** The number of requests, and below it the number of connections, that came to the node. */
     final AtomicInteger asked = new AtomicInteger();
 
     final AtomicInteger met = new AtomicInteger();
@@ -68,7 +68,7 @@ final class ScriptedNode implements AutoCloseable {
         return "127.0.0.1:" + listener.getLocalPort();
     }
 
-    /** A welcome that names a leader, or none if it is null. */
+    /** Returns a welcome that names this leader, or no leader if it is null. */
     Greeting welcome(ScriptedNode leader) {
         Greeting greeting = new Greeting(id);
         greeting.members.add(new Member(id, address()));
@@ -184,7 +184,7 @@ final class ScriptedNode implements AutoCloseable {
         return frame(Frame.LEADER, 0, 0, node, address.getBytes(UTF_8));
     }
 
-    /** A welcome that is to be written. */
+    /** A welcome that a test can change before the node sends it. */
     static final class Greeting {
         private final long node;
         Cluster cluster = CLUSTER;

@@ -28,13 +28,16 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** TLS, with certificates that sign themselves. */
+/** Tests of TLS, with self-signed certificates. */
 class TlsTest extends Scene {
     private static final String PASSWORD = "changeit";
 
     @TempDir static Path directory;
 
-    /** Two pairs of a certificate for 127.0.0.1 and a key: NAME.p12, NAME.pem, NAME.key. */
+    /**
+     * Makes two self-signed certificates for 127.0.0.1 with their keys, called "one" and "other".
+     * The files are NAME.p12, NAME.pem and NAME.key.
+     */
     @BeforeAll
     static void makeCertificates() throws Exception {
         for (String name : List.of("one", "other")) {
@@ -78,7 +81,10 @@ class TlsTest extends Scene {
         return directory.resolve(name + ".key");
     }
 
-    /** A node that shows certificate "one", and may want clients that show it, too. */
+    /**
+     * Starts a node with certificate "one". If wantsClients is true, the node accepts only clients
+     * with the same certificate.
+     */
     private ScriptedNode secured(boolean wantsClients) throws Exception {
         KeyStore store = load("one");
         var keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
@@ -103,7 +109,7 @@ class TlsTest extends Scene {
         return node;
     }
 
-    /** Returns why no connection is made. */
+    /** Tries to connect, which must fail, and returns the reason. */
     private static String refusal(ClientBuilder builder) {
         Options options = builder.options();
         String address = options.addresses().get(0);

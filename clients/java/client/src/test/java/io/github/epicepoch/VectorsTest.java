@@ -18,7 +18,7 @@ import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
-/** The golden vectors that all implementations share. */
+/** Tests this client against the golden vectors that all implementations share. */
 class VectorsTest {
     private static final HexFormat HEX = HexFormat.of();
     /** These errors exist only over HTTP. */
@@ -114,7 +114,9 @@ class VectorsTest {
         }
     }
 
-    /** Reads a frame as the client does, in the names of the vectors. */
+    /**
+     * Reads a frame as the client does. Returns its fields under the names that the vectors use.
+     */
     static Map<String, Object> read(Frame frame) {
         Map<String, Object> means = new HashMap<>();
         String id = Long.toUnsignedString(frame.id());
@@ -207,7 +209,8 @@ class VectorsTest {
             }
             known++;
             assertEquals(name, code.name());
-            // INTERNAL means that this node is broken; another one may answer.
+            // The vectors call INTERNAL not retryable, because the node is broken. The client
+            // retries it, because another node may answer.
             boolean isRetryable = vector.get("retryable").equals(true) || name.equals("INTERNAL");
             assertEquals(isRetryable, code.isRetryable(), name);
         }
@@ -252,7 +255,8 @@ class VectorsTest {
         }
         assertEquals(new Timestamp(0, 0), Timestamp.lowest(Instant.ofEpochSecond(-1)));
         assertEquals(new Timestamp(-1, 0), Timestamp.lowest(Instant.MAX));
-        // The last nanosecond of 64 bits, and the next one.
+        // The highest epoch is the last nanosecond that fits into 64 bits. A later time counts as
+        // that epoch.
         Instant last = new Timestamp(-1, 0).toInstant();
         assertEquals(new Timestamp(-1, -1), Timestamp.highest(last.plusNanos(1)));
         assertEquals(new Timestamp(-2, 0), Timestamp.lowest(last.minusNanos(1)));

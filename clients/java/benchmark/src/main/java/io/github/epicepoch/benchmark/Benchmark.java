@@ -19,8 +19,9 @@ import java.util.concurrent.atomic.LongAdder;
 import java.util.function.Supplier;
 
 /**
- * What a call costs: the latency of one caller, and the rate of a thousand that share a client, beside
- * a bare echo on loopback and INCR by a Redis client.
+ * Measures what a call costs: the latency of one caller, and the rate of a thousand callers that
+ * share a client. For comparison it also measures a bare echo on loopback, and INCR of a Redis
+ * server.
  *
  * <p>{@code EPICEPOCH_BIN} names a release build of the nodes, and {@code REDIS_URL} a Redis server.
  */
@@ -40,7 +41,7 @@ public final class Benchmark {
     }
 
     /**
-     * Measures everything.
+     * Runs all measurements.
      *
      * @param arguments how many seconds each measurement takes
      * @throws Exception if something does not start, or a call fails
@@ -60,7 +61,7 @@ public final class Benchmark {
         System.exit(0);
     }
 
-    /** Exchanges 16 bytes with another process. */
+    /** Measures an echo: sends 16 bytes to another process, which sends them back. */
     private void echo() throws Exception {
         int port = PORT - 1;
         String java = ProcessHandle.current().info().command().orElse("java");
@@ -166,7 +167,10 @@ public final class Benchmark {
         report(name + ", one caller", calls, before - began, latency);
     }
 
-    /** Threads that call again and again: those of the system, and virtual ones if there are any. */
+    /**
+     * Measures threads that call again and again: first threads of the system, then virtual threads
+     * if this Java has them.
+     */
     private void callers(String name, Call call) throws Exception {
         callers(name + ", 1,000 threads", Executors.newCachedThreadPool(), call);
         try {
@@ -202,7 +206,7 @@ public final class Benchmark {
         threads.shutdown();
     }
 
-    /** Futures that ask again when they complete. */
+    /** Measures futures. Each asks again when it completes. */
     private void futures(String name, Supplier<CompletionStage<?>> call) throws Exception {
         LongAdder calls = new LongAdder();
         long until = System.nanoTime() + 2 * nanos;
@@ -228,7 +232,7 @@ public final class Benchmark {
                         });
     }
 
-    /** Counts the second half of the time. */
+    /** Prints the rate of calls in the second half of the time. The first half warms up. */
     private void measure(String name, LongAdder calls) throws InterruptedException {
         Thread.sleep(Duration.ofNanos(nanos).toMillis());
         long before = calls.sum();

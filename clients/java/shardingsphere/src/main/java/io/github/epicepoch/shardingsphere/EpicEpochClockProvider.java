@@ -15,15 +15,16 @@ import java.util.Properties;
 import org.apache.shardingsphere.globalclock.provider.GlobalClockProvider;
 
 /**
- * Gives ShardingSphere the timestamps of an EpicEpoch cluster, as {@code type: TSO, provider:
- * epicepoch} of its global clock. It connects at the first timestamp.
+ * Gives ShardingSphere the timestamps of an EpicEpoch cluster. In the settings of ShardingSphere's
+ * global clock, it is {@code type: TSO, provider: epicepoch}. It connects when the first timestamp
+ * is needed.
  *
- * <p>ShardingSphere has 64 bits for a timestamp: see {@link #spelling}. Both methods of the interface
- * give a new timestamp, because only a new one is above all that were given before.
+ * <p>ShardingSphere has 64 bits for a timestamp: see {@link #spelling}. Both methods of the
+ * interface get a new timestamp, because only a new one is above all earlier ones.
  *
- * <p>Properties: {@code addresses}, host:port of members with commas between them; optional are
- * {@code clusterName}, {@code timeoutMillis}, {@code tokenFile}, {@code caFile}, {@code certFile} and
- * {@code keyFile}.
+ * <p>The property {@code addresses} is required. It has the host:port of members, with commas
+ * between them. The other properties are optional: {@code clusterName}, {@code timeoutMillis},
+ * {@code tokenFile}, {@code caFile}, {@code certFile} and {@code keyFile}.
  */
 public final class EpicEpochClockProvider implements GlobalClockProvider {
     private static final long MILLI = 1_000_000;
@@ -32,7 +33,7 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
     private Properties properties = new Properties();
     private EpicEpochClient client;
 
-    /** Creates a provider. ShardingSphere does that. */
+    /** Creates a provider. ShardingSphere calls this; programs do not. */
     public EpicEpochClockProvider() {}
 
     @Override
@@ -81,9 +82,10 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
     }
 
     /**
-     * Returns the spelling of a timestamp in 64 bits: milliseconds, then 18 bits of the index. It has
-     * the order of the timestamps only if all epochs are whole milliseconds and all indexes fit.
-     * Anything else is refused, because two timestamps could then get one spelling.
+     * Returns the spelling of a timestamp in 64 bits: milliseconds, then 18 bits of the index.
+     * Epochs must be whole milliseconds, and indexes must fit into 18 bits. Then the spellings have
+     * the order of the timestamps. Other timestamps are refused, because two of them could get the
+     * same spelling.
      *
      * @param timestamp a timestamp of a cluster in compact format
      * @return the spelling, above 0 until the year 3084

@@ -29,7 +29,7 @@ class EpicEpochClockProviderTest {
         return TypedSPILoader.getService(GlobalClockProvider.class, "TSO.epicepoch", properties);
     }
 
-    /** A node that gives timestamps of one epoch. */
+    /** Starts a node that gives only timestamps of this epoch. */
     private static ServerSocket node(long epoch) throws IOException {
         ServerSocket node = new ServerSocket(0, 8, InetAddress.getByName("127.0.0.1"));
         Thread thread =
