@@ -3,7 +3,8 @@
 //! module keeps each command until it is done, and only then answers it. The caller keeps the
 //! channels on which answers leave, and formats them.
 //!
-//! - A change is done when it is applied, and a change of members when it is no longer joint.
+//! - A change is done when it is applied. A change of members is done when the configuration is no
+//!   longer joint.
 //! - If the cluster already is as the command wants it, nothing is changed. The answer waits for a
 //!   [barrier](crate::replica::Barrier), because a deposed leader may hold an old state.
 //! - A change that was begun and has no outcome in time is [unsettled](Unsettled): it may still
@@ -31,7 +32,7 @@ pub enum Command {
     Advance {
         /// The epoch.
         to: Epoch,
-        /// How far ahead of trusted time it may be, nanoseconds.
+        /// How far ahead of trusted time `to` may be, nanoseconds.
         allowed_ns: u64,
         /// Whether to plan only.
         is_plan: bool,
@@ -57,8 +58,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// The outcome that stays unknown if the node ends before it has answered. `None` for a command
-    /// that changes nothing, which may be sent to another member.
+    /// The outcome to report if the node ends before it has answered: what is then unknown. `None`
+    /// for a command that changes nothing, which may be sent to another member.
     #[must_use]
     pub const fn unsettled(&self) -> Option<Unsettled> {
         match self {
@@ -160,8 +161,8 @@ impl<R> AdminCommands<R> {
         }
     }
 
-    /// Returns the next answer. Call it after every call of the replica, once its reports are
-    /// handled and its publications made.
+    /// Returns the next answer. Call it after every call of the replica, when the reports and
+    /// publications of that call are handled.
     pub fn poll_answer(&mut self, now_ns: u64, replica: &Replica) -> Option<Answered<R>> {
         for (at, pending) in self.pending.iter().enumerate() {
             if let Some(answer) = pending.answer(now_ns, replica) {
@@ -304,7 +305,7 @@ fn plan_advance(
 fn is_done_already(replica: &Replica, published: &Published, steps: &[MembershipStep]) -> bool {
     let (voters, removed) = (replica.incoming_voters(), &replica.state().removed);
     let is_so = |step: &MembershipStep| match step {
-        // The caller checks first whether the id is free: see [`Command::Vacancy`].
+        // Before an addition, the caller asks with [`Command::Vacancy`] whether the id is free.
         MembershipStep::AddLearner(_) => false,
         MembershipStep::Promote(node) => voters.contains(node),
         MembershipStep::Remove(node) => removed.contains(node),
@@ -313,7 +314,7 @@ fn is_done_already(replica: &Replica, published: &Published, steps: &[Membership
     is_settled && !steps.is_empty() && steps.iter().all(is_so)
 }
 
-/// Whether a new member may have the id, or the member at `raft_addr` that has it already.
+/// Answers whether a new member may have the id, or finds the member at `raft_addr` that has it.
 fn vacancy(
     replica: &Replica,
     published: &Published,
@@ -366,6 +367,6 @@ fn changed_settings(
 const PENDING_MAX: usize = 16;
 /// The longest time for a change or a barrier, nanoseconds: 5 s.
 const CHANGE_TIMEOUT_NS: u64 = 5_000_000_000;
-/// The longest time for a transfer, in election timeouts. The library abandons a transfer after
-/// one.
+/// The longest time for a transfer, in election timeouts. The library abandons a transfer after one
+/// election timeout.
 const TRANSFER_ELECTIONS: u64 = 2;

@@ -34,7 +34,7 @@ pub enum AllocateError {
     /// The grant's range is not above the timestamps stamped before, so this node must not use it.
     #[error("the grant does not lie above the last timestamp")]
     BehindLast,
-    /// The range has no timestamps left, not even by index.
+    /// The range has no later epoch, and its last epoch has too few indexes left.
     #[error("the range is used up")]
     Exhausted,
 }
@@ -88,7 +88,7 @@ impl Allocator {
     ) -> Result<TimestampRange, AllocateError> {
         let (term, boot, count) = confirmed.spend();
         let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
-        // The grant is read under the lock, so it is never older than the one of an earlier
+        // The grant is read under the lock. So it is never older than the grant of an earlier
         // allocation.
         let published = self.shared.published();
         let grant = published.grant.as_ref().ok_or(AllocateError::NoGrant)?;
@@ -135,8 +135,8 @@ impl Position {
             let lowest = Epoch(range.low.0 + 1);
             return Ok(at(trusted.clamp(lowest, range.high)));
         }
-        // A range of a newer term lies above the last timestamp, and a range of the same term ends
-        // at or above it: apply assigns no others.
+        // Apply assigns only two kinds of range. A range of a newer term lies above the last
+        // timestamp. A range of the same term ends at or above the last timestamp.
         if self.term != grant.term || self.epoch > range.high {
             return Err(AllocateError::BehindLast);
         }
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(allocator.epoch(), Epoch(42), "nothing was stamped");
     }
 
-    /// If `epoch` took the lock, this test would hang.
+    /// If `epoch` took the allocator's lock, this test would hang.
     #[test]
     fn the_epoch_is_read_while_a_batch_holds_the_lock() {
         let allocator = allocator();

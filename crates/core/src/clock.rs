@@ -37,15 +37,15 @@ pub enum ClockStatus {
     /// The wall clock is further than the bound from the median of the voters' clocks. Trusted time
     /// follows the median, and another node should lead.
     Outvoted,
-    /// The wall clock is further than the bound from the voters' last agreement. It went there in
+    /// The wall clock is further than the bound from the clocks that agreed last. It went there in
     /// one jump or slowly. Too few other clocks are known to say which is right, so trusted time
-    /// does not follow it.
+    /// does not follow the wall clock.
     Jumped,
 }
 
 /// Trusted time of one node.
 ///
-/// Invariant: `trusted = monotonic + offset`, and `offset` changes only by [`TrustedClock::observe`].
+/// Invariant: `trusted = monotonic + offset`; only [`TrustedClock::observe`] changes `offset`.
 #[derive(Debug)]
 pub struct TrustedClock {
     bound_ns: u64,
@@ -54,7 +54,8 @@ pub struct TrustedClock {
     last: ClockReading,
     status: ClockStatus,
     peers: BTreeMap<NodeId, PeerClock>,
-    /// Whether the wall clock was ever compared with another one. `true` if there is no other one.
+    /// Whether the wall clock was ever compared with that of another node. `true` if there is no
+    /// other node.
     has_history: bool,
     /// Whether a majority of the voters' clocks ever agreed.
     is_proved: bool,
@@ -196,7 +197,8 @@ impl TrustedClock {
             self.anchor = Anchor::at(believed.1);
             believed
         } else if self.anchor.is_within(bound, own) {
-            // As far as other clocks can show, a slow change is a correction (by NTP, for example).
+            // Within the bound of the last proof, a change counts as a correction (by NTP, for
+            // example).
             (ClockStatus::Followed, own)
         } else if clocks.len() > 2 && self.anchor.is_within(bound, median) {
             (ClockStatus::Outvoted, median)

@@ -156,10 +156,10 @@ impl<B> Rounds<B> {
         Ok(Begun { confirm, published })
     }
 
-    /// Counts a voter's answer for the round that it names. It also counts for earlier rounds of
-    /// the same term, because their batches closed before. An answer for another leader, boot,
-    /// worker, term or store, or for a round that was never asked, does not count. Returns whether
-    /// the answer counted.
+    /// Counts a voter's answer for the round that it names. The answer also counts for earlier
+    /// rounds of the same term, because their batches closed before. An answer for another leader,
+    /// boot, worker, term or store, or for a round that was never asked, does not count. Returns
+    /// whether the answer counted.
     pub fn handle_reply(&mut self, from: NodeId, reply: &ConfirmReply) -> bool {
         let is_ours = reply.leader == self.me.node
             && reply.boot == self.me.boot

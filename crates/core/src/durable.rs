@@ -1,6 +1,6 @@
 //! The data that must be durable before messages leave: one [`Write`] per step of the Raft library.
-//! Also the data that a restart reads back. This module touches no disk: a storage thread writes,
-//! each write in one transaction.
+//! Also the data that a restart reads back. This module touches no disk: a storage thread makes
+//! each write durable in one transaction.
 
 use std::collections::BTreeMap;
 

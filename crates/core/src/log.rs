@@ -47,7 +47,7 @@ impl Log {
     /// Appends entries, and drops the old entries from the first new index on.
     ///
     /// # Panics
-    /// When they do not follow what is there.
+    /// When there is a gap between the stored entries and the new ones.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let keep = first.index.checked_sub(self.before.0.0 + 1);

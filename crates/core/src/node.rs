@@ -3,9 +3,9 @@
 //! happened; actions come out of [`Node::poll_action`] in one fixed order. Nothing here reads a
 //! clock, opens a connection or writes a file.
 //!
-//! The server and the simulator are loops around it. Each passes all events that have arrived, then
-//! makes one call a tick ([`Node::handle_tick`]), then does all actions. So both follow the rules
-//! of this module.
+//! The server and the simulator run loops around a [`Node`]. Each passes all events that have
+//! arrived, then makes one call a tick ([`Node::handle_tick`]), then does all actions. So both
+//! follow the rules of this module.
 
 mod removal_notice;
 
@@ -116,7 +116,8 @@ impl Node {
         })
     }
 
-    /// Handles one tick. A late tick counts as one. Handle all events that have arrived first.
+    /// Handles one tick. A tick that comes late still counts as one tick. Before this call, handle
+    /// all events that have arrived.
     ///
     /// # Errors
     /// When this node must stop.
@@ -275,8 +276,8 @@ impl Node {
             | RefusalCode::WrongStore
             | RefusalCode::RolledBack
             | RefusalCode::EndedHistory => Refused::ForGood,
-            // Other refusals may be temporary, or concern one wrong address. So may codes of later
-            // versions.
+            // Other refusals may be temporary, or concern one wrong address. The same holds for
+            // refusal codes of later versions.
             _ => Refused::ForNow,
         }
     }

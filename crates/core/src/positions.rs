@@ -4,9 +4,10 @@
 //! named. A directory that names a lower position has forgotten promises, and is refused. Nothing
 //! here reads a clock.
 //!
-//! Positions travel over several connections, so an older one may arrive after a newer one. Two
-//! cases have another cause. In the first, a boot *began* below a position that an earlier boot had
-//! named. In the second, an answer is below the position that was known when the question was sent.
+//! Positions travel over several connections, so an older one may arrive after a newer one. Only
+//! two cases show that a directory was rolled back. In the first, a boot *began* below a position
+//! that an earlier boot had named. In the second, an answer names less than the position that was
+//! known when the question was sent.
 //!
 //! Raft assumes that a disk loses only writes that it never acknowledged. This check notices when
 //! the assumption is broken, as long as a peer remembers.

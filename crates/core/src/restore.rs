@@ -195,8 +195,8 @@ fn latest_clock(grounds: &Grounds) -> Result<(NodeId, u64), FloorError> {
         let bound_ns = grounds.bound_ns;
         return Err(FloorError::SlowAnswer { node: *node, took_ns: *took_ns, bound_ns });
     }
-    // Each clock at the latest time that it can show now: the whole round trip may have been the
-    // way back.
+    // For each clock, the latest time that it can show now. The whole round trip may have passed
+    // after the member read its clock.
     let others = grounds.others.iter().map(|sample| {
         let now_ns = sample.wall_ns.saturating_add(sample.took_ns).saturating_add(sample.age_ns);
         (sample.node, now_ns, sample.took_ns)
@@ -308,18 +308,18 @@ pub fn newest(one: Backup, other: Backup) -> Backup {
 
 /// The backup of a stopped node's directory. Every reservation in its log counts, committed or not.
 /// A reservation may have been committed without this node's knowledge, and a floor that is too
-/// high is safe.
+/// high does no harm.
 ///
 /// # Errors
-/// When this version cannot read its record or an entry of its log, or no node could start from
-/// them.
+/// When this version cannot read the record or an entry of the directory's log, or no node could
+/// start from the directory.
 pub fn backup_of_directory(
     restored: &Restored,
     around: Surroundings,
 ) -> Result<Backup, RestoreError> {
     let (mut state, mut index) = committed(restored)?;
     for entry in restored.entries.iter().filter(|entry| entry.index > index) {
-        // An unreadable entry may have raised the ceiling, so without it nothing is known.
+        // An unreadable entry may have raised the ceiling. Without it, the ceiling is not known.
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let command = Command::decode(&entry.data)?;
             let _raises_the_ceiling = state.apply(entry.term, &command);

@@ -3,8 +3,9 @@
 //! joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
 //! requests are answered in order of arrival. All other requests are refused.
 //!
-//! The server and the simulator are loops around it. It reads no clock, sends nothing and wakes
-//! nobody: a caller passes the time, sends the rounds that begin, and says how to wake a waiter.
+//! The server and the simulator run loops around it. This module reads no clock, sends nothing and
+//! wakes nobody: a caller passes the time, sends the rounds that begin, and says how to wake a
+//! waiter.
 
 mod wait_queue;
 
@@ -37,7 +38,8 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct ConfirmedBatch {
     batch: Batch,
-    /// The key to the batch's timestamps; `None` if it asks for none, as that of a probe.
+    /// The key to the batch's timestamps. `None` if the batch asks for none, as the batch of a
+    /// probe.
     key: Option<Confirmed>,
 }
 
@@ -57,7 +59,7 @@ pub struct Sequencer<W> {
     queue: WaitQueue<W>,
     /// The error for new requests, from the latest publication; `None` while this node leads.
     refusal: Option<ErrorCode>,
-    /// Whether this node leads and has a grant, by the same publication.
+    /// Whether this node leads and has a grant, by the latest publication.
     is_serving: bool,
     last_round_ns: u64,
 }
@@ -82,7 +84,7 @@ impl<W> Sequencer<W> {
     /// slot. The clock is read only for the first request of a batch.
     ///
     /// # Errors
-    /// The code of the refusal, when it cannot wait.
+    /// The code of the refusal, when the request cannot wait.
     #[inline]
     pub fn join(
         &mut self,
@@ -96,15 +98,15 @@ impl<W> Sequencer<W> {
         }
     }
 
-    /// Why a request cannot join now, whatever the limits say.
+    /// The code with which this node refuses every request now; `None` while it leads.
     #[inline]
     #[must_use]
     pub const fn refusal(&self) -> Option<ErrorCode> {
         self.refusal
     }
 
-    /// The outcome of the request in `slot`. While it has none, the place of its waiter, who is
-    /// woken when it gets one.
+    /// The outcome of the request in `slot`. While there is none, the error is the place for the
+    /// waiter, who is woken when there is an outcome.
     ///
     /// # Errors
     /// The place of the waiter.
@@ -184,7 +186,7 @@ impl<W> Sequencer<W> {
     }
 
     /// Answers a confirmed batch with the timestamps that `allocate` takes for it, or refuses it.
-    /// A batch that asks for none takes none. Returns how many were taken.
+    /// For a batch that asks for no timestamps, none are taken. Returns how many were taken.
     ///
     /// # Errors
     /// Why nothing was allocated.
@@ -214,8 +216,8 @@ impl<W> Sequencer<W> {
                     AllocateError::NoGrant | AllocateError::OtherTerm => {
                         shared.published().refusal()
                     }
-                    // The grant must not be used, or its last index is used. A second attempt would
-                    // fail in the same way.
+                    // The node must not use its grant, or the range has no room left. A second
+                    // attempt would fail in the same way.
                     AllocateError::BehindLast | AllocateError::Exhausted => ErrorCode::Internal,
                 };
                 self.queue.refuse(batch, code, wake);

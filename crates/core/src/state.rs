@@ -13,10 +13,10 @@ use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, S
 
 use crate::epoch_range::EpochRange;
 
-/// An assigned range is at least this wide, nanoseconds. A reservation gets it while the clock is
-/// behind the ceiling. It has enough epochs for a hundred seconds at the default interval; after
-/// that, the epoch stands still and the index rises. A thousand leaders in a row push the ceiling
-/// ahead by only a millisecond.
+/// An assigned range is at least this wide, nanoseconds. A range gets exactly this width while the
+/// clock is behind the ceiling. It has enough epochs for a hundred seconds at the default interval;
+/// after that, the epoch stands still and the index rises. A thousand leaders in a row push the
+/// ceiling ahead by only a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
 
 /// At most this many removed node ids are remembered. Ids are never used again. So this also limits
@@ -38,7 +38,7 @@ pub struct Owner {
 /// A command of ours in the Raft log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Raises the ceiling to `until` and assigns the epochs in between to the owner.
+    /// Raises the ceiling to `until`, and assigns the epochs above the old ceiling to the owner.
     Reserve {
         /// The proposer.
         owner: Owner,
@@ -427,8 +427,8 @@ pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_SETTINGS };
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
 
-/// Whether a state may have these settings, if these are the longest ones so far. Applied entries
-/// lead to no other states, and code that computes with the settings relies on that.
+/// Checks that a decoded state can have arisen from applied entries: its settings are valid, and
+/// not above the longest ones so far. Code that computes with the settings relies on that.
 fn check_settings(
     settings: Option<&ClusterSettings>,
     reservation_longest_ms: u64,

@@ -52,7 +52,8 @@ pub(crate) fn library_entry(from: &LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn configuration(from: &eraftpb::ConfState) -> Configuration {
-    // Sorted, so equal configurations have equal bytes, whatever the order in the library.
+    // The ids are sorted, so that equal configurations have equal bytes, whatever the library's
+    // order.
     let ids = |list: &[u64]| {
         let mut ids: Vec<NodeId> = list.iter().map(|id| NodeId(*id)).collect();
         ids.sort_unstable();

@@ -61,13 +61,13 @@ pub enum Done {
     },
     /// The settings are in effect.
     Set {
-        /// The zones among them in which no voter is known to be.
+        /// The zones in these settings in which no voter is known to be.
         doubt: Option<ZonesInDoubt>,
     },
 }
 
-/// Why a command was denied. After all but [`Denied::Unsettled`] nothing has changed. The enum is
-/// exhaustive, so that each denial gets a status code.
+/// Why a command was denied. Nothing has changed, except perhaps after [`Denied::Unsettled`]. The
+/// enum is exhaustive, so that each denial gets a status code.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Denied {
     /// Ask the leader.
@@ -107,7 +107,7 @@ pub enum Denied {
     IdTaken {
         /// The id.
         node: NodeId,
-        /// The peer address of the member that has it.
+        /// The peer address of the member that has this id.
         raft_addr: String,
     },
     /// Do what the reason says.

@@ -66,11 +66,11 @@ fn with_fewer_clocks_a_jump_is_not_followed_until_a_majority_agrees() {
 
 /// The clock of a leader of three drifts away. One peer is known, the other is down. When the two
 /// known clocks differ by more than the bound, neither can be proved right, and trusted time
-/// continues by the monotonic clock. It is not carried off by small steps, by a wrong rate, ahead
-/// or back, or by a stopped clock.
+/// continues by the monotonic clock. The drifting clock then cannot move trusted time. It may drift
+/// in small or large steps, ahead or back, or stand still.
 #[test]
 fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bound() {
-    // How much the wall clock gains per second, ms: it runs ahead, back, or stands still.
+    // Milliseconds that the wall clock gains per second. At -1,000 it stands still.
     for creep_ms in [50_i64, 400, 1_000, -400, -1_000] {
         let mut clock = trio();
         let crept = |t: u64| (START + t).saturating_add_signed((t - S) as i64 / 1_000 * creep_ms);
@@ -102,7 +102,8 @@ fn a_clock_that_creeps_off_alone_is_not_followed_beyond_the_bound_of_the_last_pr
             let now = S + tick * S / 100;
             let crept = (START + now).saturating_add_signed((now - S) as i64 / 1_000 * creep_ms);
             clock.observe(at(now, crept), 3, START);
-            // While the peers' samples are fresh, they are right. Then the last proof holds.
+            // At first, trusted time rests on fresh samples of the peers, whose clocks are right.
+            // Later, it stays within the bound of the last proof.
             assert!(clock.trusted_ns(now).abs_diff(START + now) <= BOUND);
         }
         assert_eq!(clock.status(), ClockStatus::Jumped);
@@ -128,7 +129,7 @@ fn a_median_that_creeps_is_no_better_than_a_clock_that_does() {
     assert!(clock.trusted_ns(now).abs_diff(START + now) <= BOUND);
 }
 
-/// A clock that was believed at the start binds like a proved one.
+/// A clock that the node believed at its start limits trusted time like a proved clock.
 #[test]
 fn a_clock_that_was_believed_at_the_start_is_not_followed_as_it_creeps_off() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -178,7 +179,7 @@ fn a_single_voter_follows_its_clock_as_far_as_it_is_disciplined() {
     }
 }
 
-/// Two clocks of three agree, this node's own among them.
+/// Two clocks of three agree, and this node's own is one of them.
 #[test]
 fn a_clock_proved_by_a_majority_stays_proved_in_silence() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -235,7 +236,7 @@ fn a_right_clock_is_not_behind_because_of_a_reservation() {
 #[test]
 fn two_wrong_clocks_of_five_move_nothing_while_two_right_ones_are_unheard() {
     let wrong = |t| START + t + 10 * S;
-    // The node has a history, or has just started.
+    // A node with a history has compared its clock before. A node without one has just started.
     for has_history in [true, false] {
         let mut clock = TrustedClock::new(BOUND, healthy(0));
         if has_history {
@@ -251,7 +252,7 @@ fn two_wrong_clocks_of_five_move_nothing_while_two_right_ones_are_unheard() {
         assert_eq!(clock.trusted_ns(late), START + late);
         assert!(clock.is_compared(5));
     }
-    // This node's clock and one other are wrong; a right one is heard.
+    // This node's clock and one other clock are wrong. One right clock is heard.
     let mut clock = TrustedClock::new(BOUND, at(0, wrong(0)));
     sample(&mut clock, 2, S, wrong(S));
     sample(&mut clock, 3, S, START + S);
@@ -428,7 +429,8 @@ fn a_clock_that_only_the_median_is_near_does_not_carry_time_to_twice_the_bound()
     }
 }
 
-/// A majority was near this clock. The clock is still followed when the other clocks fall silent.
+/// This node's clock and that of node 2 are a majority within the bound. When the other clocks fall
+/// silent, this node's clock is still followed.
 #[test]
 fn a_clock_at_the_edge_of_its_majority_is_followed_on_alone() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));

@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::promise::Promise;
 use crate::publication::Identity;
 
-/// At most this many questions answered with one write. Further ones wait until it is done.
+/// At most this many questions are answered with one write. Further ones wait until it is done.
 const ANSWERS_PER_WRITE_MAX: usize = 64;
 
 /// Why a frame gets no answer. Close the link; the caller opens another.

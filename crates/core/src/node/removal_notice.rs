@@ -30,7 +30,7 @@ impl RemovalNotice {
         is_first
     }
 
-    /// Whether `me` may end. `voters` may still contain `me` or not.
+    /// Whether this node (`me`) may end. `voters` may still contain `me`, or no longer.
     pub(super) fn is_over(&self, me: NodeId, voters: &Voters, now_ns: u64) -> bool {
         if self.confirmed_by.is_empty() {
             return false;
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_removed_node_stays_until_a_majority_of_the_others_confirms_it() {
-        // The voters after and before the node has applied its own removal.
+        // The voters after the node has applied its own removal, and before.
         for voters in [voters(&[2, 3, 4, 5]), voters(&[1, 2, 3, 4, 5])] {
             let mut notice = RemovalNotice::default();
             assert!(!notice.is_over(NodeId(1), &voters, u64::MAX), "no confirmation");

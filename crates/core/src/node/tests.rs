@@ -105,7 +105,8 @@ const fn rank(action: &Action) -> usize {
     }
 }
 
-/// An election, up to the first entries of the leader, which leave while they are written.
+/// Runs an election, until the leader has sent its first entries. The leader sends these entries
+/// before its own disk has written them.
 #[test]
 fn actions_come_in_one_order_after_the_promise_and_after_the_term_is_durable() {
     let (mut node, shared) = node();

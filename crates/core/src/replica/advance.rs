@@ -60,7 +60,7 @@ pub enum AdvanceError {
     TooFarAhead {
         /// How far `to` is ahead of trusted time, nanoseconds.
         ahead_ns: u64,
-        /// How far ahead it may be, nanoseconds.
+        /// How far ahead of trusted time `to` may be, nanoseconds.
         allowed_ns: u64,
     },
     /// Correct the requested time.

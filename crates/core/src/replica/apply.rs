@@ -50,8 +50,8 @@ impl Replica {
         match outcome {
             Outcome::Assigned(owner, range) => self.assign(owner, range),
             Outcome::Readdressed(node) => {
-                // A newer address may have come since the proposal; then it stays, to be proposed
-                // next.
+                // If the member has named a newer address since the proposal, that address stays,
+                // and is proposed next.
                 if self.leader_checks.readdressed.get(&node) == self.state.members.get(&node) {
                     self.leader_checks.readdressed.remove(&node);
                 }
@@ -68,7 +68,8 @@ impl Replica {
     }
 
     /// Publishes a grant if the range was assigned to this boot, in the term that it leads now
-    /// (S3). Replayed entries carry another boot. No snapshot is applied here.
+    /// (S3). An entry that is replayed after a restart carries another boot. A snapshot does not
+    /// come here.
     fn assign(&mut self, owner: Owner, range: EpochRange) {
         let me = self.config.identity;
         let raft = &self.raw.raft;

@@ -50,8 +50,8 @@ impl Replica {
         if self.applied.0 < barrier.index {
             return BarrierState::Pending;
         }
-        // S17: a leader never overwrites its log, so the entry at this index is the barrier. The term
-        // of a compacted entry is 0.
+        // S17: a leader never overwrites its log, so the entry at this index is the barrier. For an
+        // entry that was compacted, the library returns term 0.
         let term = raft.raft_log.term(barrier.index.0).unwrap_or(0);
         assert!([0, barrier.term.0].contains(&term), "S17: a barrier was overwritten");
         BarrierState::Passed

@@ -61,7 +61,8 @@ impl Replica {
         if is_due(self.campaigns.again_ns, self.now_ns) {
             self.campaigns.again_ns = None;
             match self.raw.raft.state {
-                // This node's vote for itself, or its request for votes, waits for the disk.
+                // This node's vote for itself, or its request for votes, waits for the disk. So the
+                // repeat waits for another turn.
                 StateRole::PreCandidate | StateRole::Candidate if self.outbox.outstanding() > 0 => {
                     self.campaigns.again_ns = Some(self.now_ns + self.turn_ns());
                 }

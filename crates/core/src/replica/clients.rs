@@ -13,7 +13,7 @@ use raft::StateRole;
 
 use super::{HandOver, Replica};
 
-/// The memory of a replica about its clients.
+/// Whether clients can connect to this node, and the offers of leadership because they cannot.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     /// Whether every accept since the last success has failed.
@@ -105,8 +105,9 @@ const CUT_OFF_ELECTIONS: usize = 2;
 const PAUSE_ELECTIONS: usize = 25;
 /// The pause between offers is doubled at most this many times: up to 80 s by default.
 const DOUBLINGS_MAX: u32 = 4;
-/// After such offers, at most this many leaderships of this node may end. It keeps the next one.
+/// At most this many leaderships of this node may end after offers because of failed accepts. The
+/// node keeps the next leadership.
 const MOVES_MAX: u32 = 4;
-/// The counts of failed accepts start again after this many election timeouts without one: 640 s by
-/// default.
+/// The counts of offers and leaderships start again after this many election timeouts without a
+/// failed accept: 640 s by default.
 const FORGOTTEN_ELECTIONS: u64 = 3_200;

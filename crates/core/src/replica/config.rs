@@ -10,7 +10,8 @@ pub struct ReplicaConfig {
     pub identity: Identity,
     /// Seed of all random draws.
     pub seed: u64,
-    /// Shortest silence after which a follower campaigns, ticks; each draw is from `[E, 2E)`.
+    /// `E`: the shortest silence after which a follower campaigns, ticks. Each election timeout is
+    /// drawn from `[E, 2E)`.
     pub election_ticks: usize,
     /// Ticks between two heartbeats of a leader; below `election_ticks`.
     pub heartbeat_ticks: usize,

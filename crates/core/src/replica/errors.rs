@@ -79,10 +79,11 @@ pub enum ChangeError {
     /// Wait until the member is caught up; see [`propose_prudent_change`](super::Replica::propose_prudent_change).
     #[error(transparent)]
     NotCaughtUp(#[from] NotCaughtUp),
-    /// Hand leadership over first, then ask the new leader.
+    /// The change removes the leader: hand leadership over first, then ask the new leader.
     #[error("node {0} leads: hand leadership over first, then remove it")]
     Leads(NodeId),
-    /// Bring voters back, add others, or first remove the lost ones.
+    /// Too few voters would be running: bring voters back, add others, or first remove the lost
+    /// ones.
     #[error(
         "only {there} of the {voters} voters after the change are running, which is no majority: no \
          node could answer any more"

@@ -19,7 +19,7 @@ use raft::StateRole;
 use super::{Fatal, Replica};
 use crate::state::{Command, check_readable};
 
-/// The memory of the format gate.
+/// The formats of this node's log and record, and those that each peer reads.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     /// The highest format of the state and of all entries in the log, applied or not.
@@ -98,9 +98,9 @@ impl Replica {
         own.or_else(|| self.gate.named.get(&node).copied())
     }
 
-    /// Proposes the next format if every member reads it, then waits an election timeout. A leader
-    /// with a grant of its term has applied all of its log. No change of members is under way, so
-    /// later members begin with a state of the new format.
+    /// Proposes the next format if every member reads it, then waits an election timeout. The
+    /// leader needs a grant of its term, because it has then applied all of its log. No change of
+    /// members may be under way, so that later members begin with a state of the new format.
     pub(super) fn raise_format(&mut self) {
         if self.gate.pause > 0 {
             self.gate.pause -= 1;
@@ -134,7 +134,7 @@ impl Replica {
     }
 
     /// Forgets formats that only overwritten entries needed, such as the uncommitted raise of a
-    /// deposed leader. Does so only while no held message may carry such an entry.
+    /// deposed leader. Waits until no held message may carry such an entry.
     pub(super) fn forget_overwritten_formats(&mut self) {
         if !self.gate.is_overwritten || self.outbox.held() > 0 {
             return;
@@ -150,7 +150,7 @@ impl Replica {
         }
     }
 
-    /// Whether this node can apply a committed entry. If not, this replica stops at it.
+    /// Whether this node can apply a committed entry. If it cannot, it stops before this entry.
     pub(super) fn may_apply(&mut self, entry: &LogEntry) -> bool {
         if self.gate.unreadable.is_none() {
             let checked = check_readable(entry, self.config.format_max);

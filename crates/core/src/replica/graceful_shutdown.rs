@@ -11,7 +11,7 @@ use raft::StateRole;
 
 use super::{HandOver, Replica};
 
-/// The memory of a replica about its shutdown.
+/// Whether this node is told to stop, and when it may offer leadership again.
 #[derive(Debug, Default)]
 pub(super) struct GracefulShutdown {
     is_begun: bool,

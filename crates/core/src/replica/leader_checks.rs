@@ -30,8 +30,8 @@ pub(super) struct LeaderChecks {
     led: usize,
     /// For how many ticks no quorum was heard within an election timeout.
     unheard: usize,
-    /// When the last reported round completed, in nanoseconds of the data plane's clock. Then: for
-    /// how many ticks with a grant this time has not changed.
+    /// Two values. First: when the last reported round completed, in nanoseconds of the data
+    /// plane's clock. Second: for how many ticks with a grant this time has not changed.
     rounds: (u64, usize),
     /// Ticks since this leader last tried to hand over.
     since_hand_over: usize,
@@ -39,8 +39,8 @@ pub(super) struct LeaderChecks {
     asked: BTreeSet<NodeId>,
     /// The voters that may lead instead, if this node's clock is off. Otherwise `None`.
     clock_successors: Option<Vec<NodeId>>,
-    /// Whether the wall clock was compared with another one since the start. Then: for how many
-    /// ticks a leader has waited for this comparison.
+    /// Two values. First: whether the wall clock was compared with another one since the start.
+    /// Second: for how many ticks a leader has waited for this comparison.
     pub(super) clock_compared: (bool, usize),
     /// Whether a handover because of the disk or the data plane was tried in this term.
     is_giving_up: bool,
@@ -151,8 +151,8 @@ impl Replica {
         }
     }
 
-    /// A snapshot has arrived when the library says so. An ack alone proves nothing: it may have
-    /// been sent before the snapshot was lost.
+    /// Forgets the snapshot on its way to `node`, once the library says that it has arrived. An ack
+    /// alone proves nothing: it may have been sent before the snapshot was lost.
     pub(super) fn forget_snapshot_if_taken(&mut self, node: NodeId) {
         let progress = self.raw.raft.prs().get(node.0);
         if progress.is_none_or(|progress| progress.state != ProgressState::Snapshot) {
@@ -198,7 +198,8 @@ impl Replica {
         } else if self.leader_checks.clock_successors.is_some() {
             HandOver::ClockOff
         } else {
-            // Disk and data plane work again.
+            // Disk and data plane work. If one of them fails later, a handover is tried first,
+            // again.
             self.leader_checks.is_giving_up = false;
             if self.look_after_clients() {
                 return self.forget_preferred();

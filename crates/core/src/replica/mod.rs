@@ -202,7 +202,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Handles one tick. A late tick counts as one. Handle all messages that have arrived first.
+    /// Handles one tick. A tick that comes late still counts as one tick. Before this call, handle
+    /// all messages that have arrived.
     ///
     /// # Errors
     /// When this node must stop.

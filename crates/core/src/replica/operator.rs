@@ -127,7 +127,7 @@ impl Replica {
         raft.raft_log.committed.saturating_sub(matched)
     }
 
-    /// The voters; of a joint configuration, those that follow when it is left.
+    /// The voters. Of a joint configuration, the voters that remain when it is left.
     #[must_use]
     pub fn incoming_voters(&self) -> BTreeSet<NodeId> {
         let conf = self.raw.raft.prs().conf().to_conf_state();

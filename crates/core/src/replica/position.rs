@@ -43,8 +43,8 @@ impl Replica {
         self.take_heard(heard)
     }
 
-    /// Handles the position that a member names in an answer. The question was sent when `since`
-    /// was the highest position that this node knew of it.
+    /// Handles the position that a member names in an answer. `since` is the highest position of
+    /// that member that this node knew when it sent the question.
     ///
     /// # Errors
     /// When the member was rolled back: refuse it. Its messages are refused until a later boot of

@@ -15,7 +15,7 @@ use raft::StateRole;
 use super::{HandOver, Replica};
 use crate::placement::Placement;
 
-/// The memory of a replica about zones.
+/// The zones that a replica knows, and its offers of leadership because of zones.
 #[derive(Debug, Default)]
 pub(super) struct Preference {
     placement: Placement,
@@ -263,8 +263,8 @@ impl Replica {
             && self.outbox.oldest_ticks() <= write_ticks_max
     }
 
-    /// The voter in the best of the better zones that could lead now. In equal zones `before` is
-    /// chosen.
+    /// Of the voters that could lead now, the one in the best zone, if that zone is better than
+    /// this node's. Of voters in equal zones, `before` is chosen.
     fn better_placed(&self, before: Option<NodeId>) -> Option<NodeId> {
         let placement = &self.preference.placement;
         let me = self.config.identity.node;
@@ -319,8 +319,8 @@ impl Replica {
 /// Election timeouts for which the cluster must be calm and a voter fit before leadership goes to
 /// the voter because of its zone: 5 s by default.
 const CALM_ELECTIONS: usize = 25;
-/// While handovers do not last, that wait is doubled at most this many times: up to 80 s by
-/// default.
+/// While leadership does not stay where it was handed, the wait for calm is doubled, at most this
+/// many times: up to 80 s by default.
 const DOUBLINGS_MAX: u32 = 4;
 /// An offer is forgotten after this many times the wait before the next offer.
 const FORGOTTEN_WAITS: u64 = 8;

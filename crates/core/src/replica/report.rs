@@ -63,7 +63,8 @@ pub enum Report {
         /// The format.
         to: u32,
     },
-    /// This change of the settings was applied or refused. Nonce 0 is their seeding.
+    /// This change of the settings was applied or refused. Nonce 0 marks the first settings, which
+    /// a leader proposes from its own configuration.
     SettingsChanged {
         /// The change's nonce.
         nonce: u64,

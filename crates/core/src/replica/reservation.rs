@@ -66,8 +66,9 @@ impl Reservation {
     }
 
     /// Whether to reserve the next range now: at most three fifths of the window remain until the
-    /// end `high`. So a tenth of the window is left for the commit before half is used. Two
-    /// election timeouts are also left for a transfer, in which proposals are dropped.
+    /// end `high`. So a tenth of the window is left for the commit before half of the window is
+    /// used. Two election timeouts are also left for a transfer, during which proposals are
+    /// dropped.
     fn is_due(&self, high: Epoch, trusted_ns: u64) -> bool {
         let remaining_ns = high.0.saturating_sub(trusted_ns);
         let is_used = remaining_ns <= self.window_ns / 5 * 3;

@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::{Replica, Report, ZonesInDoubt};
 use crate::state::{Command, FORMAT_OF_SETTINGS, Outcome};
 
-/// The memory of a replica about settings.
+/// The first settings that this node would propose, and the change that is under way.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     /// The settings of this node's configuration.

@@ -1,5 +1,6 @@
-//! Reads the data directory of a stopped node as its replica would apply it. A replica may refuse a
-//! committed change of members when it applies it, and only the configuration shows that.
+//! Reads the data directory of a stopped node as its replica would apply it. When a replica applies
+//! a committed change of members, it may still refuse it. Only the configuration shows whether it
+//! did.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The floor: all that it is above, and every reason why there is none.
+//! Tests of the floor: every epoch that it must be above, and every reason why there is none.
 
 use epicepoch_wire::raft_message::{Configuration, LogEntry};
 use epicepoch_wire::settings::ClusterSettings;
@@ -63,9 +63,9 @@ fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
 
 #[test]
 fn a_floor_is_above_all_that_was_given_between_an_old_backup_and_now() {
-    // A year later. The last leader's trusted time was ahead of a sample by the whole bound. That
-    // sample was ahead by half a bound, because its whole round trip was the way back. And the
-    // leader had just reserved.
+    // A year has passed. The last leader's trusted time was ahead of a sample by the whole bound.
+    // That sample was ahead by half a bound, because its whole round trip was the way back. The
+    // leader had just reserved a window (1 s).
     let now = TAKEN + 365 * 24 * 3600 * S;
     let given = now + 500 * MS + 250 * MS + S;
     let floor = floor(Some(&taken()), &grounds(now, &[now, now])).expect("a proof");
@@ -109,16 +109,18 @@ fn of_two_backups_that_are_taken_together_the_earlier_time_counts() {
     };
     let ahead = Backup { taken_ns: TAKEN + 3600 * S, ..taken() };
     assert_eq!(newest_of(&taken(), &ahead), taken());
-    // The same, if that backup is the newer one: both were taken at about the same time.
+    // The earlier time also counts if the newer backup has the later time: both backups were taken
+    // at about the same time.
     let newer = Backup { index: LogIndex(41), ..ahead.clone() };
     assert_eq!(newest_of(&taken(), &newer), Backup { taken_ns: TAKEN, ..newer });
-    // A leader with a right clock cannot have reserved a ceiling that far in the future.
+    // From the time `earliest` on, a leader with a right clock can have reserved this ceiling, so
+    // the earlier time counts. Before it, none can, so the later time counts.
     let (window, bound) = (S, 500 * MS);
     let earliest = taken().ceiling.0 - window - bound - CLOCK_MARGIN_NS;
     let at = |taken_ns| Backup { taken_ns, ..taken() };
     assert_eq!(newest_of(&at(earliest), &taken()), at(earliest));
     assert_eq!(newest_of(&at(earliest - 1), &taken()), taken());
-    // A ceiling far ahead of all clocks says nothing about them.
+    // This ceiling is so far ahead that neither time explains it. Then the earlier time counts.
     let far = |taken_ns| Backup { ceiling: Epoch(TAKEN + 24 * 3600 * S), ..at(taken_ns) };
     assert_eq!(newest_of(&far(TAKEN), &far(TAKEN + S)), far(TAKEN));
 }
@@ -140,14 +142,15 @@ fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was
     for command in [set(1_000, 500), set(7_000, 900), set(1_000, 500)] {
         assert_eq!(changed.apply(Term(2), &command), Outcome::Set);
     }
-    // A range that was reserved with the longer settings, and assigned after they were shortened.
+    // The end of a range that was reserved with the longer settings, and assigned after they were
+    // shortened.
     let asked = TAKEN + 900 * MS + 450 * MS + 7 * S;
     let longest = |backup: &Backup| (backup.reservation_ms, backup.clock_offset_max_ms);
     let of_a_running_node = backup(&changed, LogIndex(43), around(TAKEN));
     assert_eq!(longest(&of_a_running_node), (7_000, 900));
     let floor = floor(Some(&of_a_running_node), &grounds(TAKEN, &[])).expect("a proof");
     assert!(floor.0 > asked, "{floor}");
-    // The same for a directory: the settings in its record, and those in its log.
+    // For a directory, the settings in its record and those in its log count in the same way.
     let mut restored = Restored {
         hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(40) },
         record: Record {
@@ -180,7 +183,7 @@ fn an_answer_that_was_under_way_and_has_waited_is_taken_for_the_latest_that_it_c
     (grounds.others[0].took_ns, grounds.others[0].age_ns) = (100 * MS, 450 * MS);
     let late = now + 50 * MS;
     assert_eq!(latest_clock(&grounds), Ok((NodeId(2), late)));
-    // The answer may take as long as the bound, and no longer.
+    // The round trip of the answer may take as long as the bound, and no longer.
     grounds.others[0].took_ns = 500 * MS;
     assert_eq!(latest_clock(&grounds), Ok((NodeId(2), now + 450 * MS)));
     grounds.others[0].took_ns = 501 * MS;
@@ -196,7 +199,8 @@ fn a_clock_before_the_backup_proves_nothing() {
     assert!(matches!(error, FloorError::BeforeBackup { behind_ns, .. } if behind_ns == 3600 * S));
     assert!(!error.is_passing());
     assert!(refused(TAKEN - 501 * MS).is_err());
-    // Two right clocks may differ. Then the backup's time is the later one.
+    // Two right clocks may differ by the bound. Then the time of the backup counts, because it is
+    // later.
     assert_eq!(refused(TAKEN - 500 * MS), refused(TAKEN));
 }
 
@@ -218,7 +222,7 @@ fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
     assert_eq!(floor(Some(&taken()), &by_hand(5)), Ok(proved));
     let higher = proved.0 + 3600 * S;
     assert_eq!(floor(Some(&taken()), &by_hand(higher)), Ok(Epoch(higher)));
-    // The history of another oracle, without a backup.
+    // Without a backup, for example after another oracle, only the floor by hand counts.
     assert_eq!(floor(None, &by_hand(higher)), Ok(Epoch(higher)));
     assert_eq!(
         floor(None, &by_hand(now + BY_HAND_AHEAD_MAX_NS)).map(|floor| floor.0 > now),
@@ -308,7 +312,7 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     restored.record.data = with_learner.encode();
     restored.entries = vec![
         entry(41, EntryKind::Membership, vec![], removal(&[2, 3])),
-        // The change is refused: it comes too early.
+        // This change is refused: the configuration is still joint because of the change before.
         entry(42, EntryKind::Membership, vec![], removal(&[1])),
     ];
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
@@ -330,13 +334,13 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
             data: state(TAKEN).encode(),
         },
         entries: vec![
-            // These entries are at or before the record's index, so the record contains them.
+            // This entry is at the record's index, so the record contains it.
             entry(40, EntryKind::Normal, reserve(TAKEN - S), vec![]),
             entry(41, EntryKind::Normal, reserve(TAKEN + S), vec![]),
             entry(42, EntryKind::Membership, vec![], change(2)),
             entry(43, EntryKind::Normal, reserve(TAKEN + 2 * S), vec![]),
             entry(44, EntryKind::Membership, vec![], change(3)),
-            // The entry with which a leader begins its term.
+            // With an empty entry, a leader begins its term.
             entry(45, EntryKind::Normal, vec![], vec![]),
         ],
         positions: Positions::default(),
@@ -352,8 +356,8 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
     assert_eq!((got.ceiling, got.index), (Epoch(TAKEN), LogIndex(40)), "nothing is taken in twice");
 }
 
-/// Its backup would describe a state that never existed, and might have a higher index than the
-/// true one.
+/// A backup of such a directory would describe a state that never existed, and might have a higher
+/// index than the true one.
 #[test]
 fn a_directory_of_which_something_cannot_be_read_gives_no_backup() {
     let sound = Restored {
@@ -406,8 +410,9 @@ proptest! {
             let (window_ms, bound_ms) = settings[*leader];
             let term = Term(term as u64 + 4);
             let owner = Owner { term, node: NodeId(1), boot: BootId(1) };
-            // Trusted time is within the bound of a sample, which is within half a bound of a right
-            // clock. It is behind by as much, exact, or ahead. That clock had not applied a leap
+            // Trusted time is within the bound of a sample, and the sample is within half a bound
+            // of a right clock. So trusted time is behind the right clock by `off_max`, exact, or
+            // ahead by as much. The right clock is a second ahead (`S`): it had not applied a leap
             // second yet.
             let off_max = 3 * bound_ms * MS / 2;
             let trusted = now + S + off * off_max - off_max;

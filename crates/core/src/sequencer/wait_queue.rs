@@ -133,7 +133,7 @@ impl<W> WaitQueue<W> {
         Some(slot)
     }
 
-    /// The outcome of the request in `slot`. If it has none yet, the place of its waiter.
+    /// The outcome of the request in `slot`. While there is none, the place for its waiter.
     #[inline]
     pub(super) fn outcome(&mut self, slot: usize) -> Result<Outcome, &mut Option<W>> {
         match &mut self.slots[slot].state {

@@ -32,7 +32,7 @@ fn assigned(outcome: &Outcome) -> (u64, u64) {
     }
 }
 
-/// No leader proposes any of these commands.
+/// Applies commands that no leader proposes. The state must refuse or ignore them.
 #[test]
 fn a_format_rises_by_one_and_settings_need_room_and_sense() {
     let mut state = state();
@@ -244,7 +244,8 @@ fn every_admitted_member_can_be_removed_and_the_state_is_still_read() {
 
 proptest! {
     /// The arithmetic of the ceiling, also near the last epoch. A range has the requested width, or
-    /// the least one, or what is left. Exactly at the end nothing is assigned.
+    /// the least width, or the epochs that are left. When the ceiling is the last epoch, nothing is
+    /// assigned.
     #[test]
     fn a_range_is_as_wide_as_asked_or_the_least_and_ends_with_time(
         ceiling in prop_oneof![0..u64::MAX, u64::MAX - 3 * WIDTH_MIN_NS..=u64::MAX],
