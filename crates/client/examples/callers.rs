@@ -1,5 +1,6 @@
-//! Measures how many calls one client carries out, and how much CPU time a call costs. The given
-//! number of callers ask without pause; all run on one thread with the client.
+//! Measures how many calls per second one client carries out, and how much CPU time a call costs.
+//! As many callers as the second argument says ask without pause. All of them run on one thread
+//! with the client.
 //!
 //! `cargo run --release -p epicepoch-client --example callers -- localhost:8881 1000 5`
 
@@ -23,8 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let client = client.clone();
                 tokio::spawn(async move {
                     let mut calls = 0_u64;
-                    // The clock is read only every 16 calls, because reading it costs a good part
-                    // of a call.
+                    // The clock is read only every 16 calls, because one reading costs a good part
+                    // of what a call costs.
                     while !calls.is_multiple_of(16) || Instant::now() < end {
                         client.timestamp().await?;
                         calls += 1;

@@ -1,5 +1,5 @@
-//! The blocking client. Its own thread carries out the calls. So the calls of concurrent threads
-//! share requests, as those of tasks do.
+//! The blocking client. Its own thread carries out the calls. So calls of several threads at the
+//! same time share a request, like calls of several tasks.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use crate::client::Options;
 use crate::error::{NewClientError, TimestampsError};
 
-/// A client whose calls block the thread. It is cheap to clone, as [`crate::Client`] is. Its thread
-/// ends with the last clone.
+/// A client whose calls block the caller's thread. It is cheap to clone, as [`crate::Client`] is.
+/// The client's own thread ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: crate::Client,
@@ -52,7 +52,7 @@ impl Client {
         let handle = runtime.handle().clone();
         let (life, ended) = oneshot::channel::<Infallible>();
         thread::Builder::new().name("epicepoch-client".to_owned()).spawn(move || {
-            // The channel carries no message. It closes with the last client.
+            // No message is ever sent over this channel. It closes when the last client is dropped.
             let _: Result<Infallible, _> = runtime.block_on(ended);
         })?;
         Ok(Self { inner, runtime: handle, _life: Arc::new(life) })
@@ -86,7 +86,8 @@ impl Client {
         self.block_on(self.inner.timestamps_before(count, deadline))
     }
 
-    /// Polls the call on the caller's thread. The driver runs on the client's thread.
+    /// Blocks the caller's thread until the call has ended. The caller's thread polls the call; the
+    /// client's own thread runs the driver.
     fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
         let _entered = self.runtime.enter();
         let waker = Waker::from(Arc::new(Unpark(thread::current())));

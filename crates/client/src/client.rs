@@ -1,5 +1,5 @@
 //! The public client. It starts the driver, which gets timestamps over the native protocol. For
-//! everything else it uses HTTP.
+//! everything else the client uses HTTP.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,9 +31,10 @@ use crate::waiters::Outcome;
 /// the order of returned timestamps. Concurrent calls of all clones share requests. The client
 /// needs a tokio runtime with time and IO, of either flavor.
 ///
-/// The runtime of the first call carries out the calls of all clones and keeps their deadlines, so
-/// it must run while they wait. When it ends, waiting calls fail with [`TimestampsError::Stopped`],
-/// and the runtime of the next call takes over. [`crate::blocking::Client`] has its own runtime.
+/// The runtime of the first call carries out the calls of all clones and enforces their deadlines.
+/// So this runtime must run while calls wait. When it ends, waiting calls fail with
+/// [`TimestampsError::Stopped`], and the runtime of the next call takes over.
+/// [`crate::blocking::Client`] has its own runtime.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -43,7 +44,7 @@ pub struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Via {
-    /// The native protocol; concurrent calls share a request.
+    /// The native protocol. Calls that wait at the same time share a request.
     Native,
     /// HTTP/1.1 with one request for each call, for networks that block everything else.
     Http,
@@ -53,12 +54,12 @@ pub enum Via {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Timeout of a call without its own deadline. It is above 0 and at most
-    /// [`Options::DURATION_MAX`], as are `attempt_timeout` and `hedge_after`. Default 2 s: several
-    /// elections.
+    /// Timeout of a call without its own deadline. It must be above 0 and at most
+    /// [`Options::DURATION_MAX`]; the same holds for `attempt_timeout` and `hedge_after`. Default 2
+    /// s: long enough for several elections.
     pub timeout: Duration,
-    /// How long one node may take to answer before another is asked. Default 500 ms: longer than a
-    /// loaded node needs, and shorter than a caller wants to wait in a failover.
+    /// How long one node may take to answer before another one is asked. Default 500 ms: longer
+    /// than a loaded node needs, and shorter than a caller wants to wait in a failover.
     pub attempt_timeout: Duration,
     /// How often the client learns the members' addresses again while a connection lives. Default
     /// 30 s: members change rarely, and a handshake costs little. Over HTTP the client learns them
@@ -68,12 +69,12 @@ pub struct Options {
     /// belongs to a cluster with another name. By default any name is accepted, and the first
     /// answer fixes the cluster.
     pub cluster_name: Option<String>,
-    /// Time after which an unanswered request is sent a second time. The copy goes over another
-    /// connection to the leader, or to the next known node if the leader does not answer. The first
-    /// answer counts; the timestamps of the other one are skipped. The client checks every 5 ms, or
-    /// every `hedge_after` if that is shorter, but at most every 1 ms. Default never, because
-    /// hedging costs a connection and, when the whole cluster is slow, up to twice the requests.
-    /// Not over HTTP.
+    /// Time after which an unanswered request is sent a second time (hedging). The copy goes over
+    /// another connection to the leader, or to the next known node if the leader does not answer.
+    /// The first answer counts; the timestamps of the other one are skipped. The client looks for
+    /// unanswered requests every 5 ms, or every `hedge_after` if that is shorter, but at most once
+    /// per ms. Default never, because hedging costs a second connection. It also costs up to twice
+    /// the requests when the whole cluster is slow. HTTP does not support it.
     pub hedge_after: Option<Duration>,
     /// The protocol for timestamps. Default [`Via::Native`].
     pub via: Via,
@@ -177,8 +178,9 @@ impl Client {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Returns a timestamp that was requested after this call began. It lies above every timestamp
-    /// returned before. The call fails after [`Options::timeout`]. Dropping the future is harmless.
+    /// Returns a timestamp that was requested after this call began. It is above every timestamp
+    /// that the client returned before this call began. The call fails after [`Options::timeout`].
+    /// Dropping the future is harmless.
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -186,8 +188,8 @@ impl Client {
         Ok(self.timestamps(1).await?.first())
     }
 
-    /// Returns `count` timestamps of one epoch with consecutive indexes, 1 to 2^32 of them, with
-    /// the promises of [`Self::timestamp`].
+    /// Returns `count` timestamps of one epoch with consecutive indexes. `count` is from 1 to 2^32.
+    /// Everything that [`Self::timestamp`] promises holds for each of them.
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -196,7 +198,8 @@ impl Client {
         self.timestamps_within(count, began, began + self.shared.options.timeout).await
     }
 
-    /// Does what [`Self::timestamps`] does, with a deadline.
+    /// Does what [`Self::timestamps`] does, but fails at `deadline` instead of after
+    /// [`Options::timeout`].
     ///
     /// # Errors
     /// See [`TimestampsError`]. The call returns at most a few milliseconds after `deadline`,
@@ -209,8 +212,8 @@ impl Client {
         self.timestamps_within(count, now(), deadline).await
     }
 
-    /// `began` is the current time. It is an argument because reading the clock again would cost a
-    /// good part of a call.
+    /// `began` is the current time. It is an argument so that the clock is read only once, because
+    /// one reading costs a good part of what a call costs.
     async fn timestamps_within(
         &self,
         count: u64,
@@ -223,7 +226,7 @@ impl Client {
         }
     }
 
-    /// Returns the members and the leader, as the first node that answers knows them.
+    /// Returns the members and the leader. They are what the first node that answers knows.
     ///
     /// # Errors
     /// See [`MembersError`].
@@ -269,7 +272,7 @@ impl Client {
         }
     }
 
-    /// Asks one node once. A refusal (503) also counts as an answer.
+    /// Asks one node once. Returns its answer, which may also be a refusal (503).
     async fn ask(&self, addr: &str, path: &str, deadline: Instant) -> Result<Answer, AskError> {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
@@ -329,7 +332,8 @@ impl Default for Options {
     }
 }
 
-/// One call over the native protocol: an entry in the session. The session enforces its deadline.
+/// One call over the native protocol. The call is an entry in the session, which enforces the
+/// deadline of the call.
 struct Call<'a> {
     client: &'a Client,
     count: u64,
@@ -357,7 +361,8 @@ impl Future for Call<'_> {
             let Some((slot, is_first)) = session.enter(self.count, self.deadline) else {
                 return Poll::Ready(Err(TimestampsError::TooManyCalls));
             };
-            // The poll registers the waker. It is always pending, because no answer is there yet.
+            // This poll only registers the waker. Its result is always `Pending`, because the
+            // request has not been sent yet.
             let _: Poll<Outcome> = session.poll_call(slot, context);
             (slot, is_first)
         };

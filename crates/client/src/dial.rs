@@ -1,5 +1,5 @@
-//! Connections to nodes, plain or with TLS. This module never retries. It knows only the protocol's
-//! name in the TLS handshake.
+//! Connections to nodes, plain or with TLS. This module never retries. Of the protocol that a
+//! connection will carry, it knows only the name for the TLS handshake.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as BlockingStream};
@@ -53,7 +53,7 @@ impl Dialer {
         Self { tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))), token: None }
     }
 
-    /// Adds a token, which the protocol sends.
+    /// Adds the token that the protocol over the connection will send.
     #[must_use]
     pub fn with_token(self, token: Option<Token>) -> Self {
         self.with_token_source(token.map(TokenSource::from))
@@ -65,7 +65,7 @@ impl Dialer {
         Self { token, ..self }
     }
 
-    /// The current token, if there is one.
+    /// Returns the current token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
         self.token.as_ref()?.token()
@@ -79,7 +79,8 @@ impl Dialer {
         self.secure(TcpStream::connect(addr).await?, addr).await
     }
 
-    /// Connects to `addr`. The certificate must be for the host of `name`, which is `host:port`.
+    /// Connects to `addr`. The node's certificate must be for the host of `name`, which is
+    /// `host:port`.
     ///
     /// # Errors
     /// No connection can be made, or the handshake fails.
@@ -91,16 +92,17 @@ impl Dialer {
         stream.set_nodelay(true)?;
         let Some((tls, config)) = &self.tls else { return Ok(Socket::Plain(stream)) };
         let files = tls.clone();
-        // The files are read on another thread, because a file system may hang. If the runtime is
-        // ending, they are not read.
+        // The certificate files are read again on another thread, because a file system may hang.
+        // If the runtime is ending, they are not read again.
         let _ = tokio::task::spawn_blocking(move || files.refresh()).await;
         let connector = TlsConnector::from(config.clone());
         let secured = connector.connect(host(name)?, stream).await.map_err(no_tls)?;
         Ok(Socket::Secured(Box::new(secured)))
     }
 
-    /// Uses an open blocking connection. The certificate must be for the host of `name`, which is
-    /// `host:port`. The handshake takes place with the first byte, under the timeouts of `stream`.
+    /// Adds TLS to an open blocking connection, if TLS is set. The node's certificate must be for
+    /// the host of `name`, which is `host:port`. The handshake takes place at the first read or
+    /// write, with the timeouts of `stream`.
     ///
     /// # Errors
     /// `name` cannot be a name in a certificate.
@@ -124,7 +126,7 @@ impl std::fmt::Debug for Dialer {
     }
 }
 
-/// The host of `host:port`, as a name to check a certificate against.
+/// Returns the host of `host:port`, as the name that the node's certificate must have.
 fn host(addr: &str) -> io::Result<ServerName<'static>> {
     let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -132,7 +134,7 @@ fn host(addr: &str) -> io::Result<ServerName<'static>> {
     name.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name of a certificate"))
 }
 
-/// Adds advice to the error of a TLS handshake.
+/// Adds advice for the user to the error of a TLS handshake.
 fn no_tls(error: io::Error) -> io::Error {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let advice = match tls {
@@ -209,7 +211,7 @@ pub enum BlockingSocket {
 }
 
 impl BlockingSocket {
-    /// The TCP connection, to set its timeouts.
+    /// Returns the TCP connection, so that the caller can set its timeouts.
     #[must_use]
     pub fn tcp(&self) -> &BlockingStream {
         match self {

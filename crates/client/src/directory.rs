@@ -18,8 +18,9 @@ pub(crate) struct Directory {
     /// Addresses of the members in the newest member list.
     members: Vec<String>,
     leader: Option<String>,
-    /// Addresses that recently did not answer, and since when. Hints to them are ignored, because
-    /// other nodes may not know yet that they are down.
+    /// Addresses that recently did not answer, and since when. If another node names one of them as
+    /// the leader (a hint), the client does not believe it, because that node may not know yet that
+    /// the leader is down.
     suspects: Vec<(String, Instant)>,
     /// Cluster and history of the first answer that contained them.
     cluster: Option<String>,
@@ -27,7 +28,7 @@ pub(crate) struct Directory {
     cluster_name: Option<String>,
     /// The highest timestamp returned so far.
     highest: Option<Timestamp>,
-    /// Number of addresses asked in turn so far. It selects the next address.
+    /// How many addresses have been asked in turn so far. This number selects the next address.
     turn: usize,
     rng: fastrand::Rng,
 }
@@ -43,13 +44,14 @@ pub(crate) struct Setbacks {
     /// live node knows more about the cluster than a dead one. If no node answered, the newest
     /// setback.
     last: Option<Setback>,
-    /// Setbacks in a row in which no node answered. After more than a whole round over all
+    /// How many attempts in a row failed without any answer. If they are more than there are
     /// addresses, the answer in `last` is outdated.
     unanswered: usize,
 }
 
 impl Setbacks {
-    /// Counts one more followed leader. Returns whether it may be followed at once.
+    /// Counts one more answer that names another node as the leader. Returns whether the client may
+    /// follow it without a wait.
     pub(crate) fn hop(&mut self) -> bool {
         self.hops += 1;
         self.hops <= HOPS_MAX
@@ -60,8 +62,9 @@ impl Setbacks {
         self.last.as_ref()
     }
 
-    /// Records a setback and returns how long to wait. The setback counts as at least the `least`th
-    /// in a row.
+    /// Records a failed attempt and returns how long to wait before the next one. The wait grows
+    /// with the number of failures in a row. It is computed as if there were at least `least` of
+    /// them.
     pub(crate) fn record(
         &mut self,
         directory: &mut Directory,
@@ -83,8 +86,8 @@ impl Setbacks {
 }
 
 impl Directory {
-    /// Creates a directory that knows `seeds` (not empty) and draws the random part of waits from
-    /// `seed`.
+    /// Creates a directory that knows the addresses `seeds`, at least one. The random part of waits
+    /// is drawn from the number `seed`.
     pub(crate) fn new(seeds: Vec<String>, seed: u64) -> Self {
         assert!(!seeds.is_empty(), "a directory needs an address to begin with");
         Self {
@@ -100,14 +103,14 @@ impl Directory {
         }
     }
 
-    /// Makes the directory accept only nodes of a cluster with that name.
+    /// Makes the directory accept only nodes of a cluster with this name; `None` accepts any name.
     pub(crate) fn expecting(mut self, cluster_name: Option<String>) -> Self {
         self.cluster_name = cluster_name;
         self
     }
 
-    /// Checks that the node's cluster has the expected name. If a name is expected, a node without
-    /// one is refused, too.
+    /// Checks that the cluster of the node at `addr` has the expected name. If a name is expected,
+    /// a node without a name is refused, too.
     pub(crate) fn check_name(&self, addr: &str, found: &str) -> Result<(), AnotherCluster> {
         match &self.cluster_name {
             Some(expected) if expected != found => {
@@ -119,7 +122,7 @@ impl Directory {
     }
 
     /// Checks that an answer comes from the cluster of the first answer. A node that has not joined
-    /// yet has no cluster (all zeros) and passes.
+    /// a cluster yet sends zeros as the cluster id. Such an answer is accepted.
     pub(crate) fn check_cluster(
         &mut self,
         addr: &str,
@@ -146,7 +149,8 @@ impl Directory {
         self.cluster.as_deref()
     }
 
-    /// Returns the error for a node at `addr` that says that it belongs to another cluster.
+    /// Returns the error for a node at `addr` that belongs to another cluster; `found` names that
+    /// cluster.
     pub(crate) fn another_cluster(&self, addr: &str, found: String) -> AnotherCluster {
         let name = self.cluster_name.as_ref().map(|name| format!("{name:?}"));
         let expected = name.or_else(|| self.cluster.clone());
@@ -161,13 +165,14 @@ impl Directory {
         self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
     }
 
-    /// Replaces the members' addresses by those that a node knows.
+    /// Replaces the addresses of the members by the addresses that a node has sent.
     pub(crate) fn learn_members(&mut self, members: Vec<String>) {
         self.members = members;
     }
 
-    /// Forgets the leader if it was at the address of the setback. If no node answered there, hints
-    /// to that address are ignored for a while.
+    /// Forgets the leader if the failed attempt was at its address. If no node answered there, the
+    /// client does not believe for a while that the leader is at that address, even if other nodes
+    /// say so.
     pub(crate) fn record_setback(&mut self, setback: &Setback, now: Instant) {
         let addr = setback.addr();
         self.forget_leader(addr);
@@ -181,12 +186,13 @@ impl Directory {
         self.suspects.push((addr.to_owned(), now));
     }
 
-    /// Whether hints to that address are ignored.
+    /// Whether the node at this address recently did not answer. Then the client does not believe
+    /// other nodes that name it as the leader.
     pub(crate) fn is_suspect(&self, addr: &str, now: Instant) -> bool {
         self.suspects.iter().any(|(suspect, since)| suspect == addr && !is_over(*since, now))
     }
 
-    /// The address at which the leader probably is.
+    /// Returns the address at which the leader probably is.
     pub(crate) fn leader(&self) -> Option<&str> {
         self.leader.as_deref()
     }
@@ -212,8 +218,8 @@ impl Directory {
         self.highest = self.highest.max(Some(last));
     }
 
-    /// Forgets the leader if its address is `addr`. If not, another call has found a newer leader,
-    /// which stays.
+    /// Forgets the leader if its address is `addr`. If the leader has another address, another call
+    /// has found a newer leader, so that one is kept.
     pub(crate) fn forget_leader(&mut self, addr: &str) {
         self.leader.take_if(|leader| leader == addr);
     }
@@ -228,14 +234,16 @@ impl Directory {
         addr
     }
 
-    /// At most how many addresses one round over all of them has.
+    /// Returns the number of addresses that are asked in turn. An address counts twice if it is
+    /// both a seed and a member.
     pub(crate) fn address_count(&self) -> usize {
         self.members.len() + self.seeds.len()
     }
 
-    /// Returns the wait after a setback. It doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]. Up to
-    /// half of it is random, so that clients that lost the same leader do not return at the same
-    /// moment. `Retry-After` is ignored, because it has whole seconds, longer than an election.
+    /// Returns the wait after a failed attempt. It doubles with each failure, from [`BACKOFF_MIN`]
+    /// to [`BACKOFF_MAX`]. Up to half of it is random, so that clients that lost the same leader do
+    /// not return at the same moment. The header `Retry-After` is ignored: it counts whole seconds,
+    /// and an election is shorter.
     fn backoff(&mut self, setbacks: u32) -> Duration {
         let doubled =
             BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
@@ -248,8 +256,9 @@ fn is_over(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= SUSPICION
 }
 
-/// How long hints to a node that did not answer are ignored: longer than an election. The node's
-/// own claim to lead still counts.
+/// For this long after a node did not answer, the client does not believe other nodes that name it
+/// as the leader. It is longer than an election. If the node itself says that it leads, the client
+/// believes that.
 const SUSPICION: Duration = Duration::from_secs(1);
 /// At most this many suspects: as many as a cluster can have members.
 const SUSPECTS_MAX: usize = Members::COUNT_MAX;
@@ -257,12 +266,13 @@ const SUSPECTS_MAX: usize = Members::COUNT_MAX;
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
 /// Longest wait after a setback: much shorter than an election.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_millis(50);
-/// How many doublings reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
+/// After this many doublings, the wait has reached [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
-/// An overload counts as at least this many setbacks, because the leader still leads and needs a
-/// pause.
+/// A refusal by an overloaded leader counts as at least this many failed attempts, so the wait is
+/// long at once. That leader still leads and needs a pause.
 pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
-/// At most this many leaders followed in a row without a wait. More than one is rare.
+/// The client follows at most this many answers in a row that name another leader. Then it waits.
+/// More than one is rare.
 const HOPS_MAX: u32 = 3;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The driver: the task that carries out what the session decides. It owns the connections, the
-//! timer and the observer, and decides nothing.
+//! The driver: the task that carries out what the session decides. The driver owns the connections,
+//! the timer and the observer. It makes no decisions.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// The lock is held only for a decision, never across an await.
+    /// Locks the session. Callers hold the lock only for a decision, never across an await.
     pub(crate) fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,8 @@ impl Core {
         Link::open(&self.dialer, &addr, self.cluster_name.as_deref()).await
     }
 
-    /// Learns the members again, from a new welcome of the node at `addr`.
+    /// Opens another connection to the node at `addr`, only to read the list of members in its
+    /// welcome.
     async fn refresh(self: Arc<Self>, addr: String) {
         let opening = tokio::time::timeout(self.attempt_timeout, self.clone().open(addr.clone()));
         if let Ok(Ok((_, welcome))) = opening.await {
@@ -102,7 +103,7 @@ impl Core {
     }
 }
 
-/// The task that carries out a session.
+/// The task that carries out the actions of a session.
 struct Driver {
     core: Arc<Core>,
     first: Connection,
@@ -134,7 +135,8 @@ impl Drop for Driver {
         let mut session = self.core.session();
         session.stop();
         session.take_wakers(&mut self.wakers);
-        // The flag is set while the lock is held. So a later caller finds no driver and starts one.
+        // The flag is cleared while the session is locked. So a later caller finds that no driver
+        // runs, and starts one.
         self.core.is_driven.store(false, Ordering::Release);
         drop(session);
         self.wakers.drain(..).for_each(Waker::wake);
@@ -187,7 +189,8 @@ impl Driver {
         }
     }
 
-    /// Carries out what the session wants now. Returns when it wants the next turn.
+    /// Carries out the session's present actions. Returns the time at which the session wants its
+    /// next turn.
     fn turn(&mut self) -> Option<Instant> {
         let now = now();
         let mut session = self.core.session();
@@ -244,9 +247,9 @@ impl Driver {
         if link.is_hedge() { &mut self.second } else { &mut self.first }
     }
 
-    /// Wakes some of the callers that are to be woken. Returns whether any are left. Waking
-    /// thousands takes longer than a round trip, so the next requests of the first callers are sent
-    /// meanwhile.
+    /// Wakes some of the callers whose calls have ended. Returns whether any are left. Waking
+    /// thousands of callers takes longer than a round trip. Meanwhile the next requests of the
+    /// first callers can be sent.
     fn wake_some(&mut self) -> bool {
         let waiting = self.wakers.len();
         let some = waiting.min(WAKE_AT_ONCE.max(waiting / WAKE_FRACTION));
@@ -284,8 +287,8 @@ impl Connection {
     }
 }
 
-/// At least this many callers are woken at once. If more than four times as many wait, a quarter of
-/// them is woken at once. Four requests may be in flight, so all callers are woken before these are
-/// answered.
+/// At least this many callers are woken in one turn, or all if there are fewer. If more than four
+/// times as many are to be woken, a quarter of them is woken. Four requests may be in flight, so
+/// all callers are woken before these requests are answered.
 const WAKE_AT_ONCE: usize = 256;
 const WAKE_FRACTION: usize = 4;

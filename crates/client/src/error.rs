@@ -67,15 +67,16 @@ pub enum TimestampsError {
     /// or with a later deadline.
     #[error("no timestamp before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
-        /// The last setback before the deadline, if any. The newest refusal of a live node is
-        /// preferred to the silence of another node.
+        /// The last failed attempt before the deadline, if any. If a node refused, its refusal is
+        /// reported, even if another node was silent later.
         last: Option<Setback>,
     },
     /// The addresses lead to different clusters: correct them. Or the cluster was restored from a
     /// backup: then do not mix timestamps of the two histories.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
-    /// The order of the oracle is broken, or something impersonates it. Stop and find out why.
+    /// An answer was not above earlier ones. Either the order of the oracle is broken, or another
+    /// program pretends to be the oracle. Stop and find out why.
     #[error("{addr} answered {answer}, below {floor}, which was returned before this call")]
     WentBackwards {
         /// The address of the node.
@@ -85,7 +86,8 @@ pub enum TimestampsError {
         /// Lowest timestamp of the answer.
         answer: Timestamp,
     },
-    /// No retry helps. Correct the address or the request.
+    /// An answer is invalid, or a node refused for good. No retry helps. Correct the address or the
+    /// request.
     #[error(transparent)]
     BadAnswer(#[from] BadAnswer),
 }
@@ -225,27 +227,28 @@ pub struct AnotherCluster {
     pub addr: String,
     /// Cluster and history of the first answer, or the quoted name that the options expect.
     pub expected: String,
-    /// Cluster and history of this answer, or the quoted name of its cluster, or the text of the
-    /// node's refusal.
+    /// What the answer contained: the cluster and history, or the quoted name of the cluster, or
+    /// the text of the node's refusal.
     pub found: String,
 }
 
 impl AnotherCluster {
-    /// Whether the cluster was restored from a backup since this client's first answer. `true`:
-    /// create a new client, because every timestamp of the new history is above those of the old
-    /// one. `false`: the answer is from a history that has ended; stop that node.
+    /// Whether the cluster was restored from a backup since this client's first answer. If so,
+    /// create a new client: every timestamp of the new history is above those of the old one. If
+    /// not, the answer came from another cluster, or from a node of a history that has ended; stop
+    /// such a node.
     #[must_use]
     pub fn is_restored(&self) -> bool {
         let histories = self.histories();
         histories.is_some_and(|(expected, found)| found > expected)
     }
 
-    /// Returns the two histories if both belong to the same cluster.
+    /// Returns the expected and the found history id if both belong to the same cluster.
     fn histories(&self) -> Option<(&str, &str)> {
         let (cluster, expected) = self.expected.split_once('.')?;
         let (other, found) = self.found.split_once('.')?;
-        // Both are hexadecimal of the same length, so the order of the texts is the order of the
-        // numbers.
+        // Both history ids are hexadecimal texts of the same length. So the order of the texts is
+        // the order of the numbers.
         (cluster == other && expected.len() == found.len()).then_some((expected, found))
     }
 
@@ -274,7 +277,8 @@ pub enum BadAnswer {
         /// The advice of the node.
         message: String,
     },
-    /// No member of a cluster sends such an answer.
+    /// The answer is not one that a member of a cluster sends, so another program is at this
+    /// address.
     #[error("{addr} gave an answer that no oracle gives: {what}")]
     Foreign {
         /// The address of the node.
@@ -285,7 +289,7 @@ pub enum BadAnswer {
 }
 
 impl BadAnswer {
-    /// Returns the error for an answer that no node sends.
+    /// Returns the error for an answer that no node of EpicEpoch would send.
     pub(crate) fn foreign(addr: &str, what: &str) -> Self {
         Self::Foreign { addr: addr.to_owned(), what: what.to_owned() }
     }

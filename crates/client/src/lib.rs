@@ -1,18 +1,18 @@
 //! Client of the timestamp oracle. It finds the leader, sends requests straight to it, follows it
 //! when it changes, and gives up at the caller's deadline. It never returns a timestamp of another
-//! cluster, and nothing after the deadline. It never returns a timestamp below one that it returned
-//! before the call began.
+//! cluster. It returns no timestamp after the deadline. It never returns a timestamp below one that
+//! it returned before the call began.
 //!
-//! Concurrent calls share a request. A call never joins a request that was sent already, because
-//! its timestamps may have been allocated before the call began.
+//! Calls that wait at the same time share a request. A call never joins a request that was sent
+//! already, because the timestamps of that request may have been allocated before the call began.
 //!
 //! The client has spans for `tracing`, at level debug: `connection` for each connection to a leader
 //! and, inside it, `request` for each request (id, callers, timestamps, outcome). A call has no
 //! span. Without a subscriber the spans cost nothing: a call took 6,401 instructions with them and
 //! 6,406 without, counted by callgrind.
 //!
-//! Decisions are separate from IO: a session without sockets and clocks decides, and thin loops
-//! carry out its decisions.
+//! Decisions are separate from IO. A session, which has no sockets and no clock, makes the
+//! decisions. Thin loops carry them out.
 //!
 //! - [`client`]: the public type.
 //! - [`blocking`]: the blocking client.

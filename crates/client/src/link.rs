@@ -28,7 +28,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects to `addr` and sends a client hello with the required name of the cluster.
+    /// Connects to `addr` and sends a client hello. If `cluster_name` is given, the node must
+    /// belong to a cluster with this name.
     pub(crate) async fn open(
         dialer: &Dialer,
         addr: &str,
@@ -88,7 +89,7 @@ impl Link {
         self.filled -= length;
     }
 
-    /// Sends the waiting bytes, and polls until bytes have arrived. No byte is lost if the caller
+    /// Sends the waiting bytes. Is ready when bytes have arrived. No byte is lost if the caller
     /// stops polling.
     pub(crate) fn poll_exchange(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.out.len() {
@@ -102,8 +103,8 @@ impl Link {
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
-            // The flush may be pending while TLS records wait for the socket. The socket then wakes
-            // this task.
+            // The flush may be pending because TLS records wait for the socket. The socket then
+            // wakes this task, so the result is ignored.
             let _: Poll<()> = Pin::new(&mut self.stream).poll_flush(context)?;
         }
         let mut buffer = ReadBuf::new(&mut self.input[self.filled..]);
@@ -118,7 +119,8 @@ impl Link {
     }
 }
 
-/// Returns the setback, or the error, for a refused connection.
+/// Returns the error for a connection that the node has refused. A setback means that a retry may
+/// succeed.
 fn refused(addr: &str, code: ErrorCode, text: &str) -> OpenError {
     let addr = addr.to_owned();
     if code.is_retryable() || code == ErrorCode::Internal {

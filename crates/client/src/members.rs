@@ -29,13 +29,15 @@ pub struct Member {
 }
 
 impl Members {
-    /// At most this many members in an answer. A longer list is refused.
+    /// An answer has at most this many members. A longer list is refused.
     pub const COUNT_MAX: usize = 64;
 
-    /// Reads the JSON body of `/members`. `cluster` comes from the header.
+    /// Parses the JSON body of an answer at `/members`. `cluster` is the value of its header
+    /// `epicepoch-cluster`.
     ///
     /// # Errors
-    /// A text for people: the body is malformed or has more than [`Members::COUNT_MAX`] members.
+    /// The body is malformed, or has more than [`Members::COUNT_MAX`] members. The error is a text
+    /// for people.
     pub fn from_json(body: &[u8], cluster: Option<String>) -> Result<Self, String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         if body.members.len() > Self::COUNT_MAX {
@@ -72,7 +74,7 @@ impl MemberBody {
     }
 }
 
-/// Whether a text is `host:port` and valid in a `Host` header.
+/// Whether a text is `host:port` and can be the value of a `Host` header.
 pub(crate) fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let plain =
@@ -84,7 +86,7 @@ pub(crate) fn is_address(text: &str) -> bool {
         && host.chars().all(plain)
 }
 
-/// At most this many bytes of a host name (RFC 1035, section 2.3.4).
+/// A host name has at most this many bytes (RFC 1035, section 2.3.4).
 const ADDRESS_LEN_MAX: usize = 253;
 
 #[cfg(test)]

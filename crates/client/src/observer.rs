@@ -7,7 +7,7 @@ use crate::error::Setback;
 
 /// Hooks for metrics. Every method does nothing by default.
 pub trait Observer: Debug + Send + Sync {
-    /// A request of this many callers was answered, `latency` after it was first sent.
+    /// A request that `callers` calls share was answered, `latency` after it was first sent.
     fn answered(&self, callers: usize, timestamps: u64, latency: Duration) {
         let _ = (callers, timestamps, latency);
     }

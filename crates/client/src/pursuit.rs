@@ -1,8 +1,8 @@
-//! One call over HTTP: which node to ask for what, how long to wait, which answers to accept. It
-//! opens no socket and reads no clock, as in quinn's protocol crate: `now` is an argument.
+//! One call over HTTP: which node to ask for what, how long to wait, which answers to accept. This
+//! module opens no socket and reads no clock, as in quinn's protocol crate: `now` is an argument.
 //!
-//! A [`Pursuit`] returns an [`Action`] and receives its outcome, again and again, until the action
-//! is to finish.
+//! A [`Pursuit`] returns one [`Action`] after another, and receives the outcome of each. The last
+//! action is [`Action::Finish`].
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ pub(crate) struct Pursuit {
     attempt_timeout: Duration,
     setbacks: Setbacks,
     wait_until: Option<Instant>,
-    /// Highest timestamp returned before this request was sent. The answer must lie above it. It
-    /// may lie below the answers of concurrent calls.
+    /// The highest timestamp that the client had returned when this request was sent. The answer
+    /// must be above it. It may be below timestamps that other calls got since then.
     floor: Option<Timestamp>,
     end: Option<End>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Pursuit {
 /// The goal of a pursuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// This many timestamps, all above every one returned before.
+    /// Get this many timestamps, above every timestamp that the client has returned before.
     Timestamps(u64),
     /// The member list.
     Members,
@@ -85,7 +85,8 @@ impl Pursuit {
         }
     }
 
-    /// Returns the next step. After an [`Action::Ask`], report its outcome before polling again.
+    /// Returns the next step. After an [`Action::Ask`], call `handle_outcome` with its outcome
+    /// before you poll again.
     pub(crate) fn poll_action(&mut self, directory: &mut Directory, now: Instant) -> Action {
         if let Some(end) = self.end.take() {
             return Action::Finish(end);
@@ -101,8 +102,8 @@ impl Pursuit {
             now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
         match (self.goal, directory.leader()) {
             (Goal::Timestamps(count), Some(leader)) => {
-                // The answer to this request must also lie above the timestamps that other calls
-                // returned since it was sent.
+                // This request may repeat an earlier one. Its answer must also be above the
+                // timestamps that other calls got in between.
                 self.floor = directory.highest();
                 let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
                 Action::Ask { addr: leader.to_owned(), path, until }
@@ -190,7 +191,7 @@ impl Pursuit {
             return;
         }
         directory.record_returned(range.last());
-        // An answer at the deadline is too late.
+        // An answer that arrives exactly at the deadline is too late.
         if now < self.deadline {
             self.end = Some(End::Timestamps(range));
         }
@@ -221,7 +222,8 @@ impl Pursuit {
                 return;
             }
         }
-        // `INTERNAL` means that only this node is broken: another one may lead soon.
+        // The code `INTERNAL` means that only this node is broken. Another node may lead soon, so
+        // the call goes on.
         if !code.is_retryable() && code != ErrorCode::Internal {
             let text = String::from_utf8_lossy(&answer.body);
             let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
@@ -235,7 +237,8 @@ impl Pursuit {
         }
         let setback = Setback::Refused { addr: to, code };
         if code == ErrorCode::Overloaded {
-            // The node still leads, and a search for another leader would only add load.
+            // An overloaded node still leads, and a search for another leader would only add load.
+            // So the call waits.
             return self.wait(directory, setback, OVERLOADED_SETBACKS, now);
         }
         self.handle_setback(directory, setback, now);

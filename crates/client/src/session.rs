@@ -4,12 +4,13 @@
 //! protocol crate. The client's driver carries out its actions, and the simulator does the same.
 //!
 //! The session connects at the first call, and keeps the connection alive with pings. If no request
-//! is in flight, a call is sent at once; otherwise callers gather in the next request. A refused or
-//! lost request is repeated for the callers that still wait. Unused timestamps are only skipped.
+//! is in flight, a call is sent at once. Otherwise callers gather in the next request. A refused or
+//! lost request is repeated for the callers that still wait. Timestamps that nobody uses are
+//! skipped; that does no harm.
 //!
 //! A driver works in turns: it reports what happened (`handle_*`), then calls
 //! [`Session::handle_time`], [`Session::poll_transmit`] for each open connection,
-//! [`Session::poll_action`], and [`Session::take_wakers`]. It comes back at
+//! [`Session::poll_action`], and [`Session::take_wakers`]. It begins the next turn at
 //! [`Session::timeout`], at the latest.
 //!
 //! - `action`: what a session and its driver tell each other.
@@ -43,13 +44,13 @@ use state::{Next, State, TICK};
 pub struct Session {
     state: State,
     phase: Phase,
-    /// When the phase checks deadlines next. `None` if no caller can wait.
+    /// When the deadlines of callers are checked next. `None` if no caller can wait.
     timer: Option<Instant>,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// There is no connection. One is opened only when a caller waits.
+    /// There is no connection. The session opens one only when a caller waits.
     Idle,
     /// A wait after a setback.
     Pausing {
@@ -102,8 +103,8 @@ impl Session {
     }
 
     /// Adds a call for `count` timestamps, 1 to 2^32. Returns the number of the call, and whether
-    /// the driver must take a turn now; `None` if too many calls wait. After that call
-    /// [`Self::poll_call`], and in the end [`Self::leave`].
+    /// the driver must take a turn now. Returns `None` if too many calls wait. Then use
+    /// [`Self::poll_call`] until the outcome is there, and finally [`Self::leave`].
     pub fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
         self.state.waiters.enter(count, deadline)
     }
@@ -121,7 +122,8 @@ impl Session {
         self.state.waiters.leave(call);
     }
 
-    /// Applies the time. Callers whose deadline has passed fail, and silent nodes are left.
+    /// Does what is due at the time `now`. Callers whose deadline has passed fail. If a node has
+    /// been silent for too long, the session leaves it for another one.
     pub fn handle_time(&mut self, now: Instant) {
         if self.timer.take_if(|timer| now >= *timer).is_some() {
             self.handle_tick(now);
@@ -161,9 +163,9 @@ impl Session {
         self.follow(next, now);
     }
 
-    /// Handles every complete frame in `bytes`, and returns how many bytes it took. The caller
-    /// passes the other bytes again, with later ones behind them. Appends the answers for the same
-    /// connection to `out`, which may hold earlier bytes.
+    /// Handles every complete frame in `bytes`, and returns how many bytes it took. The caller must
+    /// pass the remaining bytes again, followed by later ones. Appends the answers for the same
+    /// connection to `out`, which may contain earlier bytes.
     pub fn handle_received(
         &mut self,
         link: LinkId,
@@ -176,8 +178,8 @@ impl Session {
                 listen(addr, *node, bytes)
             }
             Phase::Serving(exchange) => exchange.receive(&mut self.state, link, bytes, now, out),
-            // An answer of a connection that was left belongs to no request of the present
-            // connection.
+            // The session has left this connection. An answer from there belongs to no request of
+            // the present connection, so it is skipped.
             _ => (bytes.len(), Next::Stay),
         };
         self.follow(next, now);
@@ -201,8 +203,8 @@ impl Session {
         self.state.refresh(addr, welcome);
     }
 
-    /// Fails every call because no driver is left. Connections are forgotten. Another driver may
-    /// take over.
+    /// Fails every call, because the driver has ended. Forgets all connections. Another driver may
+    /// take over the session.
     pub fn stop(&mut self) {
         let state = &mut self.state;
         state.waiters.stop(&mut state.wakers);
@@ -220,12 +222,12 @@ impl Session {
         }
     }
 
-    /// The next action, if there is one.
+    /// Returns the next action that the driver must carry out, if there is one.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.state.actions.pop_front()
     }
 
-    /// Appends the wakers of the calls that have ended. Call them when no lock is held.
+    /// Appends the wakers of the calls that have ended. Wake them when no lock is held.
     pub fn take_wakers(&mut self, into: &mut Vec<Waker>) {
         if into.is_empty() {
             std::mem::swap(into, &mut self.state.wakers);
@@ -239,7 +241,8 @@ impl Session {
         into.append(&mut self.state.notices);
     }
 
-    /// When to call [`Self::handle_time`]; `None` if only after an event or a call.
+    /// Returns when to call [`Self::handle_time`] next. `None` means that nothing is due until an
+    /// event or a new call.
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match &self.phase {
@@ -294,13 +297,14 @@ impl Session {
         self.wait(Phase::Opening { link, addr, until }, until, now);
     }
 
-    /// Enters a phase that ends at `until`. Meanwhile deadlines are checked.
+    /// Enters a phase that ends at `until`. During the phase, the deadlines of callers are checked.
     fn wait(&mut self, phase: Phase, until: Instant, now: Instant) {
         self.phase = phase;
         self.check_within(TICK.min(until.saturating_duration_since(now)), now);
     }
 
-    /// Checks deadlines after that time, or sooner. A change of phase never delays a check.
+    /// Has the deadlines checked after `time`, or sooner. A check that is due sooner stays, so a
+    /// change of phase never delays one.
     fn check_within(&mut self, time: Duration, now: Instant) {
         let latest = now + time;
         self.timer = Some(self.timer.map_or(latest, |timer| timer.min(latest)));
@@ -365,7 +369,8 @@ impl Session {
                 if !directory.is_suspect(&leader, now) && self.state.setbacks.hop() {
                     directory.set_leader(leader);
                 } else {
-                    // That node's knowledge is outdated, or the nodes name each other in a circle.
+                    // Either the node at `by` does not know the newest leader, or the nodes name
+                    // each other in a circle. So the session waits before it goes on.
                     directory.forget_leader(&by);
                     self.pause(Setback::NoLeader { addr: by }, now);
                 }
@@ -401,8 +406,8 @@ impl Session {
     }
 }
 
-/// Reads the frames of the node at `addr`. That node knew no leader. Returns how many bytes were
-/// taken.
+/// Reads frames of the node at `addr`, which knew no leader when it was asked. Returns how many
+/// bytes were taken, and the next step.
 fn listen(addr: &str, node: NodeId, bytes: &[u8]) -> (usize, Next) {
     let mut taken = 0;
     while let Ok(Some(frame)) = split(&bytes[taken..], TO_CLIENT_TAIL_LEN_MAX) {

@@ -1,6 +1,6 @@
 //! The TLS settings of a client: the authorities that it trusts, and its certificate. The files are
-//! read again before each connection, so a running client uses the current ones. [`crate::dial`]
-//! opens connections.
+//! read again before each connection, so a running client uses their current content.
+//! [`crate::dial`] opens connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl Tls {
         Arc::new(client_config(self.roots.clone(), self.pair.clone(), &[alpn]))
     }
 
-    /// Reads the files again. If the new content is unusable, the old one stays in use. A program
-    /// that opens connections with [`Tls::config`] should call this before each connection.
+    /// Reads the files again. If the new content is unusable, the old content stays in use. A
+    /// program that opens connections with [`Tls::config`] should call this before each connection.
     pub fn refresh(&self) {
         let _ = self.roots.reload();
         if let Some(pair) = &self.pair {

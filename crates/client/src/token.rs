@@ -1,4 +1,4 @@
-//! A source of tokens, for a token that may change while a client runs.
+//! A source of tokens, for programs whose token may change while the client runs.
 
 use std::fmt;
 use std::sync::Arc;

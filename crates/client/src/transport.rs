@@ -42,8 +42,9 @@ impl Transport {
 
     /// Asks `addr` for `path`. Dropping the future closes the connection.
     ///
-    /// If an idle connection is found dead, it is replaced once, because a healthy server may close
-    /// idle connections at any time. Asking twice is harmless: unread timestamps are only skipped.
+    /// If the idle connection that was kept turns out to be closed, the request is sent once more
+    /// over a new connection, because a healthy server may close idle connections at any time.
+    /// Asking twice is harmless: timestamps that nobody reads are only skipped.
     pub(crate) async fn exchange(&self, addr: &str, path: &str) -> Result<Answer, Setback> {
         if let Some(kept) = self.take_idle(addr)
             && let Ok(answer) = self.ask(addr, path, kept).await
@@ -86,8 +87,8 @@ impl Transport {
         let stream = self.dialer.dial(addr).await.map_err(unreachable)?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
-        // The task ends with its connection. Its error is dropped, because the request gets the
-        // error as well.
+        // This task ends when its connection ends. An error of the connection is dropped here,
+        // because the request gets the same error.
         tokio::spawn(async move { drop(driver.await) });
         Ok(connection)
     }
@@ -127,11 +128,11 @@ fn lost(addr: &str, error: &dyn ToString) -> Setback {
     Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
 }
 
-/// At most this many bytes of an answer's body: several times the size of a list of
+/// The body of an answer has at most this many bytes. That is several times the size of a list of
 /// [`Members::COUNT_MAX`](crate::Members::COUNT_MAX) members.
 const ANSWER_LEN_MAX: usize = 256 * 1024;
-/// At most this many idle connections kept to one address.
+/// At most this many idle connections to one address are kept.
 const IDLE_PER_ADDRESS_MAX: usize = 64;
-/// At most this many addresses with idle connections: enough for all members and seeds of a large
-/// cluster.
+/// Idle connections are kept for at most this many addresses. That is enough for all members and
+/// seeds of a large cluster.
 const IDLE_ADDRESSES_MAX: usize = 128;

@@ -2,7 +2,7 @@
 //! batch closes it, and its request is sent only after that. So no caller joins a request whose
 //! timestamps may have been allocated already. This module opens no socket and reads no clock.
 //!
-//! Slots and lists are reused, so that a call allocates nothing once they have grown.
+//! Slots and lists are reused. Once they have grown large enough, a call allocates no memory.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -58,20 +58,21 @@ impl Batch {
 
 /// The callers of one client.
 ///
-/// Invariants: `free.len() + taken slots == slots.len() <= CALLERS_MAX`, and after a caller has
-/// entered `open.len() <= 2 * slots.len()`.
+/// Invariants: `free.len() + taken slots == slots.len() <= CALLERS_MAX`. After each
+/// [`Waiters::enter`], `open.len() <= 2 * slots.len()`.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Callers whose request was not sent yet or must be repeated, oldest first.
+    /// The callers whose request has not been sent yet, or must be repeated. The oldest is in
+    /// front.
     open: VecDeque<Place>,
     spare: Vec<Vec<Place>>,
 }
 
 impl Waiters {
-    /// Adds a caller to the open batch. Returns its slot, and whether it is the first of the batch;
-    /// `None` if too many callers wait.
+    /// Adds a caller to the open batch. Returns the caller's slot, and whether the caller is the
+    /// first of the batch. Returns `None` if too many callers wait.
     pub(crate) fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
         if self.open.len() >= 2 * self.slots.len() {
             self.forget_the_gone();
@@ -119,9 +120,9 @@ impl Waiters {
         self.free.push(slot);
     }
 
-    /// Closes the open batch and returns it: as many callers as fit into a request of `count_max`
-    /// timestamps. A caller with a larger count gets its own batch, which the node refuses. `None`
-    /// if no caller waits to be sent.
+    /// Closes the open batch and returns it. It has as many callers as fit into a request of
+    /// `count_max` timestamps. A caller with a larger count gets its own batch, which the node
+    /// refuses. Returns `None` if no caller waits for a request.
     pub(crate) fn take_batch(&mut self, count_max: u64) -> Option<Batch> {
         let mut batch = Batch { places: self.spare.pop().unwrap_or_default(), total: 0 };
         while let Some(place) = self.open.front().copied() {
@@ -180,7 +181,7 @@ impl Waiters {
         self.recycle(batch);
     }
 
-    /// Puts the callers of an unanswered batch back, in front of the others.
+    /// Puts the callers of an unanswered batch back into the open batch, in front of the others.
     pub(crate) fn requeue(&mut self, batch: Batch) {
         for place in batch.places.iter().rev() {
             if self.is_waiting(*place) {
@@ -190,7 +191,7 @@ impl Waiters {
         self.recycle(batch);
     }
 
-    /// Fails every caller that waits to be sent.
+    /// Fails every caller whose request has not been sent.
     pub(crate) fn fail_open(&mut self, error: &TimestampsError, wakers: &mut Vec<Waker>) {
         while let Some(place) = self.open.pop_front() {
             self.finish(place, Err(error.clone()), wakers);
@@ -221,7 +222,8 @@ impl Waiters {
         }
     }
 
-    /// Whether a caller waits to be sent. If not, the next caller is the first of its batch.
+    /// Whether any caller waits for its request to be sent. If none does, the next caller is the
+    /// first of its batch.
     pub(crate) fn is_wanted(&mut self) -> bool {
         while let Some(place) = self.open.front().copied() {
             if self.is_waiting(place) {
@@ -232,8 +234,8 @@ impl Waiters {
         false
     }
 
-    /// Removes callers that left or have their outcome. At least as many callers as there are slots
-    /// enter between two of these runs, so the cost per call is constant.
+    /// Removes callers that have left or have their outcome from the open batch. Between two runs,
+    /// at least as many callers enter as there are slots. So the cost per call is constant.
     fn forget_the_gone(&mut self) {
         let slots = &self.slots;
         self.open.retain(|place| is_waiting(slots, *place));
@@ -267,11 +269,13 @@ fn is_waiting(slots: &[Slot], place: Place) -> bool {
     slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
 }
 
-/// At most this many waiting callers of one client.
+/// At most this many callers of one client may wait.
 pub(crate) const CALLERS_MAX: usize = 1 << 20;
-/// At most this many callers share a request, because waking more takes longer than a round trip.
+/// At most this many callers share a request, because waking more of them takes longer than a round
+/// trip.
 const BATCH_CALLERS_MAX: usize = 1 << 14;
-/// At most this many lists kept for later batches: more than there are requests in flight.
+/// At most this many empty lists are kept for later batches. There are never so many requests in
+/// flight.
 const SPARE_MAX: usize = 16;
 
 #[cfg(test)]
@@ -440,7 +444,9 @@ mod tests {
                 is_first
             })
             .collect();
-        // Callers that left are removed when they fill the limit of the open list, or earlier.
+        // Every caller here leaves at once. Callers that have left are removed when the open batch
+        // has reached its limit, or earlier. So at least every second caller is the first of its
+        // batch.
         assert!(firsts.chunks(2).all(|pair| pair.contains(&true)), "{firsts:?}");
     }
 }

@@ -5,21 +5,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use epicepoch_wire::Timestamp;
 
-/// The lowest timestamp of wall time `time`: the inclusive start of a range query. `None` before
-/// 1970 and after 2554.
+/// Returns the lowest timestamp of the wall time `time`. Use it as the inclusive start of a range
+/// query. Returns `None` before 1970 and after 2554.
 #[must_use]
 pub fn lowest_at(time: SystemTime) -> Option<Timestamp> {
     unix_ns(time).map(Timestamp::lowest_at)
 }
 
-/// The highest timestamp of wall time `time`: the inclusive end of a range query. `None` before
-/// 1970 and after 2554.
+/// Returns the highest timestamp of the wall time `time`. Use it as the inclusive end of a range
+/// query. Returns `None` before 1970 and after 2554.
 #[must_use]
 pub fn highest_at(time: SystemTime) -> Option<Timestamp> {
     unix_ns(time).map(Timestamp::highest_at)
 }
 
-/// The wall time of a timestamp's epoch.
+/// Returns the wall time of a timestamp's epoch.
 #[must_use]
 pub fn of(timestamp: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(timestamp.epoch.0)

@@ -1,5 +1,5 @@
-//! A test that a call allocates nothing once all buffers have grown. The future of the call belongs
-//! to the caller and is not counted.
+//! Tests that a call allocates no memory in the client once all buffers have grown. The future of
+//! the call belongs to the caller and is not counted.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 
-/// A leader on its own thread, whose allocations are not counted.
+/// Starts a leader on its own thread, whose allocations are not counted. Returns its address.
 fn leader() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();

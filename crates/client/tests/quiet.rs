@@ -13,7 +13,8 @@ use epicepoch_wire::native::message::{ping, pong};
 use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 
-/// A node sends at most this many bytes of pings: several times the size of all buffers on the way.
+/// A node sends at most this many bytes of pings. That is several times the size of all buffers
+/// between node and client.
 const PINGS_LEN_MAX: usize = 64 << 20;
 
 /// A node's end of a connection.
@@ -70,7 +71,8 @@ async fn connected() -> (Client, End) {
     let addr = listener.local_addr().unwrap();
     let is_answered = Arc::new(AtomicBool::new(false));
     let answered = is_answered.clone();
-    // A client that timed out connects again. After the first answer the listener is closed.
+    // If the machine stalls, the client may time out and connect again. So connections are accepted
+    // until the first answer has arrived.
     let serving = std::thread::spawn(move || {
         let (mut ends, mut next) = (Vec::new(), 0);
         loop {
@@ -100,10 +102,11 @@ async fn connected() -> (Client, End) {
 #[tokio::test]
 async fn a_call_that_comes_together_with_another_frame_still_has_its_deadline() {
     let (client, mut end) = connected().await;
-    // The driver's timer goes to sleep until the next ping, in 40 s.
+    // Meanwhile the client becomes idle: its timer is set to the next ping, in 40 s.
     tokio::time::sleep(Duration::from_millis(100)).await;
     end.stream.write_all(&pong(0)).unwrap();
-    // The frame wakes the driver. This task is polled first, and calls.
+    // The frame wakes the client's driver, but this task runs first and makes a call. So the driver
+    // finds both at the same time.
     tokio::task::yield_now().await;
     let begin = Instant::now();
     let call = client.timestamps_before(1, begin + Duration::from_millis(300));
@@ -143,8 +146,8 @@ async fn an_answer_read_after_the_deadline_is_not_returned() {
             continue;
         }
         end.stream.set_nonblocking(false).unwrap();
-        // The client's thread is blocked from here on. When it continues, the answer has arrived
-        // already.
+        // The node answers, then this loop blocks the only thread until the deadline has passed.
+        // When the client runs again, the answer has arrived, but too late.
         assert!(end.serve_one(addr), "the client has left");
         while Instant::now() <= deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -158,14 +161,15 @@ async fn an_answer_read_after_the_deadline_is_not_returned() {
 
 #[tokio::test]
 async fn a_node_that_never_stops_sending_delays_no_deadline() {
-    // The test runs three times, because the scheduler decides whether the client ever finds the
-    // connection empty.
+    // Chance decides whether the client ever finds the connection empty, and then the test shows
+    // nothing. So it runs three times.
     for _ in 0..3 {
         let (client, mut end) = connected().await;
         let pongs = pong(7).repeat(1 << 16);
-        // Sends pongs until the client closes the connection. No pong answers its request.
+        // The node sends pongs until the client closes the connection. It never answers the
+        // client's request.
         let talking = std::thread::spawn(move || while end.stream.write_all(&pongs).is_ok() {});
-        // After this time all buffers on the way are full. Then the client begins to read.
+        // After 100 ms all buffers between the two are full. Only then the client begins to read.
         std::thread::sleep(Duration::from_millis(100));
         let deadline = Instant::now() + Duration::from_millis(300);
         let call = tokio::spawn(async move { client.timestamps_before(1, deadline).await });

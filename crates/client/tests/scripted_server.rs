@@ -167,7 +167,7 @@ async fn nothing_is_returned_after_the_deadline() {
     let client = client(&[&server]);
     let silent = Setback::Silent { addr: server.addr.to_string() };
     let mut got = Ok(range(0, 1));
-    // On a stalled machine the deadline may pass before any request is sent, so the test is
+    // If the machine stalls, the deadline may pass before any request is sent. So the test is
     // repeated.
     for _ in 0..10 {
         let short = Instant::now() + Duration::from_millis(30);

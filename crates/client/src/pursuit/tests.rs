@@ -30,7 +30,8 @@ impl World {
         self.pursuit = Pursuit::new(&self.directory, goal, self.now + SECOND, SECOND / 4);
     }
 
-    /// Returns the next question. Waits in between are skipped by moving the clock.
+    /// Returns the address and path that the call asks next. If the call waits first, the clock is
+    /// moved to the end of the wait.
     fn asked(&mut self) -> (String, String) {
         loop {
             match self.pursuit.poll_action(&mut self.directory, self.now) {
@@ -331,7 +332,8 @@ fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("a:1"));
     assert_eq!(world.lose(), "a:1");
-    // Every address is asked in turn. The hint does not make the client ask the silent node again.
+    // Node a:1 did not answer. The other node still names it as the leader. The client does not
+    // follow that hint: it asks every address in turn.
     for _ in 0..2 {
         let (addr, path) = world.asked();
         assert_eq!(path, "/members");
@@ -340,7 +342,7 @@ fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
             assert_eq!(world.asked().1, "/members", "{addr} knows no better yet");
         }
     }
-    // If the node itself says that it leads, the client believes it at once.
+    // When a:1 itself says that it leads, the client believes it at once.
     world.reply_again("a:1", "/members", led_by("a:1"));
     world.now += BACKOFF_MAX;
     world.reply_from("a:1", ONE, stamped(range(5, 0, 1)));

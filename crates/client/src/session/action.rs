@@ -12,11 +12,11 @@ pub struct Settings {
     pub addrs: Vec<String>,
     /// Seed of the random part of waits.
     pub seed: u64,
-    /// The required cluster name. `None` accepts any.
+    /// The cluster name that nodes must have. `None` accepts any name.
     pub cluster_name: Option<String>,
-    /// How long one node may take to answer before another is asked.
+    /// How long one node may take to answer before another one is asked.
     pub attempt_timeout: Duration,
-    /// How often the members' addresses are learned again.
+    /// How often the client asks for the addresses of the members again.
     pub refresh_interval: Duration,
     /// Time after which an unanswered request is sent a second time. `None` means never.
     pub hedge_after: Option<Duration>,
@@ -32,9 +32,9 @@ pub struct LinkId {
 /// An action that the session asks of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Connect to the node, and report the connection to
-    /// [`handle_opened`](super::Session::handle_opened). There is no timeout here: the session
-    /// closes a connection that takes too long.
+    /// Connect to the node, and report the result to
+    /// [`handle_opened`](super::Session::handle_opened). The driver needs no timeout here, because
+    /// the session closes a connection that takes too long.
     Open {
         /// The number of the new connection.
         link: LinkId,
@@ -46,8 +46,8 @@ pub enum Action {
         /// The number of the connection.
         link: LinkId,
     },
-    /// Read a new welcome of the node over a connection of its own, for
-    /// [`handle_refreshed`](super::Session::handle_refreshed).
+    /// Open another connection to the node, only to read its welcome. Pass the welcome to
+    /// [`handle_refreshed`](super::Session::handle_refreshed), and close the connection.
     Refresh {
         /// The address of the node.
         addr: String,
@@ -63,7 +63,7 @@ pub(crate) enum Notice {
 }
 
 impl LinkId {
-    /// The number. A session uses none twice.
+    /// Returns the number. A session never uses a number twice.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.number

@@ -1,5 +1,6 @@
-//! The exchange with the leader. It sends requests and reads answers until the connection is of no
-//! use. It never connects to another leader; it returns the next step instead.
+//! The exchange with the leader. An exchange sends requests and reads answers until the connection
+//! can no longer be used. It never connects to another leader itself. It returns what the session
+//! must do next.
 //!
 //! With hedging, a request that waits too long is sent again over another connection ([`Hedge`]).
 //! The first answer goes to the callers; the other one is checked and dropped.
@@ -38,7 +39,7 @@ pub(super) struct Exchange {
     tick: Duration,
     /// Time between two refreshes of the list of members.
     refresh: Duration,
-    /// Whether no request is in flight. If so, the next ping is the only deadline.
+    /// Whether no request is in flight. If so, nothing is due before the next ping.
     is_resting: bool,
     is_ping_due: bool,
     pinged_at: Instant,
@@ -50,7 +51,7 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 struct Sent {
     asked: Asked,
-    /// The callers; `None` once they were answered over the other connection.
+    /// The callers of the request. `None` after they have been answered over the other connection.
     batch: Option<Batch>,
     span: Span,
 }
@@ -114,7 +115,7 @@ impl Exchange {
         (now + after, self.silence(timeout, now).unwrap_or(Next::Stay))
     }
 
-    /// Keeps the second connection open, if there is one.
+    /// Opens the second connection if it is not open. Does nothing in a client without hedging.
     pub(super) fn reach(&mut self, state: &mut State, now: Instant) {
         if let Some(hedge) = &mut self.hedge {
             hedge.reach(state, &self.addr, now);
@@ -160,8 +161,8 @@ impl Exchange {
     ) -> (usize, Next) {
         let is_first = link == self.link;
         if !is_first && self.hedge.as_ref().is_none_or(|hedge| !hedge.is_open(link)) {
-            // An answer from a connection that this session has left. It answers no request of the
-            // next connection.
+            // The bytes come from a connection that this session has left. They answer no request
+            // of the present connection, so they are skipped.
             return (bytes.len(), Next::Stay);
         }
         let (mut next, mut taken, mut is_useful) = (Next::Stay, 0, true);
@@ -198,7 +199,8 @@ impl Exchange {
         (taken, if after.weight() > next.weight() { after } else { next })
     }
 
-    /// The end of a connection. If the second connection ends, nothing changes on the first one.
+    /// Applies the end of a connection. If the second connection ends, nothing changes on the first
+    /// one.
     pub(super) fn closed(
         &mut self,
         state: &mut State,
@@ -232,7 +234,8 @@ impl Exchange {
 
     /// Closes both connections. Callers of unanswered requests wait again.
     pub(super) fn end(mut self, state: &mut State) {
-        // The newest batch is put back first, so that the oldest one ends up in front.
+        // The newest batch is put back first. Each one goes to the front of the queue, so the
+        // oldest batch comes first in the end.
         while let Some(sent) = self.sent.pop_back() {
             sent.span.record("outcome", "lost");
             if let Some(batch) = sent.batch {
@@ -255,8 +258,9 @@ impl Exchange {
             return;
         }
         self.quiet_until = None;
-        // A request whose callers were answered over the other connection is not in flight for
-        // `IN_FLIGHT_MAX`. But it is unanswered on this one, and `UNANSWERED_MAX` limits it.
+        // If the callers of a request were answered over the other connection, the request does not
+        // count for `IN_FLIGHT_MAX`. But the node has not answered it on this connection, so it
+        // counts for `UNANSWERED_MAX`.
         let unanswered_max = self.limits.in_flight_max.min(UNANSWERED_MAX);
         let has_room = |sent: &VecDeque<Sent>| {
             sent.len() < unanswered_max
@@ -275,7 +279,7 @@ impl Exchange {
                 timestamps = total,
                 outcome = tracing::field::Empty
             );
-            // The waiters keep the total within the largest count of a request.
+            // A batch never has a larger total than one request can ask for.
             let request = Request::new(id, total).expect("a total in bounds");
             out.extend_from_slice(&request.to_bytes());
             let asked = Asked { id, total, floor: state.directory.highest(), at: now };
@@ -283,15 +287,15 @@ impl Exchange {
         }
     }
 
-    /// Sends requests that have waited too long a second time, over `link`.
+    /// Sends a copy of each request that has waited too long over the second connection, `link`.
     fn ask_twice(&mut self, state: &State, link: LinkId, now: Instant, out: &mut Vec<u8>) {
         let Some(hedge) = self.hedge.as_mut().filter(|hedge| hedge.is_open(link)) else { return };
         for sent in self.sent.iter().filter(|sent| sent.batch.is_some()) {
             if now.saturating_duration_since(sent.asked.at) < hedge.after() {
                 break;
             }
-            // The answer to the copy must also lie above timestamps returned since the first
-            // sending.
+            // The copy is sent later than the request. So its answer must also be above the
+            // timestamps that other calls got in between.
             let floor = state.directory.highest();
             if hedge.ask(Asked { floor, at: now, ..sent.asked }, out) {
                 sent.span.record("outcome", "hedged");
@@ -305,8 +309,7 @@ impl Exchange {
             ToClient::Answer { id, range } => self.answered(state, *id, *range, now),
             ToClient::Error(error) => self.handle_error(state, error),
             ToClient::Leader(leader) => {
-                // The notice is only a hint that another node leads. A refusal would say so for
-                // certain.
+                // The notice is only a hint that another node leads; it may be outdated.
                 let is_another = leader.node != NodeId(0) && leader.node != self.node;
                 if is_another && is_address(leader.addr) {
                     tracing::debug!(leader = leader.addr, "another node leads");
@@ -324,7 +327,8 @@ impl Exchange {
         }
     }
 
-    /// Checks an answer, and gives it to its callers unless they were answered already.
+    /// Checks an answer to the request `id`. Gives it to the callers of the request, unless they
+    /// were answered already.
     fn answered(
         &mut self,
         state: &mut State,
@@ -366,9 +370,9 @@ impl Exchange {
         refused(&self.addr, code, error.text)
     }
 
-    /// Handles a frame of the second connection. Clears `is_useful` if that connection has no use
-    /// any more. The first connection ends only if another node answers or the frame breaks the
-    /// protocol.
+    /// Handles a frame of the second connection. Clears `is_useful` if the second connection can no
+    /// longer be used. The first connection ends only if another node answers over the second one,
+    /// or if the frame breaks the protocol.
     fn handle_hedged(
         &mut self,
         state: &mut State,
@@ -397,12 +401,14 @@ impl Exchange {
         if hedge.node() == Some(self.node) {
             return Next::Stay;
         }
-        // Only a leader answers, so the node of the first connection does not lead any more.
+        // Another node has answered over the second connection. Only a leader answers, so the node
+        // of the first connection no longer leads.
         Next::Switch(hedge.addr().to_owned())
     }
 
-    /// Leaves the node if it does not answer. If a node answers over the second connection,
-    /// switches to that address.
+    /// Returns the next step if the node has left a request unanswered for `attempt_timeout`. If a
+    /// node has answered over the second connection since then, the step is to switch to its
+    /// address. Otherwise it is to leave the node.
     fn silence(&self, attempt_timeout: Duration, now: Instant) -> Option<Next> {
         let is_silent =
             |sent: &&Sent| now.saturating_duration_since(sent.asked.at) >= attempt_timeout;
@@ -421,7 +427,8 @@ impl Exchange {
         self.sent.remove(position)
     }
 
-    /// The step after an answer that no node sends, over `link`.
+    /// Returns the next step after an answer over `link` that no node of EpicEpoch would send: the
+    /// calls fail.
     fn foreign(&self, link: LinkId, what: &str) -> Next {
         let hedge = self.hedge.as_ref().filter(|_| link != self.link);
         Next::Fail(BadAnswer::foreign(hedge.map_or(&self.addr, Hedge::addr), what).into())
@@ -435,7 +442,7 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
             Next::Follow { by: addr, leader: text.to_owned() }
         }
         ErrorCode::Overloaded => Next::Pause(Setback::Refused { addr, code }),
-        // `INTERNAL` means that only this node is broken; another one may answer.
+        // The code `INTERNAL` means that only this node is broken. Another node may answer.
         code if code.is_retryable() || code == ErrorCode::Internal => {
             Next::Leave(Setback::Refused { addr, code })
         }
@@ -443,12 +450,14 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
     }
 }
 
-/// At most this many requests in flight on a connection. With one, a caller would first wait for a
-/// round trip that it cannot join. With many, requests would be too small to save work.
+/// At most this many requests are in flight on a connection. With only one, each caller would wait
+/// for the answer to the request before its own. With many, few calls would share a request, and
+/// sharing is what saves work.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
-/// At most this many unanswered requests on this connection. A request counts even if the other
-/// connection has answered its callers. A node reads this many requests before it answers, unless
-/// its welcome says less.
+/// At most this many requests on this connection are unanswered. A request counts even if its
+/// callers were answered over the other connection. A node reads this many requests before it
+/// answers, unless its welcome says less.
 const UNANSWERED_MAX: usize = 1024;
-/// At most this many bytes wait to be sent: enough for a few requests and some thousand pongs.
+/// At most this many bytes wait to be sent. That is enough for a few requests and some thousand
+/// pongs.
 const OUT_LEN_MAX: usize = 1 << 16;

@@ -2,9 +2,10 @@
 //! again here, to the leader or to the next known node. This module never answers a caller and
 //! never retries.
 //!
-//! Decision 14 (`docs/decisions`) argues why this keeps the order. A copy is sent after all of its
-//! callers have called, so either answer may be returned. Each answer must lie above the floor of
-//! its own sending.
+//! Decision 14 (`docs/decisions`) argues why this keeps the order. The copy is sent after all
+//! callers of the request have called. So the answer to the request and the answer to the copy are
+//! both valid. Each answer must be above the highest timestamp that the client had returned when
+//! the request, or the copy, was sent.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,13 +23,13 @@ use crate::members::is_address;
 #[derive(Debug)]
 pub(super) struct Hedge {
     after: Duration,
-    /// How long one node is tried before the next one.
+    /// How long one node is tried before the next one is tried.
     node_timeout: Duration,
     phase: Phase,
     /// Copies that have no answer yet.
     copies: VecDeque<Asked>,
-    /// The next address to try, named by the last node. Without it the leader comes first, then the
-    /// addresses in turn.
+    /// The next address to try, which the last node has named as the leader's. If there is none,
+    /// the leader comes first, then all addresses in turn.
     hint: Option<String>,
     has_tried_leader: bool,
     answered_at: Option<Instant>,
@@ -76,7 +77,8 @@ impl Hedge {
         self.after.max(TICK_MIN)
     }
 
-    /// When [`Self::reach`] has something to do, copies apart.
+    /// Returns when [`Self::reach`] must be called, apart from calls for copies that have waited
+    /// too long.
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Idle { until } | Phase::Opening { until, .. } => Some(*until),
@@ -84,12 +86,12 @@ impl Hedge {
         }
     }
 
-    /// Whether `link` is the second connection, and open.
+    /// Whether `link` is the second connection and this connection is open.
     pub(super) fn is_open(&self, link: LinkId) -> bool {
         matches!(&self.phase, Phase::Open { link: own, .. } if *own == link)
     }
 
-    /// The address of the second connection, or "" if there is none.
+    /// Returns the address of the second connection; "" if there is none.
     pub(super) fn addr(&self) -> &str {
         match &self.phase {
             Phase::Idle { .. } => "",
@@ -97,7 +99,7 @@ impl Hedge {
         }
     }
 
-    /// The node that the second connection leads to.
+    /// Returns the node at the other end of the second connection, if it is open.
     pub(super) fn node(&self) -> Option<NodeId> {
         match &self.phase {
             Phase::Open { node, .. } => Some(*node),
@@ -105,14 +107,15 @@ impl Hedge {
         }
     }
 
-    /// Returns the address of the node if it has answered since `since`.
+    /// Returns the address of the second connection if the node there has answered a request since
+    /// `since`.
     pub(super) fn answering_since(&self, since: Instant) -> Option<&str> {
         let is_new = self.answered_at.is_some_and(|at| at >= since);
         (is_new && self.node().is_some()).then(|| self.addr())
     }
 
-    /// Sends a copy over this connection. Returns false if one was sent already, or if a limit
-    /// forbids it.
+    /// Sends a copy of a request over the second connection. Returns false if a copy of it was sent
+    /// already, or if a limit forbids it.
     pub(super) fn ask(&mut self, asked: Asked, out: &mut Vec<u8>) -> bool {
         let Phase::Open { count_max, .. } = &self.phase else { return false };
         let is_asked = self.copies.iter().any(|copy| copy.id == asked.id);
@@ -125,8 +128,8 @@ impl Hedge {
         true
     }
 
-    /// Keeps the second connection open. It leads to the leader, or, if the leader does not answer,
-    /// to each of the other nodes in turn.
+    /// Opens the second connection if it is not open: first to the leader. If the leader does not
+    /// answer, opens it to each of the other nodes in turn.
     pub(super) fn reach(&mut self, state: &mut State, leader: &str, now: Instant) {
         let is_stuck = |asked: &Asked| now.saturating_duration_since(asked.at) >= self.node_timeout;
         let is_late = matches!(&self.phase, Phase::Opening { until, .. } if now >= *until);
@@ -139,7 +142,8 @@ impl Hedge {
         let addr = match self.hint.take() {
             Some(hint) => hint,
             None if !self.has_tried_leader => leader.to_owned(),
-            // The leader is not tried again, unless no other node is known.
+            // If the next address is the leader's, it is skipped. The leader is tried again only if
+            // no other node is known.
             None => match state.directory.next_address() {
                 next if next == leader => state.directory.next_address(),
                 next => next,
@@ -193,14 +197,14 @@ impl Hedge {
         Ok(())
     }
 
-    /// Removes and returns the copy with that id, which is answered now.
+    /// Removes and returns the copy with this id, because its answer has arrived.
     pub(super) fn answered(&mut self, id: u64, now: Instant) -> Option<Asked> {
         let position = self.copies.iter().position(|copy| copy.id == id)?;
         self.answered_at = Some(now);
         self.copies.remove(position)
     }
 
-    /// Handles a frame that is not an answer. Returns whether the connection is still of use.
+    /// Handles a frame that is not an answer. Returns whether the connection can still be used.
     pub(super) fn handle(&mut self, frame: &ToClient<'_>) -> bool {
         match frame {
             ToClient::Error(error) => {
@@ -218,7 +222,8 @@ impl Hedge {
         }
     }
 
-    /// The connection has ended. Nodes close idle connections, so the leader may be healthy.
+    /// Applies the end of the second connection. Nodes close idle connections, so the leader may be
+    /// healthy and is tried first again.
     pub(super) fn closed(&mut self, state: &mut State, now: Instant) {
         self.has_tried_leader = false;
         self.give_up(state, now);
@@ -244,10 +249,10 @@ impl Hedge {
     }
 }
 
-/// A node gets an eighth of the time of an attempt. So the hedge finds another node before the
-/// client leaves the first one.
+/// While the second connection is tried, each node gets only an eighth of `attempt_timeout`. So
+/// another node is found before the client leaves the node of the first connection.
 const WAIT_FRACTION: u32 = 8;
 /// At most this many copies wait for an answer.
 const COPIES_MAX: usize = 64;
-/// Shortest time between two checks: the resolution of timers.
+/// Shortest time between two checks for slow requests. Timers have this resolution.
 const TICK_MIN: Duration = Duration::from_millis(1);

@@ -15,7 +15,7 @@ use crate::error::{BadAnswer, Setback, TimestampsError};
 use crate::members::is_address;
 use crate::waiters::{Batch, Waiters};
 
-/// What the phases of a session share.
+/// The part of a session that all its phases share.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) settings: Settings,
@@ -40,7 +40,8 @@ pub(super) struct State {
 pub(super) struct Asked {
     pub(super) id: u64,
     pub(super) total: u64,
-    /// The highest timestamp returned before this sending. The answer must lie above it.
+    /// The highest timestamp that the client had returned when this request, or its copy, was sent.
+    /// The answer must be above it.
     pub(super) floor: Option<Timestamp>,
     pub(super) at: Instant,
 }
@@ -62,7 +63,8 @@ pub(super) enum Next {
     Stay,
     /// Connect again at once.
     Again,
-    /// The node still leads, but send nothing for a moment. Only inside an exchange.
+    /// Send nothing for a moment: the node is overloaded, but still leads. This step occurs only in
+    /// an exchange with a leader.
     Pause(Setback),
     /// This node says that another one leads.
     Follow {
@@ -109,8 +111,9 @@ impl Limits {
 }
 
 impl Next {
-    /// Of several steps the heaviest one is taken; of equal ones, the first. For example, an
-    /// overload does not matter once the node says that it no longer leads.
+    /// Returns the priority of a step. If several frames ask for different steps, the step with the
+    /// highest priority is taken; of equal ones, the first. For example, an overload does not
+    /// matter once the node says that it no longer leads.
     pub(super) fn weight(&self) -> u8 {
         match self {
             Self::Stay => 0,
@@ -130,7 +133,7 @@ impl State {
         link
     }
 
-    /// Asks the driver to close a connection, open or not.
+    /// Asks the driver to close a connection, or to stop opening it.
     pub(super) fn close(&mut self, link: LinkId) {
         self.actions.push_back(Action::Close { link });
     }
@@ -150,8 +153,8 @@ impl State {
         directory.learn_members(member_addrs(welcome));
         directory.forget_any_leader();
         match leader {
-            // The dialled address is kept, because it may be the only one that works from this
-            // machine.
+            // The node itself leads. The address at which it was reached is kept, not the one that
+            // it names, because only the first may work from this machine.
             Some(leader) if leader.node == welcome.node => {
                 directory.set_leader(addr.to_owned());
                 Ok(())
@@ -161,7 +164,7 @@ impl State {
         }
     }
 
-    /// Learns the members again, from a new welcome of the node at `addr`.
+    /// Replaces the list of members by the one in a new welcome of the node at `addr`.
     pub(super) fn refresh(&mut self, addr: &str, welcome: &Welcome) {
         let directory = &mut self.directory;
         if let Some((cluster, history)) = welcome.cluster
@@ -172,8 +175,8 @@ impl State {
         }
     }
 
-    /// Records a setback and returns the end of the wait. The setback counts as at least the
-    /// `least`th in a row.
+    /// Records a failed attempt and returns when to try again. The wait grows with the number of
+    /// failures in a row. It is computed as if there were at least `least` of them.
     pub(super) fn record_setback(&mut self, setback: Setback, least: u32, now: Instant) -> Instant {
         tracing::debug!(%setback, "asking again");
         if self.is_observed {
@@ -182,7 +185,8 @@ impl State {
         now + self.setbacks.record(&mut self.directory, setback, least)
     }
 
-    /// Gives a checked range to its callers. `at` is when the request was first sent.
+    /// Gives the timestamps of a checked answer to the callers of its request. `at` is the time
+    /// when the request was first sent.
     pub(super) fn give_out(
         &mut self,
         batch: Batch,
@@ -210,9 +214,9 @@ fn member_addrs(welcome: &Welcome) -> Vec<String> {
     addrs.filter(|addr| is_address(addr)).collect()
 }
 
-/// Idle limit of a node whose welcome names none.
+/// After this silence a node closes the connection, if its welcome names no other time.
 const IDLE_MS_DEFAULT: u32 = 120_000;
-/// Shortest idle limit that the client accepts from a node.
+/// If a welcome names a shorter time of allowed silence, the client uses this one.
 const IDLE_MS_MIN: u32 = 300;
 /// Time between two checks for deadlines and silent nodes, while a caller waits.
 pub(super) const TICK: Duration = Duration::from_millis(5);

@@ -18,7 +18,8 @@ struct World {
     session: Session,
     opening: VecDeque<(LinkId, String)>,
     closed: Vec<LinkId>,
-    /// Bytes that were sent and not read yet, of both connections.
+    /// For each of the two connections: the bytes that the session has sent and the test has not
+    /// read yet.
     out: [Vec<u8>; 2],
 }
 
@@ -36,14 +37,16 @@ impl World {
         Self { now: Instant::now(), session, opening, closed, out }
     }
 
-    /// A session with a call that was answered, and its connection to the leader at `a:1`.
+    /// Returns a session in which one call has been answered, and its connection to the leader at
+    /// `a:1`.
     fn serving() -> (Self, LinkId) {
         let mut world = Self::new(None);
         let link = world.warm_up();
         (world, link)
     }
 
-    /// The same with a second connection to the leader.
+    /// Returns a session in which one call has been answered, and its two connections to the leader
+    /// at `a:1`. The second one is for hedged requests.
     fn hedging() -> (Self, LinkId, LinkId) {
         let mut world = Self::new(Some(AFTER));
         let first = world.warm_up();
@@ -97,8 +100,8 @@ impl World {
         }
     }
 
-    /// Opens the next connection, which the session wants to `addr`. The node there has number
-    /// `node` and names `leader` as leader; 0 for none.
+    /// Opens the next connection that the session wants, which must be to `addr`. The node there
+    /// has the id `node` and names `leader` as the leader; 0 for none.
     fn opened(&mut self, addr: &str, node: u64, leader: u64) -> LinkId {
         let (link, wanted) = self.opening.pop_front().expect("a connection is wanted");
         assert_eq!(wanted, addr);
@@ -119,7 +122,7 @@ impl World {
         link
     }
 
-    /// The requests that the session sends over a connection now.
+    /// Returns the requests that the session sends over a connection now.
     fn all_asked(&mut self, link: LinkId) -> Vec<Request> {
         let out = &mut self.out[usize::from(link.is_hedge())];
         self.session.poll_transmit(link, self.now, out);
@@ -146,7 +149,7 @@ impl World {
         self.turn();
     }
 
-    /// The node answers with the timestamps from `index` on.
+    /// The node answers the request with timestamps whose indexes begin at `index`.
     fn answer(&mut self, link: LinkId, request: Request, index: u64) {
         self.receive(link, &request.answer(stamp(index)));
     }
@@ -211,7 +214,8 @@ fn an_answer_goes_to_the_callers_of_its_request_in_whatever_order_answers_come()
     }
 }
 
-/// Sends one request over both connections. Returns its call and the two questions.
+/// Makes the session send one request over both connections. Returns the call, the request and its
+/// copy.
 fn asked_twice(world: &mut World, first: LinkId, second: LinkId) -> (usize, Request, Request) {
     let call = world.call(1);
     let request = world.asked(first);
@@ -228,7 +232,8 @@ fn the_second_answer_of_a_hedged_request_goes_to_no_caller() {
     for is_hedge_first in [false, true] {
         let (mut world, first, second) = World::hedging();
         let (call, request, copy) = asked_twice(&mut world, first, second);
-        // The burnt range comes while these calls wait: one was sent, one was not.
+        // Two calls wait when the second answer arrives: `sent`, whose request was sent already,
+        // and `open`. The timestamps of that second answer go to nobody.
         world.pass(AFTER / 4);
         let sent = world.call(1);
         let next = world.asked(first);
@@ -244,7 +249,7 @@ fn the_second_answer_of_a_hedged_request_goes_to_no_caller() {
         }
         assert_eq!((world.outcome(sent), world.outcome(open)), (None, None));
         let last = world.asked(first);
-        // The burnt range raises no floor, so answers below it are right.
+        // The second answer, with index 20, went to nobody. So later answers below 20 are valid.
         world.answer(first, next, 12);
         world.answer(first, last, 13);
         assert_eq!(world.outcome(sent), Some(Ok(range(12, 1))));
@@ -261,7 +266,8 @@ fn each_answer_must_lie_above_what_was_returned_before_its_own_sending() {
         let (mut world, first, second) = World::hedging();
         let slow = world.call(1);
         let request = world.asked(first);
-        // A quick call returns 10 before the copy is sent.
+        // Another call gets index 10 before the copy of the first request is sent. So the answer to
+        // the copy must be above 10; the answer to the first request may be below.
         let quick = world.call(1);
         let other = world.asked(first);
         world.answer(first, other, 10);
@@ -289,8 +295,8 @@ fn a_reply_of_a_connection_that_was_left_is_ignored() {
     let new = world.opened("b:2", 2, 2);
     let request = world.asked(new);
     assert_ne!(request.id, lost.id, "an id is never used again");
-    // The driver may report events of the old connection late: an answer, even of the right id, a
-    // refusal, its end.
+    // The driver may report events of the old connection late. They change nothing: not an answer,
+    // even one with the id of the new request, not a refusal, and not the end of the connection.
     world.answer(old, lost, 10);
     world.answer(old, request, 11);
     world.refuse(old, request, ErrorCode::NoQuorum);
@@ -310,7 +316,8 @@ fn a_reply_of_a_second_connection_that_was_left_is_not_taken_for_its_successors(
     world.turn();
     world.pass(ATTEMPT / 8);
     let new = world.opened("a:1", 1, 1);
-    // A quick call gets timestamp 30 before the first request is copied again.
+    // Another call gets index 30 before the first request is copied again, over the new second
+    // connection. So the answer to the new copy must be above 30.
     let quick = world.call(1);
     let other = world.asked(first);
     world.answer(first, other, 30);
@@ -328,7 +335,8 @@ fn callers_of_a_refused_request_do_not_get_the_answer_to_its_copy() {
     let (call, request, copy) = asked_twice(&mut world, first, second);
     world.refuse(first, request, ErrorCode::Overloaded);
     world.pass(Duration::from_millis(45));
-    // This caller shares the repeated request. It called after the copy was sent.
+    // The call `late` shares the repeated request. It was made after the copy was sent, so it must
+    // not get the answer to the copy.
     let late = world.call(1);
     let again = world.asked(first);
     assert_eq!((again.count(), again.id == request.id), (2, false));
@@ -414,7 +422,8 @@ fn a_change_of_phase_does_not_delay_a_deadline() {
     let call = world.session.enter(1, world.now + TICK).expect("there is room").0;
     world.turn();
     world.pass(TICK * 7 / 8);
-    // This node knows no leader, so the session begins to listen.
+    // The node at a:1 knows no leader. So the session waits there for a notice of the leader, and
+    // the call's deadline must still be checked.
     world.opened("a:1", 1, 0);
     world.pass(TICK / 8);
     assert!(matches!(world.outcome(call), Some(Err(TimestampsError::DeadlineExceeded { .. }))));

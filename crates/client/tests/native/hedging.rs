@@ -7,7 +7,8 @@ use epicepoch_client::{Client, NewClientError, Options, TimestampRange, Timestam
 use crate::node::{Node, Play};
 use crate::{WAIT_MAX, leading};
 
-/// The hedge is sent long before the client leaves a silent node.
+/// The copy of a request is sent after `AFTER`, long before the client leaves a silent node after
+/// `ATTEMPT`.
 const AFTER: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_secs(8);
 
@@ -30,8 +31,9 @@ async fn a_stalled_connection_costs_little_more_than_the_delay_of_the_hedge() {
     client.timestamp().await.unwrap();
     node.now_plays(Play::LeadElsewhere);
     let mut last = None;
-    // This loop makes more calls than the number of requests that may be in flight. Requests that
-    // were answered over the second connection do not count.
+    // Only a few requests may be in flight at once, and the loop makes more calls than that. It
+    // gets through, because a request that was answered over the second connection does not count
+    // as in flight.
     for _ in 0..12 {
         let begin = Instant::now();
         let got = client.timestamp().await.unwrap();
@@ -53,7 +55,8 @@ async fn a_silent_leader_is_left_for_another_one_that_answers_the_hedge() {
     new.now_leads();
     let begin = Instant::now();
     client.timestamp().await.unwrap();
-    // The hedge first tries the leader itself, for an eighth of an attempt.
+    // The old leader is silent. The second connection first goes to the old leader as well, for an
+    // eighth of ATTEMPT. Then it goes to the new leader.
     assert!(begin.elapsed() < ATTEMPT / 2, "{:?}", begin.elapsed());
     let (asked, begin) = (old.asked().len(), Instant::now());
     for _ in 0..5 {
@@ -76,7 +79,7 @@ async fn the_second_answer_is_dropped_and_harms_nothing() {
     }
     assert!(got.is_sorted_by(|a, b| a < b), "{got:?}");
     assert_eq!(connections(&node), 2, "a late answer is no reason to leave");
-    // Each timestamp was requested twice and returned once.
+    // Each of the 20 requests was sent twice, and each call returned one timestamp.
     assert!(node.asked().len() > 1 + 20 + 5, "{}", node.asked().len());
 }
 
@@ -87,7 +90,8 @@ async fn a_dropped_answer_that_goes_backwards_is_an_error_like_any() {
     client.timestamp().await.unwrap();
     node.now_plays(Play::LateRepeat(25 * AFTER));
     client.timestamp().await.unwrap();
-    // A bad answer fails every caller that waits at that moment.
+    // The late second answer has an older epoch. Nobody waits for it, but it shows that the order
+    // is broken. So every caller that waits at that moment fails.
     node.now_plays(Play::Keep);
     let error = client.timestamp().await.unwrap_err();
     assert!(matches!(error, TimestampsError::WentBackwards { .. }), "{error}");
@@ -98,8 +102,8 @@ async fn a_first_answer_may_lie_below_what_was_returned_before_the_hedge() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
-    // The node takes the timestamp of the first request at once. It answers when the hedge of that
-    // request has come, and does not answer the hedge.
+    // The node takes the timestamp for the first request at once, but holds the answer until the
+    // copy of that request has arrived. It does not answer the copy.
     node.now_plays(Play::HoldOne);
     let slow = tokio::spawn({
         let client = client.clone();
@@ -136,8 +140,9 @@ struct Call {
     got: TimestampRange,
 }
 
-/// The two answers of a request come in random order. A call's result lies above all timestamps
-/// returned before the call began, and none is returned twice.
+/// The two answers to a request and its copy arrive in random order. Even so, a call returns a
+/// timestamp above all that were returned before the call began, and no timestamp is returned
+/// twice.
 #[tokio::test]
 async fn answers_that_overtake_each_other_keep_the_order_of_calls() {
     let (_, node) = leading().await;
@@ -166,7 +171,8 @@ async fn answers_that_overtake_each_other_keep_the_order_of_calls() {
     assert!(node.asked().iter().sum::<u64>() > given + 1, "nothing was asked twice");
     calls.sort_by_key(|call| call.got.first());
     assert!(calls.is_sorted_by(|a, b| a.got.last() < b.got.first()), "given twice");
-    // If one call ended before another one began, its timestamp is the lower one.
+    // The calls are in the order of their timestamps. No call may have ended before a call with a
+    // lower timestamp began.
     let mut latest_begin = None;
     for call in &calls {
         assert!(latest_begin <= Some(call.end), "the order of calls is broken");

@@ -19,13 +19,13 @@ use node::{NAME, Node, Oracle, Play};
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A client that leaves a silent node after a short time.
+/// Returns a client that leaves a silent node after a short time.
 fn client(nodes: &[&Node]) -> Client {
     client_for(nodes, Duration::from_millis(300))
 }
 
-/// A client that never leaves a slow node, for tests that count requests. So a stall of the machine
-/// does not repeat a request.
+/// Returns a client that never leaves a slow node, for tests that count requests. So a request is
+/// not repeated because the machine stalls.
 fn patient(nodes: &[&Node]) -> Client {
     client_for(nodes, WAIT_MAX)
 }
@@ -107,7 +107,8 @@ async fn a_follower_is_left_for_the_leader_by_its_welcome_and_by_its_refusals() 
     let follower = Node::start(&oracle, Play::Name(leader.addr)).await;
     assert_eq!(patient(&[&follower]).timestamps(1).await, Ok(range(0, 1)));
     assert_eq!(follower.asked(), [0; 0]);
-    // The follower claims in its welcome that it leads.
+    // From now on the follower claims in its welcome that it leads, but refuses requests and names
+    // the real leader.
     follower.now_leads();
     let client = patient(&[&follower]);
     let call = tokio::spawn({
@@ -152,13 +153,14 @@ async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
     client.timestamp().await.unwrap();
     old.now_plays(Play::Mute);
     let call = tokio::spawn(async move { client.timestamp().await });
-    // The other nodes name the old leader. They stop when the client has made enough connections to
-    // show whether it follows that hint.
+    // The old leader is silent, but the other nodes still name it as the leader. The test waits
+    // until the client has made enough connections to show whether it follows that hint.
     let handshakes = |node: &Node| node.connections.load(Ordering::SeqCst);
     while others.iter().map(handshakes).sum::<u64>() < 6 {
         tokio::task::yield_now().await;
     }
-    // The old leader was asked only in turn, not because of the hint.
+    // The client connected to the old leader only when its address was next in turn, not because of
+    // the hint.
     assert!(handshakes(&old) <= 1 + 3, "{} handshakes", handshakes(&old));
     others[0].now_leads();
     call.await.unwrap().unwrap();
@@ -173,7 +175,7 @@ async fn members_are_learned_anew_while_a_connection_lives() {
     options.refresh_interval = Duration::from_millis(10);
     let client = Client::new([leader.addr.to_string()], options).unwrap();
     client.timestamp().await.unwrap();
-    // The new node joins later, and soon is the only one left.
+    // The new node joins after the client has connected. Later it is the only node that is left.
     let new = Node::start(&oracle, Play::Lead).await;
     let before = leader.connections.load(Ordering::SeqCst);
     let reconnected = async {
@@ -330,12 +332,13 @@ async fn a_cluster_of_another_name_is_refused_loudly_at_the_first_meeting() {
         Client::new([node.addr.to_string()], options)
     };
     assert!(named(NAME).unwrap().timestamp().await.is_ok());
-    // The node refuses the client, because it expects another cluster name.
+    // The client expects the cluster name "another", so the node refuses it.
     let error = named("another").unwrap().timestamp().await.unwrap_err();
     let TimestampsError::AnotherCluster(error) = error else { panic!("{error}") };
     assert_eq!(error.addr, node.addr.to_string());
     assert_eq!(error.expected, r#""another""#);
-    // The node accepts any name, so the client must check it.
+    // Now the node accepts clients that expect another name. So the client itself must check the
+    // name in the welcome.
     node.now_plays(Play::AnyName);
     let error = named("another").unwrap().timestamp().await.unwrap_err();
     assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
@@ -354,8 +357,8 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
         let client = client.clone();
         tokio::spawn(async move { (client.timestamp().await, Instant::now()) })
     };
-    // If the machine stalls in the middle of a pause, the test cannot see the pause. So the test is
-    // repeated.
+    // If the machine stalls during the client's pause, the test cannot tell whether the answer was
+    // taken in the pause. So the test is repeated.
     let is_seen = async || {
         let asked = node.asked().len();
         node.now_plays(Play::Keep);
@@ -369,7 +372,8 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
         let ((got, at), (refused, later)) = (first.await.unwrap(), second.await.unwrap());
         got.unwrap();
         refused.unwrap();
-        // The pause is at least 16 ms, and the answer comes 5 ms after the refusal.
+        // After the refusal the client pauses for at least 16 ms. The answer to the first call
+        // comes 5 ms after the refusal, so inside the pause.
         assert!(later - begin >= Duration::from_millis(16), "{:?}", later - begin);
         later.saturating_duration_since(at) >= Duration::from_millis(3)
     };
@@ -383,8 +387,8 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
 
 #[tokio::test]
 async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again() {
-    // If the machine stalls until the wait is over, the client asks the node again. So the test is
-    // repeated.
+    // If the machine stalls until the client's wait is over, the client asks the node again, and
+    // rightly so. So the test is repeated.
     let is_seen = async || {
         let oracle = Arc::new(Oracle::default());
         let follower = Node::start(&oracle, Play::Lead).await;
@@ -392,7 +396,8 @@ async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again()
         let client = patient(&[&follower]);
         oracle.members.lock().unwrap().clear();
         let call = tokio::spawn(async move { client.timestamp().await });
-        // After so many connections the wait is at least 16 ms.
+        // After seven connections, the client waits for at least 16 ms before the next one. The
+        // leader is elected within this wait.
         while follower.connections.load(Ordering::SeqCst) < 7 {
             tokio::task::yield_now().await;
         }
@@ -472,8 +477,8 @@ async fn an_observer_is_told_what_happens() {
     call.await.unwrap().unwrap();
 }
 
-/// A thousand callers on four threads. One task wakes them, some at a time. Every caller must get
-/// its answers, in order.
+/// A thousand callers run on four threads. One task wakes them, a part of them at a time. Every
+/// caller must get its answers, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_callers_on_a_runtime_of_several_threads_are_all_answered_in_order() {
     let (_, node) = leading().await;

@@ -50,7 +50,7 @@ pub(crate) enum Play {
     AnyName,
     /// Keeps the request for [`Play::RefuseAndRelease`].
     Keep,
-    /// Refuses the request, and 5 ms later answers the kept ones.
+    /// Refuses the request. 5 ms later, answers the requests that were kept unanswered until then.
     RefuseAndRelease(ErrorCode),
     /// Refuses the request, and names the leader in the same write.
     RefuseAndTell(ErrorCode),
@@ -58,19 +58,19 @@ pub(crate) enum Play {
     RefuseAndLeave(ErrorCode),
     /// Answers on all connections except the first one, on which it never answers.
     LeadElsewhere,
-    /// Answers on all connections. On the first one the answer comes after that time, with
-    /// timestamps taken at once.
+    /// Answers on all connections. On the first connection, the node takes the timestamps at once,
+    /// but sends the answer only after this time.
     Late(Duration),
-    /// Takes the timestamps of one request on the first connection and holds the answer, then goes
-    /// on as [`Play::AnswerAfterHedge`].
+    /// Takes the timestamps for one request on the first connection and holds the answer. Then it
+    /// goes on as [`Play::AnswerAfterHedge`].
     HoldOne,
-    /// Answers on the first connection. A request on another connection gets no answer, but
-    /// releases the held answer.
+    /// Answers requests on the first connection. A request on another connection gets no answer,
+    /// but then the held answer is sent.
     AnswerAfterHedge,
-    /// Like [`Play::Late`], but with a timestamp of an older epoch.
+    /// Does what [`Play::Late`] does, but the late answer has a timestamp of an older epoch.
     LateRepeat(Duration),
-    /// Answers after a random time, sometimes a long one. The timestamps are taken before or after
-    /// it, at random.
+    /// Answers after a random time, which is sometimes long. The node takes the timestamps before
+    /// or after that time, at random.
     Jitter,
 }
 
@@ -80,7 +80,8 @@ pub(crate) struct Oracle {
     next: AtomicU64,
     leader: Mutex<Option<SocketAddr>>,
     pub(crate) members: Mutex<Vec<SocketAddr>>,
-    /// The largest count of a request, as the welcome names it; 0 for the largest one possible.
+    /// The largest count of a request that the welcome allows; 0 stands for the largest count
+    /// possible.
     pub(crate) count_max: AtomicU64,
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct Node {
     oracle: Arc<Oracle>,
     play: Arc<Mutex<Play>>,
     cluster: u128,
-    /// The count of each request that came.
+    /// The count of each request that has arrived.
     asked: Arc<Mutex<Vec<u64>>>,
     pub(crate) connections: Arc<AtomicU64>,
     /// The answer that [`Play::HoldOne`] holds, and where to send it.
@@ -211,7 +212,7 @@ impl Node {
         None
     }
 
-    /// Handles one request as `play` says. Returns `None` to end the connection.
+    /// Handles one request as `play` says. Returns `None` if the connection must be closed.
     fn play(
         &self,
         play: Play,
@@ -329,7 +330,7 @@ impl Node {
         frame
     }
 
-    /// Waits until this many requests have come.
+    /// Waits until this many requests have arrived.
     pub(crate) async fn until_asked(&self, requests: usize) {
         while self.asked().len() < requests {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Tests that a client with impossible options is refused when it is created.
+//! Tests of a client's options: a client with invalid options cannot be created.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,8 @@ async fn each_connection_shows_the_token_that_its_source_gives_then() {
                 assert!(read > 0, "{via:?}: {:?}", String::from_utf8_lossy(&said));
             }
             assert!(!String::from_utf8_lossy(&said).contains("never-shown"));
-            // The connection is closed here, so the client connects again.
+            // The connection is closed here. So the client connects again, and must use the next
+            // token.
         }
         asking.abort();
     }

@@ -10,7 +10,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::{leading, patient};
 
-/// Counts the client's spans by name, and how many of them ended.
+/// Counts the client's spans by name, and how many of them have ended.
 #[derive(Clone, Default)]
 struct Counts {
     next: Arc<AtomicU64>,
