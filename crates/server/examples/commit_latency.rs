@@ -13,7 +13,7 @@ use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
 const COMMITS: u64 = 2_000;
-/// Bytes of an entry: a reservation is smaller.
+/// Bytes in each entry that is written. The entry of a reservation is smaller.
 const ENTRY_LEN: usize = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -25,9 +25,9 @@ pub(crate) enum AdminCommand {
 }
 
 impl AdminCommand {
-    /// The answer when the consensus plane ends before it has answered. A command that only reads
-    /// may be sent to another member. A change may have been made, so it must not be repeated
-    /// without a check.
+    /// The answer if the consensus plane ends before it has answered this command. A command that
+    /// only reads may be sent to another member. A command that changes something may have been
+    /// carried out, so the operator must check that before repeating it.
     fn cut_off(&self) -> Denied {
         let unsettled = match self {
             Self::Members | Self::Clock | Self::Backup | Self::Settings => None,
@@ -78,8 +78,8 @@ impl AdminQueue {
         (Self(sender), AdminRequests(receiver))
     }
 
-    /// Sends a command to the consensus plane and waits for its answer. If the plane ends before
-    /// that, it may have carried the command out or not.
+    /// Sends a command to the consensus plane and waits for its answer. If the plane ends first,
+    /// the command may or may not have been carried out.
     pub(crate) async fn ask(&self, command: AdminCommand) -> Answer {
         let (answer, answered) = oneshot::channel();
         let cut_off = command.cut_off();
@@ -103,10 +103,10 @@ fn stopping() -> Denied {
     Denied::new(ErrorCode::ShuttingDown, "this node is stopping; ask another member")
 }
 
-/// Key in a document: the command changed nothing, because the cluster was in the wanted state
-/// already.
+/// JSON key in an answer: the command changed nothing, because the cluster was already in the
+/// wanted state.
 pub(crate) const ALREADY: &str = "already";
-/// Key in a member's document: its data directory.
+/// JSON key in an answer about a member: the store id of its data directory.
 pub(crate) const STORE: &str = "store";
 
 #[cfg(test)]
@@ -116,7 +116,8 @@ mod tests {
 
     use super::*;
 
-    /// If the answer sent the operator to another member, the operator would repeat the change.
+    /// The plane takes a change from the queue and ends before it answers. The answer must not send
+    /// the operator to another member, because the operator would repeat the change there.
     #[test]
     fn a_change_that_the_plane_took_before_it_ended_is_unsettled() {
         let answers = |command: AdminCommand| {

@@ -27,8 +27,8 @@ use active::Active;
 /// The environment variable that names the file.
 pub const TEST_FAULTS_FILE: &str = "TEST_FAULTS_FILE";
 
-/// How old the known switches may become: a use of older ones reads the file again. A sync that
-/// hangs checks again as often.
+/// For this long after a read, the node uses the faults that it read; then it reads the file again.
+/// A sync that hangs also reads the file again after each interval.
 pub const READ_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The faults that are switched on. All clones use the same file.
@@ -155,8 +155,8 @@ mod active {
         pub(super) fn now(&self) -> Switches {
             let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             if reading.read_at.is_none_or(|at| at.elapsed() >= READ_INTERVAL) {
-                // The time is taken before the file is read. So a change is in effect one interval
-                // later.
+                // The time is taken before the file is read. So a change that the read just misses
+                // is seen one interval after this time.
                 reading.read_at = Some(Instant::now());
                 let text = fs::read_to_string(&self.path).unwrap_or_default();
                 let (switches, malformed) = parse(&text);

@@ -48,8 +48,9 @@ pub struct Node {
     fate: Arc<Fate>,
     _hiccups: HiccupMeter,
     _reloader: Reloader,
-    /// Second handles of the HTTP/3 sockets. They keep all sockets open until the node ends: if one
-    /// worker ends before another, the system sends no datagram to the wrong worker.
+    /// Second handles of the HTTP/3 sockets, which keep all of them open until the node ends. The
+    /// system divides datagrams among the open sockets. So if a worker that ends first closed its
+    /// socket, datagrams would reach the wrong worker.
     _http3: Vec<UdpSocket>,
 }
 
@@ -104,7 +105,8 @@ pub enum StartError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Free the port, choose another one, or set `HTTP3=off`.
+    /// The client port cannot be bound over UDP, which HTTP/3 needs. Free the port, choose another
+    /// one, or set `HTTP3=off`.
     #[error(
         "HTTP_PORT: {addr} cannot be used over UDP, for HTTP/3; {advice}, or set HTTP3=off",
         advice = bind_advice(.source)
@@ -140,7 +142,7 @@ pub enum RunError {
     Consensus(#[from] ConsensusError),
 }
 
-/// Whether the node should end. Threads can wait for that.
+/// Tells threads that the node should end. A thread can wait for this.
 #[derive(Debug, Default)]
 struct Fate {
     should_end: Mutex<bool>,
@@ -209,8 +211,8 @@ impl Node {
         let identity = Identity { node: config.node_id, store, boot };
         let durable_term = restored.as_ref().map_or(Term(0), |r| r.hard_state.term);
         let core = Arc::new(Shared::new(durable_term, Published::nothing(identity)));
-        // The positions are set before the first peer connects, because this node checks each peer
-        // against the position that the peer named last.
+        // The positions from the data directory are set before the first peer connects. This node
+        // compares the position in each peer's hello with the last one that it knows of that peer.
         let positions = restored.as_ref().map(|r| r.positions.clone()).unwrap_or_default();
         let began = positions.own;
         core.set_positions(positions);
@@ -306,16 +308,17 @@ impl Node {
         let timeout = self.shared.config.shutdown_timeout;
         let deadline = Instant::now() + timeout;
         consensus.prepare_stop();
-        // At least half of the time is left for the workers, even if the handover takes too long.
+        // The handover gets at most half of the shutdown timeout, so that at least half is left for
+        // the workers.
         self.wait_for_successor(&consensus, Instant::now() + timeout / 2);
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
         self.acceptors.iter().for_each(Acceptor::stop);
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
             tracing::warn!("a worker did not end in time: its open requests are cut off");
         }
-        // This node may have won a vote while its workers stopped. Then it waits for another
-        // handover, but for one election timeout at most. It serves no clients, and when it has
-        // ended the others elect a leader.
+        // While the workers stopped, this node may have won an election. Then it waits for another
+        // handover, but at most for one election timeout. A longer wait has no use: this node
+        // serves no clients any more, and the other voters elect a leader after it has ended.
         let timeout = Instant::now() + self.shared.config.election_timeout;
         self.wait_for_successor(&consensus, timeout.min(deadline));
         consensus.stop()?;
@@ -386,7 +389,7 @@ fn warn_of_descriptors(limits: AcceptLimits) {
 }
 
 /// Binds the client port over TCP and, for HTTP/3, over UDP. If the system chooses the port number,
-/// it must be free over both.
+/// that number must be free for TCP and for UDP.
 fn bind_clients(
     config: &Config,
     has_http3: bool,
@@ -521,5 +524,5 @@ const PORTS_TRIED_MAX: u32 = 16;
 const ALT_SVC_SECONDS: u32 = 3600;
 /// At most this many connections on the peer port wait to be accepted.
 const PEER_BACKLOG: i32 = 256;
-/// Time between two checks whether leadership is gone.
+/// While a node stops: time between two checks whether another node has taken over leadership.
 const HAND_OVER_POLL: Duration = Duration::from_micros(200);

@@ -1,6 +1,7 @@
 //! Reloads files that may change while a node runs: tokens and certificates. It uses its own
-//! thread, because a file system may hang. It checks every few seconds, because people who replace
-//! secrets often cannot send a signal. The caller reads the files and logs the changes.
+//! thread, because a file system may hang. It checks the files every few seconds, because people
+//! who replace secrets often cannot send a signal to the process. The caller reads the files and
+//! logs the changes.
 
 use std::io;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub struct NodeShared {
     pub allocator: Allocator,
     /// Monotonic and trusted time.
     pub clock: NodeClock,
-    /// The health of each plane that the other plane must know.
+    /// The health of each plane, as far as the other plane needs it.
     pub health: Health,
     /// TLS for the client port; `None` when it is off.
     pub tls: Option<ClientTls>,
@@ -51,14 +51,14 @@ pub struct NodeShared {
     pub authz: Authorization,
     /// Mutual TLS between nodes; `None` when it is off.
     pub peer_tls: Option<PeerTls>,
-    /// At most this many timestamps of one answer. It is this node's `MAX_N` until the cluster's
-    /// settings are known.
+    /// The most timestamps that one answer may have. This is the node's own `MAX_N` until the
+    /// cluster's settings are known.
     pub max_n: AtomicU64,
 }
 
 impl NodeShared {
-    /// Whether the consensus plane takes part now, as `/ready` reports. It must tick and reach a
-    /// quorum, and neither its disk nor its rounds may be stuck.
+    /// Whether the consensus plane works now, as `/ready` reports. It must tick and reach a quorum,
+    /// and neither its disk nor its rounds may be stuck.
     #[must_use]
     pub fn is_raft_available(&self) -> bool {
         let health = &self.health;
@@ -88,14 +88,14 @@ impl NodeShared {
         self.authz.denials.note((right, reason), caller.from, detail, now_ns);
     }
 
-    /// At most this many timestamps of one answer, at present.
+    /// The most timestamps that one answer may have at present.
     #[must_use]
     pub fn max_n(&self) -> u64 {
         self.max_n.load(Ordering::Relaxed)
     }
 
-    /// The settings that all nodes share: those of the replicated state, or this node's own while
-    /// the replicated state has none.
+    /// The settings that all nodes share. They come from the replicated state or, while it has
+    /// none, from this node's own settings.
     #[must_use]
     pub fn settings(&self) -> Arc<ClusterSettings> {
         self.core.published().settings.clone().unwrap_or_else(|| self.config.shared().into())
@@ -177,8 +177,8 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The health of each plane that the other plane must know. It is read for liveness and for people,
-/// never for safety.
+/// The health of each plane, as far as the other plane needs it. It is read for liveness and for
+/// people, never for safety.
 #[derive(Debug, Default)]
 pub struct Health {
     /// The node was told to stop. It accepts no new connections and no new requests.
@@ -212,8 +212,9 @@ pub struct Accepts {
 /// Two failed accepts belong to one series if at most this time is between them, nanoseconds. After
 /// a failure the node tries again every 50 ms; after a success it waits for the next client.
 const ONE_ROW_NS: u64 = 200_000_000;
-/// Shortest series of failures that counts, nanoseconds from the first failure to the last: three
-/// failures. A single failure does not predict the next one.
+/// A series of failed accepts counts only if it is at least this long, nanoseconds from the first
+/// failure to the last. At one try every 50 ms, that is three failures. A single failure does not
+/// predict the next one.
 const ROW_MIN_NS: u64 = 100_000_000;
 
 impl Accepts {
@@ -259,7 +260,8 @@ mod tests {
         accepts.failed(1_100 * MS);
         assert!(accepts.are_failing(1_100 * MS) && accepts.are_failing(1_300 * MS));
         assert!(!accepts.are_failing(1_301 * MS), "nobody has tried since");
-        // A single failure an hour later begins a new row.
+        // An hour has passed without an accept. The next failure begins a new series, in which it
+        // is alone.
         accepts.failed(3_600_000 * MS);
         assert!(!accepts.are_failing(3_600_000 * MS));
         accepts.failed(3_600_100 * MS);

@@ -1,7 +1,8 @@
-//! Primitives that threads share: a worker's mailbox, the queue of the storage thread and the
-//! admission limit are made of them. Normal builds use those of `std` and tokio. With the feature
-//! `loom`, the tests named `interleavings` run the same code on models of them, under every order
-//! of the threads' steps (`docs/decisions/0012-loom-for-what-threads-share.md`).
+//! Locks, atomics and notifications for state that threads share, such as a worker's mailbox, the
+//! queue of the storage thread and the admission limit. Normal builds use the types of `std` and
+//! tokio. With the feature `loom`, the tests named `interleavings` run the same code on models of
+//! these types, with every order of the threads' steps
+//! (`docs/decisions/0012-loom-for-what-threads-share.md`).
 //!
 //! - `signal`: a flag between tasks of one thread.
 

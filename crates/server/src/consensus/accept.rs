@@ -43,7 +43,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// Wait after a failed accept, for example when descriptors are missing.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// At most this many nodes' last refusals are remembered, so that each is logged once.
+/// The last refusals of at most this many nodes are remembered, so that a repeated refusal is
+/// logged once.
 const LOGGED_MAX: usize = 64;
 /// Silence after which an inbound Raft link is closed. A working peer pings all the time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);

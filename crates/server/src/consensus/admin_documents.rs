@@ -1,6 +1,6 @@
-//! The documents of admin commands: what the core answers, as JSON with a status code, and what this
-//! leader knows of the members and the settings. [`epicepoch_core::admin`] decides what is answered
-//! and when.
+//! The answers to admin commands, as JSON documents and error codes. Some answers come from the
+//! core. Others list what this leader knows of the members and the settings.
+//! [`epicepoch_core::admin`] decides which answer is given, and when.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,8 @@ fn with_already(mut document: Value, is_already: bool) -> Value {
 }
 
 fn denied(denied: &admin::Denied) -> Denied {
-    // An error without its own arm is a refusal: the operator has to do something first.
+    // `Refused` is the code of every error that has no code of its own: the operator must do
+    // something first.
     let code = match denied {
         admin::Denied::NotLeader
         | admin::Denied::Advance(AdvanceError::NotLeader)
@@ -105,7 +106,8 @@ fn denied(denied: &admin::Denied) -> Denied {
     Denied::new(code, denied.to_string())
 }
 
-/// Returns a document that only a leader has.
+/// Returns `document` if this node leads. Otherwise returns the error that this node is not the
+/// leader.
 fn of_leader(published: &Published, document: impl FnOnce() -> Value) -> Answer {
     match published.role {
         Role::Leader => Ok(document()),
@@ -127,7 +129,8 @@ fn zones(zones: &[Zone]) -> Value {
     zones.iter().map(Zone::name).collect::<Vec<_>>().into()
 }
 
-/// The settings are `null` while the replicated state has none.
+/// The document of the cluster's settings. The settings are `null` while the replicated state has
+/// none.
 fn current_settings(replica: &Replica) -> Value {
     let values = replica.settings().map(|settings| {
         let value = |name: SettingName| (name.text().to_owned(), json!(settings.text(name)));
@@ -148,7 +151,8 @@ fn planned(advance: &Advance) -> Value {
     })
 }
 
-/// The voters that are better leaders than `node` by `LEADER_ZONES`.
+/// The voters whose zones come before the zone of `node` in `LEADER_ZONES`, and which should lead
+/// instead of it.
 fn preferred(replica: &Replica, node: NodeId) -> Vec<u64> {
     replica.better_placed_than(node).iter().map(|it| it.0).collect()
 }
@@ -173,7 +177,7 @@ struct Row<'a> {
     #[serde(rename = "raftAddr")]
     raft_addr: &'a str,
     role: &'static str,
-    /// How many committed entries this member may not hold yet.
+    /// The number of committed log entries that this member may not hold yet.
     behind: u64,
     /// Whether the leader heard the member within an election timeout.
     heard: bool,

@@ -1,10 +1,11 @@
 //! Bootstrap: how an empty directory gets its first record.
 //!
-//! First members ask each other in sweeps. The member with the lowest id founds the cluster. It
-//! does so once all others have said, in one sweep, that they are empty and bootstrap with the same
-//! list. Every other node gets the state from a running member that knows its data directory as a
-//! member's. Such a node is a first member that missed the founding, or was added later. Members
-//! refuse all other empty directories, so wiped disks never form a second cluster.
+//! First members ask each other for their state in sweeps: in each sweep, a node asks every other
+//! first member once. The member with the lowest id founds the cluster. It does so once all others
+//! have said, in one sweep, that they are empty and bootstrap with the same list. Every other node
+//! gets the state from a running member that knows its data directory as a member's. Such a node is
+//! a first member that missed the founding, or was added later. Members refuse all other empty
+//! directories, so wiped disks never form a second cluster.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,9 +34,9 @@ use crate::security::tls::handshake::Beginner;
 use crate::shared::NodeShared;
 use crate::storage::Storage;
 
-/// Wait between two sweeps over the other nodes.
+/// Time between two sweeps. In a sweep, this node asks every other node once.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Sweeps between two log lines. Each line names the nodes that have not answered yet.
+/// A log line is written every this many sweeps. It names the nodes that have not answered yet.
 const SWEEPS_PER_LINE: u32 = 50;
 
 /// Waits for the first record, writes it durably, and returns the content of the directory.
@@ -217,8 +218,8 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<
             sleep(SWEEP_INTERVAL).await;
             continue;
         };
-        // The limit of handshakes also limits this set: a task whose handshake is displaced ends at
-        // once.
+        // The limit of handshakes also limits this set of tasks. When a new handshake takes the
+        // place of an older one, the task of the older one ends at once.
         while answering.try_join_next().is_some() {}
         let (shared, restore, handshakes) = (shared.clone(), restore.clone(), handshakes.clone());
         answering.spawn_local(async move {
@@ -226,7 +227,7 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<
             let is_expected = peers::is_listed(addrs.map(|addr| &**addr), from.ip());
             let who = Beginner::at(Some(from.ip()), is_expected);
             let answered = handshakes.advance(who, answer_one(&shared, &restore, stream));
-            // If the answer fails, the other end asks again.
+            // If the answer cannot be sent, the node at the other end asks again.
             let answered = timeout(ASK_TIMEOUT, answered).await;
             let _again = handshake_outcome(answered, &shared, from.ip());
         });

@@ -37,7 +37,7 @@ pub enum ConsensusError {
     /// No floor could be found that is above every timestamp of the old history.
     #[error("no new history can begin: {0}")]
     NoFloor(FloorError),
-    /// A node of the history to restore runs, or may run.
+    /// A node of the old history, which the backup is from, still runs or may run.
     #[error(
         "a node of the old history still runs at {addr}, or may, and may give timestamps: stop every \
          node of it for good before a new history begins ({said})"
@@ -48,7 +48,7 @@ pub enum ConsensusError {
         /// The node's answer, or what happened instead.
         said: String,
     },
-    /// This machine has no route to any member of the history to restore.
+    /// This machine has no route to any member of the old history, which the backup is from.
     #[error(
         "this machine has no route to any member of the old history, such as {addr} ({why}), so it \
          cannot see whether one still runs: repair its network or its resolver, and start again. If \

@@ -20,8 +20,8 @@ pub(super) enum Event {
     Message { from: NodeId, store: StoreId, message: RaftMessage },
     /// A peer's hello on a Raft link has passed the handshake.
     PeerHello { member: Member, hello: PeerHello },
-    /// A peer's clock sample and position, from its run `boot`. `since` is the peer's position as
-    /// this node knew it when it sent the ping.
+    /// A peer's clock sample and position. `boot` identifies the run of the peer's process. `since`
+    /// is the peer's last position that this node knew when it sent the ping.
     Pong { node: NodeId, boot: BootId, since: StorePosition, pong: Pong, received_ns: u64 },
     /// A peer cannot be reached, or a link to it broke.
     Unreachable { node: NodeId },

@@ -221,8 +221,8 @@ impl Dialler {
                     let from = (header.cluster, header.from);
                     check_welcome(&self.shared, self.cluster, &self.peer, from, &welcome)
                         .map_err(LinkError::WrongPeer)?;
-                    // The check and this assignment are one step, so that the format cannot rise
-                    // in between.
+                    // No await separates the check of the welcome, just above, from this
+                    // assignment. So the cluster's format cannot rise between the two.
                     self.reads.set(Some(welcome.formats.newest));
                     let member = Member {
                         raft_addr: welcome.raft_addr.clone(),
@@ -257,7 +257,7 @@ impl Dialler {
         let mut pings = interval(PING_INTERVAL);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard_at = Instant::now();
-        // When the last ping was sent, and the peer's position as this node knew it then.
+        // For the last ping: when it was sent, and the peer's position that this node knew then.
         let mut pinged = (0, StorePosition(0));
         let mut frames = Vec::new();
         loop {
@@ -328,8 +328,8 @@ async fn drain(queued: &mut mpsc::Receiver<RaftMessage>, wait: Duration, is_up: 
     }
 }
 
-/// Returns a random time up to a quarter of `backoff`, microseconds. The clock is the seed, which
-/// is good enough because nothing depends on the value.
+/// Returns a random time of at most a quarter of `backoff`, microseconds. The monotonic clock is
+/// the seed. That is random enough, because nothing depends on the value.
 fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
     let quarter = backoff.as_micros() as u64 / 4;
     fastrand::Rng::with_seed(shared.clock.monotonic_ns()).u64(0..=quarter)
@@ -348,7 +348,7 @@ mod tests {
             tokio::join!(drain(&mut queued, wait, &is_up), async { is_up.notify_waiters() });
         };
         timeout(wait / 2, waited).await.expect("the wait ends early");
-        // A notification without a waiting task must not shorten a later wait.
+        // A notification that comes while no task waits must not shorten a later wait.
         is_up.notify_waiters();
         let later = drain(&mut queued, Duration::from_mins(1), &is_up);
         assert!(timeout(Duration::from_millis(20), later).await.is_err());

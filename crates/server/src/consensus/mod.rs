@@ -116,7 +116,7 @@ fn run(parts: Parts, orders: mpsc::UnboundedReceiver<Order>) -> Result<(), Conse
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, plane::run(parts, orders));
-    // The links are tasks of this set, so they end here.
+    // The tasks of the links belong to `local`, so dropping it ends them.
     drop(local);
     result
 }

@@ -35,8 +35,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS_MAX: usize = 3;
 /// Time between two attempts.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(300);
-/// How long an address is tried again if it refuses connections or has no route. Its process may be
-/// restarting, or a network or a name server may come back.
+/// If an address refuses connections or has no route, the node tries it again for this long. The
+/// process there may be restarting, or a network or a name server may come back.
 const AWAY_TIME: Duration = Duration::from_secs(3);
 
 /// The state of a member of the old history, as far as the founder knows it.
@@ -141,7 +141,7 @@ async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
     was_there.unwrap_or(Heard::Gone)
 }
 
-/// Opens a TCP connection. A failure says something about the member.
+/// Opens a TCP connection. If that fails, returns what the failure says about the member.
 async fn dial(addr: &str) -> Result<TcpStream, Heard> {
     let found = match timeout(CONNECT_TIMEOUT, lookup_host(addr)).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
@@ -207,7 +207,7 @@ mod tests {
         let no_name = io::Error::other("failed to lookup address information");
         assert!(matches!(without_connection(&no_name), Heard::CutOff(_)));
         assert!(matches!(without_address(&no_name), Heard::CutOff(_)));
-        // Too many open files on this machine, or a connection that broke.
+        // Here the member may run: this machine has too many open files, or a connection was reset.
         for errno_of_neither in [rustix::io::Errno::MFILE, rustix::io::Errno::CONNRESET] {
             assert!(matches!(errno(errno_of_neither), Heard::Runs(_)));
         }

@@ -44,7 +44,7 @@ use crate::worker::Workers;
 
 /// Length of a tick. Every timeout is a whole number of ticks.
 const TICK: Duration = Duration::from_millis(10);
-/// At most this many events handled in one turn before writes and messages go out.
+/// At most this many events are handled in one turn. Then writes and messages go out.
 const EVENTS_PER_TURN_MAX: usize = 256;
 
 /// The parts that the consensus plane needs to run.
@@ -168,12 +168,13 @@ pub(super) async fn run(
             Some(completion) = completions.recv() => plane.on_completion(completion)?,
             received = orders.recv() => match received {
                 Some(Order::Stop) | None => break,
-                // The plane carries out the order below, after the events that have arrived.
+                // The order is only stored here. The plane carries it out below, after the events
+                // that have arrived.
                 received => order = received,
             },
             Some(request) = admin_requests.next() => plane.on_admin_request(request),
-            // The tick comes before events, so that a peer that never stops sending cannot stop
-            // time.
+            // Ticks come before events. Otherwise a peer that never stops sending could hold up the
+            // ticks.
             _ = ticks.tick() => is_tick = true,
             Some(event) = events.recv() => plane.on_event(event)?,
         }
@@ -239,7 +240,7 @@ fn node(
     let mut node = Node::new(replica, restored, shared.core.clone(), clock)?;
     node.replica_mut().seed_settings(config.shared());
     node.replica_mut().place(config.placement.clone());
-    // The cluster may know older addresses of this node.
+    // Reports this node's present addresses, because the cluster may know older ones.
     node.handle_peer_addresses(Member {
         node: identity.node,
         store: identity.store,
@@ -490,8 +491,8 @@ impl Plane {
         }
     }
 
-    /// Applies the cluster's settings; they replace this node's own. The core has applied those that
-    /// it reads.
+    /// Applies the cluster's settings, which replace this node's own settings. The core has already
+    /// applied the settings that it uses itself.
     fn apply_settings(&mut self, settings: &Arc<ClusterSettings>) {
         let before = self.settings.replace(settings.clone());
         if before.as_ref() == Some(settings) {

@@ -32,8 +32,8 @@ pub(super) struct Reports {
     /// Voters without a zone that were logged.
     without_zone: BTreeSet<NodeId>,
     ahead: AheadWarning,
-    /// The last read error for each peer's messages. It is logged once, because the peer sends the
-    /// same message again and again.
+    /// For each peer, the last error when its messages were read. The error is logged once, because
+    /// the peer sends the same message again and again.
     unreadable: BTreeMap<NodeId, MessageError>,
 }
 
@@ -107,7 +107,8 @@ impl Reports {
         self.empty_zones = empty;
     }
 
-    /// Logs the voters without a zone while zones matter, each once per leadership.
+    /// Logs the voters that have no zone, if `LEADER_ZONES` is set. Each voter is logged once per
+    /// leadership.
     pub(super) fn log_voters_without_zone(&mut self, replica: &Replica) {
         if self.shared.core.published().role != Role::Leader {
             return self.without_zone.clear();

@@ -28,7 +28,8 @@ use crate::storage::{OpenError, Storage};
 
 pub use epicepoch_core::restore::newest;
 
-/// The backup or floor above which a new history begins, on an empty first member.
+/// What an empty first member knows about the new history that it should begin: the backup, and the
+/// floor that an operator has set. Without both, the node begins a new cluster.
 #[derive(Debug)]
 pub struct Restore {
     backup: Option<Backup>,
@@ -57,7 +58,7 @@ pub enum RestoreFileError {
         /// The defect of the file.
         error: BackupError,
     },
-    /// The backup belongs to another cluster. Correct `CLUSTER` or `RESTORE`.
+    /// The backup belongs to a cluster with another name. Correct `CLUSTER` or `RESTORE`.
     #[error(
         "{path} is a backup of the cluster named {found:?}, and CLUSTER is {name:?}: correct \
          one of the two", path = .path.display()
@@ -92,14 +93,15 @@ pub enum StoppedError {
     /// The data directory cannot be opened; the text says what to do.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Use the version that wrote the state, or the directory of another node.
+    /// This version cannot read the state. Use the version that wrote it, or the directory of
+    /// another node.
     #[error("this version cannot read the state in the data directory")]
     State(#[from] RestoreError),
 }
 
 /// Makes a backup from the data directory of a stopped node. `reservation_ms` and
-/// `clock_offset_max_ms` are the longest of any node of its cluster; if the replicated state has
-/// longer ones, those are used.
+/// `clock_offset_max_ms` are the largest values that any node of its cluster has used. If the
+/// replicated state has larger ones, those are used.
 ///
 /// # Errors
 /// When the directory cannot be read, or a process uses it.
@@ -142,7 +144,7 @@ impl Restore {
         Ok(Self { backup: Some(backup), ..Self::none(config, faults) })
     }
 
-    /// Reads the settings without a backup.
+    /// The settings of a node that does not use a backup.
     #[must_use]
     pub fn none(config: &Config, faults: &Faults) -> Self {
         Self { backup: None, by_hand: config.restore_floor, faults: faults.clone() }
@@ -216,7 +218,8 @@ impl Restore {
             if floor > Epoch(0) {
                 tracing::warn!(floor = floor.0, ahead_ms, "a cluster begins above RESTORE_FLOOR");
             }
-            // The upper half of all numbers is left for the histories of later restores.
+            // A new cluster draws its history id from the lower half of all numbers. The upper half
+            // is left for later restores, because each restore needs a higher id.
             let history = HistoryId(history >> 1);
             let cluster = ClusterId(cluster);
             return Ok(Genesis { cluster, history, members, floor, removed: Vec::new() });
@@ -244,8 +247,8 @@ impl Answered {
     }
 }
 
-/// The longest settings of all peers since this node started. Any of these peers may have led, or
-/// may lead later.
+/// The largest settings that any peer has sent since this node started. All peers count, because
+/// any of them may have led, or may lead later.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LongestHeard {
     reservation_ms: u64,

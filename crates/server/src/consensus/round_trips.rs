@@ -8,9 +8,10 @@ use epicepoch_wire::NodeId;
 
 use crate::config::is_too_tight;
 
-/// At most this many round trips kept for each peer: those of the last 13 seconds.
+/// At most this many round trips are kept for each peer. At one ping every 200 ms, they cover 13
+/// seconds.
 const KEPT_MAX: usize = 64;
-/// Older round trips are ignored, because links change; nanoseconds.
+/// Round trips older than this are ignored, because links change; nanoseconds.
 const KEPT_NS: u64 = 13_000_000_000;
 /// A warning about a peer needs at least this many round trips.
 const KEPT_MIN: usize = 16;
@@ -73,7 +74,7 @@ const fn is_fresh(at_ns: u64, now_ns: u64) -> bool {
     now_ns.saturating_sub(at_ns) <= KEPT_NS
 }
 
-/// A percentile of the recent round trips.
+/// The round trip that `percent` percent of the recent ones do not exceed, nanoseconds.
 fn rank(kept: &VecDeque<(u64, u64)>, now_ns: u64, percent: usize) -> Option<u64> {
     let fresh = kept.iter().filter(|it| is_fresh(it.0, now_ns));
     let mut sorted: Vec<u64> = fresh.map(|it| it.1).collect();

@@ -31,7 +31,8 @@ fn ahead_ns(published: &Published, stamped: Epoch, trusted_ns: u64) -> Option<u6
     Some(low.max(stamped).0.saturating_sub(trusted_ns))
 }
 
-/// Warns when a leader begins ahead of its clock. Holds the term of the last check.
+/// Warns when a leader begins ahead of its clock. Holds the term of the last grant, so that it
+/// warns once per term.
 #[derive(Debug, Default)]
 pub(super) struct AheadWarning(Term);
 
@@ -64,8 +65,8 @@ impl AheadWarning {
     }
 }
 
-/// A new leader warns if its range begins too far ahead of trusted time. Too far is more than a
-/// reservation window plus this, nanoseconds.
+/// A new leader warns if its range begins more than a reservation window plus this value ahead of
+/// trusted time, nanoseconds.
 const AHEAD_WARNED_NS: u64 = 2_000_000_000;
 
 /// The document about this node's clock. Times are milliseconds, or Unix nanoseconds as text.

@@ -1,5 +1,6 @@
-//! The models: loom's lock, condition variable and flag, and a `Notify` with the behaviour that
-//! tokio documents. A test can weaken the flag, to prove that the test would find such a bug.
+//! Models of the types in `sync`, for tests: loom's lock, condition variable and flag, and a
+//! `Notify` that behaves as tokio documents. A test can weaken the flag on purpose. The test must
+//! then fail, which proves that it finds such a bug.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +19,7 @@ pub(crate) enum Weakness {
 }
 
 thread_local! {
-    // loom runs the threads of a model on the thread that runs the test.
+    // loom runs all threads of a model on the test's own thread, so they all see this value.
     static WEAKNESS: Cell<Option<Weakness>> = const { Cell::new(None) };
 }
 
@@ -37,9 +38,9 @@ impl AtomicBool {
     }
 
     pub(crate) fn store(&self, value: bool, order: Ordering) {
-        // A store is modelled as a swap without its result. With a plain store, loom would let a
-        // later swap read the value from before the store. C11 forbids that: no write comes between
-        // the value that a swap reads and the value that it writes.
+        // A store is modelled as a swap whose result is dropped. After a plain store, loom would
+        // let a later swap read the value from before that store. C11 forbids this: no write comes
+        // between the value that a swap reads and the value that it writes.
         self.0.swap(value, flag_order(order));
     }
 
