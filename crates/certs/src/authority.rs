@@ -52,7 +52,7 @@ impl Authority {
         Ok(Self { cluster_name: cluster_name.to_owned(), certificate, key })
     }
 
-    /// The authority with this certificate and key, which was made before for the same cluster.
+    /// Opens an authority that was made before, from its certificate and its key.
     ///
     /// # Errors
     /// When certificate and key do not belong together, or the authority is of another cluster, or
@@ -135,7 +135,8 @@ impl Authority {
         Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// Verifies a signed certificate as its readers will: now, or at its end if that is past.
+    /// Verifies a signed certificate as its readers will: now, or at the end of its validity if
+    /// that end has passed.
     fn check(
         &self,
         issued: &CertificateDer<'_>,

@@ -32,7 +32,8 @@ const CLIENTS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const OURS: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// The configuration of a server that shows `pair`. If `clients` is given, it accepts only clients
-/// with a certificate of these authorities. It also offers TLS 1.3, for QUIC.
+/// with a certificate of these authorities. It accepts TLS 1.2 and 1.3, so it also works for QUIC,
+/// which needs 1.3.
 pub fn server_config(
     pair: Arc<LivePair>,
     clients: Option<Arc<LiveRoots>>,
@@ -85,7 +86,8 @@ fn server(
     config
 }
 
-/// Our servers speak TLS 1.3, and so do well-maintained proxies in front of them.
+/// A client speaks only TLS 1.3. Our servers speak it, and so do well-maintained proxies in front
+/// of them.
 fn client(roots: Arc<LiveRoots>, pair: Option<Arc<LivePair>>, alpn: &[&[u8]]) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let Ok(builder) = builder.with_protocol_versions(OURS) else {

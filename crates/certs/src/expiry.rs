@@ -28,8 +28,8 @@ fn read_certificate(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
 }
 
 fn read_to_be_signed(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
-    // Skips the serial number, the algorithm, the issuer, and the version. The first version is not
-    // written.
+    // Skips the version, the serial number, the algorithm and the issuer. A certificate of the
+    // first version has no version field.
     if matches!(Tag::peek(fields)?, Tag::ContextSpecific { number: VERSION, .. }) {
         skip(fields)?;
     }
@@ -76,7 +76,7 @@ impl Validity {
         Self { from: now - BACKDATED, until: now + Duration::days(i64::from(days)) }
     }
 
-    /// From a day ago until `end`, which may be past. For tests of expired certificates.
+    /// A validity from a day ago until `end`, which may be past. For tests of expired certificates.
     pub fn until(end: SystemTime) -> Self {
         Self { from: OffsetDateTime::now_utc() - BACKDATED, until: end.into() }
     }

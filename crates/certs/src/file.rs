@@ -51,8 +51,8 @@ impl PemFile {
         mode.is_ok_and(|mode| mode & 0o077 != 0)
     }
 
-    /// Creates the file, readable only by its owner if it is `secret`. It appears as a whole, and
-    /// durable.
+    /// Creates the file, readable only by its owner if it is `secret`. The file is complete and
+    /// durable when it appears at its path.
     ///
     /// # Errors
     /// When the file exists already (it stays as it is), or cannot be written.
@@ -144,7 +144,8 @@ fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         durable.inspect_err(|_| drop(std::fs::remove_file(path)))
     };
     let written = match write() {
-        // A process with the same id was killed here, and has left its file.
+        // An earlier process with the same process id was killed at this point, and has left its
+        // file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.exists() => {
             std::fs::remove_file(&beside)?;
             write()

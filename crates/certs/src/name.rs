@@ -24,8 +24,8 @@ pub fn node_name(cluster_name: &str, node: NodeId) -> String {
     format!("node-{node}.{}.{SUFFIX}", cluster_labels(cluster_name))
 }
 
-/// Whether a host's name is reserved for nodes: [`node_name`] may give it, or names below it. Case
-/// and dots at the end are ignored.
+/// Whether a host name is reserved for nodes: it is [`SUFFIX`] or a name below it, as every
+/// [`node_name`] is. Case and dots at the end are ignored.
 pub fn is_reserved(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host.strip_suffix(SUFFIX).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))

@@ -47,7 +47,7 @@ impl Log {
     /// Appends entries, and drops the old entries from the first new index on.
     ///
     /// # Panics
-    /// When there is a gap between the stored entries and the new ones.
+    /// When the new entries leave a gap, or begin in the compacted part of the log.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let keep = first.index.checked_sub(self.before.0.0 + 1);

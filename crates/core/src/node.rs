@@ -334,11 +334,11 @@ impl Node {
     }
 }
 
-/// Shortest time between two reports to the replica that the same peer is unreachable; urgent ones
-/// are always made.
+/// Shortest time between two reports to the replica that the same peer is unreachable, nanoseconds.
+/// Urgent reports are always made.
 const UNREACHABLE_INTERVAL_NS: u64 = 50_000_000;
-/// How many refusals as a duplicate this node accepts in a row from one peer before it ends. That is
-/// a few seconds.
+/// How many times in a row one peer may refuse this node as a duplicate before this node ends: a
+/// few seconds of refusals.
 const DUPLICATE_REFUSALS_MAX: u32 = 12;
 
 #[cfg(test)]

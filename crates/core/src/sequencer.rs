@@ -3,9 +3,9 @@
 //! joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
 //! requests are answered in order of arrival. All other requests are refused.
 //!
-//! The server and the simulator run loops around it. This module reads no clock, sends nothing and
-//! wakes nobody: a caller passes the time, sends the rounds that begin, and says how to wake a
-//! waiter.
+//! The server and the simulator run loops around a [`Sequencer`]. This module reads no clock, sends
+//! nothing and wakes nobody: a caller passes the time, sends the rounds that begin, and says how to
+//! wake a waiter.
 
 mod wait_queue;
 

@@ -106,8 +106,8 @@ pub enum Outcome {
 
 /// The replicated state at one applied index.
 ///
-/// Invariant: neither the ceiling (S5) nor the format (S15) goes back; every node id is bound to one
-/// store id for ever.
+/// Invariant: neither the ceiling (S5) nor the format (S15) goes back. Every node id is bound to
+/// one store id for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// The format of the state, and of later log entries; every member reads it (S15).

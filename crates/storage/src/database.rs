@@ -144,7 +144,8 @@ impl Database {
     /// record. The log is empty.
     ///
     /// # Errors
-    /// The database accepts no more writes, and the disk holds the state before or after.
+    /// When the disk failed. The database then accepts no more writes, and the disk holds the state
+    /// from before this call or from after it.
     ///
     /// # Panics
     /// When there is a record already, or this one has index or term 0.
@@ -165,7 +166,8 @@ impl Database {
     /// Makes writes durable in one transaction.
     ///
     /// # Errors
-    /// The database accepts no more writes, and the disk holds the state before or after.
+    /// When the disk failed. The database then accepts no more writes, and the disk holds the state
+    /// from before this call or from after it.
     ///
     /// # Panics
     /// When a write breaks an invariant of stored data. Then none of the writes is on disk.

@@ -89,7 +89,8 @@ impl Identity {
         };
         let identity =
             Self { node: NodeId(node), store: StoreId(store), cluster: cluster.to_owned() };
-        // Only one spelling is valid, checksum and last line break included.
+        // Only the exact text that [`Identity::text`] writes is valid, with its checksum and its
+        // last line break.
         if identity.text() == text { Ok(identity) } else { Err(damaged) }
     }
 

@@ -44,7 +44,7 @@ pub struct Unsynced {
 }
 
 impl Unsynced {
-    /// Whether the write was torn: only a part of it survived.
+    /// Whether the unsynced writes were torn: only a part of them survived.
     #[must_use]
     pub const fn is_torn(self) -> bool {
         self.kept > 0 && self.lost > 0
@@ -63,17 +63,18 @@ impl SimulatedDisk {
         self.state.lock().unwrap().operations_left = Some(operations);
     }
 
-    /// From now on, if `lies`, syncs report success and make nothing durable.
+    /// Sets whether the disk lies from now on: its syncs then report success and make nothing
+    /// durable.
     pub fn lie(&self, lies: bool) {
         self.state.lock().unwrap().lies = lies;
     }
 
-    /// From now on, if `is_full`, writes fail because the disk is full.
+    /// Sets whether writes fail from now on, because the disk is full.
     pub fn fill_up(&self, is_full: bool) {
         self.state.lock().unwrap().is_full = is_full;
     }
 
-    /// From now on, if `is_failing`, every sync fails. Unsynced content may survive or be lost.
+    /// Sets whether every sync fails from now on. Unsynced content may survive or be lost.
     pub fn fail_syncs(&self, is_failing: bool) {
         self.state.lock().unwrap().is_failing = is_failing;
     }

@@ -174,7 +174,8 @@ mod tests {
 
     const LOG: std::ops::Range<u64> = 5..10;
 
-    /// Record and commit at 7, the log from 5 to 9, vote for 2 in term 3.
+    /// A member's data: record and commit are at 7, the log is from 5 to 9, the vote is for 2 in
+    /// term 3.
     fn restored() -> Restored {
         let hard_state = HardState { term: Term(3), vote: NodeId(2), commit: LogIndex(7) };
         let record = Record { index: LogIndex(7), term: Term(2), ..genesis() };

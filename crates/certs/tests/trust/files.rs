@@ -222,14 +222,14 @@ fn a_read_between_the_two_files_of_a_new_pair_waits_for_the_second() {
     let (certificate, key) = files(directory.path());
     let load = || Pair::load_or_make(certificate.clone(), key.clone(), &[]);
     load().unwrap();
-    // Only the key exists, as for a moment while another process makes the pair.
+    // Leaves only the key, as for a moment while another process makes the pair.
     let whole = std::fs::read(&certificate.path).unwrap();
     std::fs::remove_file(&certificate.path).unwrap();
     let maker = std::fs::File::open(directory.path()).unwrap();
     maker.lock().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(load);
-        // Long enough for a reader that does not wait to find only one file.
+        // A reader that did not wait for the lock would find only one file within this time.
         std::thread::sleep(Duration::from_millis(100));
         std::fs::write(&certificate.path, &whole).unwrap();
         maker.unlock().unwrap();

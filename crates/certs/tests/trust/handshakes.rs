@@ -108,9 +108,9 @@ fn peers_show_certificates_both_ways_and_speak_to_peers_alone() {
     assert!(is_named(shown, &node_name("one", NodeId(2))));
     assert!(!is_named(shown, &name));
     assert!(!is_named(shown, &node_name("two", NodeId(2))));
-    // The certificate of another node than the dialled one is refused.
+    // The dialling node expects node 3, and node 1 answers. The handshake fails.
     assert!(shake_hands(&dial, &server, &node_name("one", NodeId(3))).is_err());
-    // A certificate for clients is refused here.
+    // A client shows a client's certificate and asks for HTTP/2. The port for peers refuses it.
     let client = cluster.client(Some(cluster.client_pair(year())));
     assert!(shake_hands(&client, &server, &name).is_err());
     let other = Cluster::new("one");
@@ -121,7 +121,7 @@ fn peers_show_certificates_both_ways_and_speak_to_peers_alone() {
 #[test]
 fn a_clients_certificate_is_no_nodes() {
     let cluster = Cluster::new("one");
-    // The name of the certificate does not matter.
+    // The client's own name is that of a node. That does not make its certificate a node's.
     let issued = cluster.authority.client(&node_name("one", NodeId(1)), year()).unwrap();
     let own = pair(cluster.directory.path(), "app", &issued);
     assert!(!is_named(own.current().certificate(), &node_name("one", NodeId(1))));

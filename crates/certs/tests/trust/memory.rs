@@ -16,8 +16,8 @@ pub(crate) struct Ends {
     pub(crate) server: ServerConnection,
 }
 
-/// Does a handshake for `name`, and passes on the bytes that follow it. Then a client has read its
-/// tickets. It also knows whether a server of TLS 1.3 accepts its certificate.
+/// Does a handshake for `name`, and passes on the bytes that follow it. With these bytes, the
+/// client gets its session tickets, and learns whether a server of TLS 1.3 accepts its certificate.
 pub(crate) fn shake_hands(
     client: &Arc<ClientConfig>,
     server: &Arc<ServerConfig>,
