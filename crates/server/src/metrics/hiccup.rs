@@ -36,9 +36,9 @@ impl Default for Hiccups {
 }
 
 impl Hiccups {
-    /// Records a sleep that took `late` too long. The sleeps that would have ended in that time
-    /// count, too. So a stall of three periods counts four times, each time a period shorter. Only
-    /// one thread may call this.
+    /// Records a sleep that took `late` too long. More sleeps would have ended in that time, and
+    /// they count, too. So a stall of three periods is counted four times: as three periods, two,
+    /// one and none. Only one thread may call this.
     fn record(&self, late: Duration) {
         let mut late = late.min(STALL_MAX);
         self.max_ns.set(self.max_ns.load().max(late.as_nanos() as u64));

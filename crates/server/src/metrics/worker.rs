@@ -1,5 +1,5 @@
-//! The metrics of one worker. Only that worker's thread writes them; a scrape adds up those of all
-//! workers.
+//! The metrics of one worker. Only that worker's thread writes them. A scrape adds up the metrics
+//! of all workers.
 
 use epicepoch_core::confirm::RoundFailure;
 use epicepoch_wire::http::ErrorCode;
@@ -214,7 +214,7 @@ impl PathLabel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Abuse {
-    /// Requests, without reading their answers.
+    /// Requests whose answers the client did not read.
     Requests,
     /// DATA frames.
     Data,

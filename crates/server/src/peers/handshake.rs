@@ -45,8 +45,8 @@ pub(crate) fn check(
     match published.members.get(&from) {
         Some(member) if member.store != hello.store => Err(wrong_store(member)),
         Some(member) => check_rolled_back(shared, member, hello),
-        // An unknown peer may be a new leader that this node does not know as a member yet. It has
-        // no vote here.
+        // An unknown peer may be a new leader that this node does not know as a member yet. Until
+        // then, its votes do not count here.
         None => Ok(()),
     }
 }
@@ -131,9 +131,9 @@ pub(crate) fn check_name(
     Ok(())
 }
 
-/// The format that a peer must read (S15): the format of the replicated state and log, or the
-/// format of a raise that is about to begin. While this node has no cluster, any format that both
-/// can read is enough.
+/// The format that a peer must read (S15): the format of the replicated state and log. If the
+/// format is about to be raised, it is the next one. While this node has no cluster, any format
+/// that both can read is enough.
 fn needed_of(shared: &NodeShared, hello: &PeerHello) -> u32 {
     let published = shared.core.published();
     if published.cluster == ClusterId(0) {
@@ -226,7 +226,8 @@ pub(crate) fn differing_settings(shared: &NodeShared, hello: &PeerHello) -> Vec<
         ("CLOCK_OFFSET_MAX_MS", ours.clock_offset_max_ms, theirs.clock_offset_max_ms),
         ("MAX_N", ours.max_n, theirs.max_n),
     ];
-    // When the settings are replicated, a peer that differs has just not applied them yet.
+    // Replicated settings are not compared. If they differ, the peer has only not applied the
+    // newest ones yet.
     let is_replicated = shared.core.published().settings.is_some();
     let replicated = replicated.iter().filter(|_| !is_replicated);
     let own = [("ELECTION_TIMEOUT_MS", ours.election_timeout_ms, theirs.election_timeout_ms)];
@@ -260,8 +261,8 @@ pub(crate) async fn read_hello(
     Ok((header.cluster, header.from, hello))
 }
 
-/// The refusal of a peer with another protocol version. Its code is one of the oldest, so that the
-/// peer knows it and tries again.
+/// The refusal of a peer with another protocol version. The refusal has one of the oldest codes, so
+/// that an older peer knows the code and tries again.
 pub(crate) fn other_version(me: NodeId, version: u8) -> Refusal {
     let text = format!(
         "node {me} speaks version {VERSION} of the peer protocol, and this peer version {version}: \

@@ -4,8 +4,8 @@
 //! Under TLS both ends verify the certificate before they trust the peer. The dialling end does so
 //! before it sends a byte, the other end before it believes the hello. A node that joins by address
 //! does not know which node it reaches. It sends its hello to any node of its cluster, and then
-//! checks that the certificate fits the node that answered. `PEER_TLS` alone decides between plain
-//! and TLS; nothing on the network can downgrade a connection.
+//! checks that the certificate belongs to the node that answered. Only `PEER_TLS` decides between
+//! plain and TLS. Nothing on the network can downgrade a connection.
 //!
 //! - `handshake`: the checks of a peer's hello.
 //! - `probe`: asks a node whether it is empty or a member.
@@ -32,12 +32,13 @@ pub(crate) mod probe;
 /// another byte.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// At most this many connections have not completed their handshake or hello. Beyond this, one
-/// connection is closed: of the address that has most. Connections of members are closed last.
+/// At most this many connections may be in the handshake, which ends with the hello. If one more
+/// comes, a connection is closed: one of the address that has the most. Connections of members are
+/// closed last.
 pub(crate) const HANDSHAKES_MAX: usize = 128;
-/// At most this many steps of handshakes per time. Some steps sign or verify, which takes a tenth
-/// of a millisecond, and this thread also runs elections. A restart of the largest cluster takes a
-/// few hundred steps.
+/// The limit of handshake steps per period. Some steps sign or verify, which takes a tenth of a
+/// millisecond, and this thread also runs elections. A restart of the largest cluster takes a few
+/// hundred steps.
 const HANDSHAKE_PACE: Pace = Pace { steps: 20, period: Duration::from_millis(10) };
 
 /// Connects to `node` at `addr`. Node 0 stands for any node; then call [`check_node`] when the peer

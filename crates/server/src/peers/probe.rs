@@ -1,5 +1,5 @@
-//! Asks a node about its state: it is empty, or a member of a cluster that knows or refuses this
-//! node.
+//! Asks a node about its state. The node is empty, or a member of a cluster. A member either knows
+//! this node as a member, or refuses it.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub(crate) enum Found {
     Refused { by: NodeId, refusal: Refusal },
 }
 
-/// When an answer came, and how long after the hello. The clock in the answer was read within that
-/// time. Name lookup, connection and TLS come before it.
+/// When an answer came, and how long after this node sent its hello. The other node read the clock
+/// in its answer within that time. The time does not include name lookup, connection and TLS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     pub(crate) took: Duration,

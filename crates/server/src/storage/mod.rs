@@ -31,7 +31,7 @@
 //! | yes | no | yes | without its identity, by hand: refused |
 //!
 //! # Commits
-//! Each takes two syncs; [`epicepoch_storage`] says why.
+//! Each commit takes two syncs; [`epicepoch_storage`] says why.
 //!
 //! Measured on a 2-core virtual machine with ext4, in a dev build (`cargo run -p
 //! epicepoch-server --example commit_latency`): a commit of one entry takes 0.26 ms at the
@@ -39,7 +39,7 @@
 //!
 //! # Limits
 //! At most [`writer::QUEUE_LEN_MAX`] writes wait. With a compaction every thousand entries the file
-//! stays at 1.1 MB after 20,000 commits (a test; the limit there is 5 MB). The page cache is 1 MB.
+//! stays at 1.1 MB after 20,000 commits; a test fails above 5 MB. The page cache is 1 MB.
 
 mod backend;
 mod directory;
@@ -329,7 +329,7 @@ mod tests {
         disk.open().unwrap();
     }
 
-    /// The states that a crash can leave while a directory is created, in order.
+    /// These are the states that a crash can leave while a directory is created, in order.
     #[test]
     fn a_crash_while_a_directory_is_created_leaves_it_new() {
         let disk = Disk::new();

@@ -21,8 +21,8 @@ use super::directory::Directory;
 use super::{SubmitError, WriteError};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// At most this many writes wait. The core has fewer outstanding writes, because it loses
-/// leadership long before it has that many unwritten steps.
+/// At most this many writes wait. The core never has this many outstanding writes: a leader with
+/// many unwritten steps loses leadership long before.
 pub const QUEUE_LEN_MAX: usize = 1024;
 /// A shutdown waits at most this long for the disk, milliseconds.
 pub const SHUTDOWN_MS_MAX: u64 = 2000;
@@ -332,7 +332,7 @@ mod tests {
         };
         assert_eq!(refused, write(number));
         member.fault("");
-        // One commit or two commits follow, depending on when the thread took the first writes.
+        // One or two commits follow. It depends on when the thread took the first writes.
         while written(completions.recv_timeout(WAIT_MAX).unwrap()) < number - 1 {}
         writer.submit(refused).unwrap();
         assert_eq!(written(completions.recv_timeout(WAIT_MAX).unwrap()), number);
@@ -476,7 +476,8 @@ mod interleavings {
     #[test]
     #[should_panic(expected = "deadlock")]
     fn mistaken_notified_before_pushed() {
-        // No thread closes the queue here, because that would wake the storage thread after all.
+        // In this model no thread closes the queue, because closing would wake the storage thread,
+        // too, and hide the mistake.
         loom::model(|| {
             let queue = Arc::new(Queue::default());
             let taken = queue.clone();

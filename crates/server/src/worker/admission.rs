@@ -63,8 +63,8 @@ mod interleavings {
         granted
     }
 
-    /// The limit is two requests, and this worker has one. The worker gives it back and takes it
-    /// again, while a burst of eight requests arrives on another worker.
+    /// The limit is two requests, and this worker has one. The worker gives its request back and
+    /// takes it again, while a burst of eight requests arrives on another worker.
     fn run_beside_a_request(take: fn(&AdmissionLimit, u32) -> u32) {
         let admission = Arc::new(AdmissionLimit::new(2));
         assert_eq!(admission.take(1), 1);

@@ -25,7 +25,7 @@ use crate::peers::handshake::check_position;
 use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
 
 /// The longest time to open a connection. A peer on the other side of the world answers in a third
-/// of it.
+/// of this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time for the handshake: hello and welcome.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,10 +34,10 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// The longest pause before another attempt. A peer that comes back also opens links of its own,
 /// and each of them shortens the pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// A connection that ended sooner does not prove that the link works: a round trip between distant
-/// places takes 80 ms.
+/// A connection must last at least this long to prove that the link works. A shorter one may have
+/// ended with its first answer: a round trip between distant places takes 80 ms.
 const LASTED_MIN: Duration = Duration::from_millis(100);
-/// At most this many answers handled before other links and clients get their turn.
+/// At most this many answers are handled before other links and clients get their turn.
 const REPLIES_PER_TURN_MAX: usize = 256;
 
 /// Why a link is not connected.
@@ -108,8 +108,8 @@ impl Link {
     /// So nodes that lost their connections at the same moment do not reconnect at the same moment.
     async fn pause(&self, backoff: Duration) {
         let backoff = backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
-        // A nudge ends the wait early, but not before this part is over. Otherwise two nodes that
-        // nudge and refuse each other would do so without pause.
+        // A nudge ends the wait early, but not before this first quarter is over. Otherwise two
+        // nodes that nudge and refuse each other would do so without pause.
         sleep(backoff / 4).await;
         tokio::select! {
             () = sleep(backoff / 4 * 3) => {}
@@ -265,10 +265,11 @@ impl Link {
     }
 }
 
-/// The pauses between attempts; each is twice the one before. After a connection that lasted longer
-/// than the next pause, the pauses begin again with the shortest, however many connections were cut
-/// before: a link that is often cut must be back before the node that needs it becomes the leader.
-/// A peer that ends every connection within [`LASTED_MIN`] is dialled less and less often.
+/// The pauses between attempts to connect; each is twice the one before. After a connection that
+/// lasted longer than the next pause, the pauses begin again with the shortest, even if many
+/// connections were cut before. The reason: a link that is often cut must be back before this node
+/// becomes the leader and needs it. A peer that ends every connection within [`LASTED_MIN`] is
+/// dialled less and less often.
 #[derive(Debug)]
 struct Backoff {
     next: Duration,
@@ -387,11 +388,12 @@ mod tests {
         assert_eq!(backoff.next(), BACKOFF_MAX);
         backoff.served(ms(1001));
         assert_eq!(backoff.next(), BACKOFF_MIN);
-        // A connection of 80 ms, one long round trip, that ended with the first answer.
+        // This connection lasted 80 ms, one long round trip, and ended with the first answer. The
+        // pauses go on growing.
         backoff.served(ms(80));
         assert_eq!(backoff.next(), 2 * BACKOFF_MIN);
-        // Connections that are cut every 300 ms: the pause stays the shortest, though none lasts a
-        // second.
+        // These connections are cut every 300 ms. The pause stays the shortest one, although no
+        // connection lasts a second.
         for _ in 0..20 {
             backoff.served(ms(300));
             assert_eq!(backoff.next(), BACKOFF_MIN);

@@ -21,7 +21,7 @@ pub(crate) trait Front {
     /// Serves the clients of a UDP socket.
     fn serve_quic(&self, socket: QuicSocket);
 
-    /// Reads the publication.
+    /// Called when there is a new publication: the front reads it.
     fn follow_publication(&self);
 
     /// Closes idle connections now, and busy ones after their answers.

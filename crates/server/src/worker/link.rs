@@ -14,7 +14,7 @@ use crate::security::tls::peer_stream::PeerWriter;
 use crate::sync::signal::Signal;
 
 /// At most this many bytes wait to be sent on a link: about three thousand questions. A link with
-/// more is taken for hung.
+/// more is closed, because the other end has probably hung.
 const OUT_LEN_MAX: usize = 256 << 10;
 
 /// One confirm link, which may be connected or not.
@@ -65,8 +65,9 @@ impl Link {
         self.pipe.borrow().is_some()
     }
 
-    /// Sends a question, at once if the socket takes it, otherwise as soon as it does. Without a
-    /// connection the question is dropped; a new connection asks the newest question again.
+    /// Sends a question. If the socket cannot take it now, the question waits and is sent as soon
+    /// as possible. Without a connection the question is dropped; a new connection asks the newest
+    /// question again.
     pub(crate) fn send(&self, frame: &[u8], now_ns: u64) {
         let mut pipe = self.pipe.borrow_mut();
         let Some(Pipe { stream, out }) = pipe.as_mut() else { return };
@@ -116,7 +117,8 @@ impl Link {
     }
 
     /// Ends the connection if the data directory at the other end was found rolled back since the
-    /// connection began: its yes no longer counts, and a new connection is refused (S8).
+    /// connection began. A yes from that member no longer counts, and a new connection to it is
+    /// refused (S8).
     pub(crate) fn close_if_rolled_back(&self, positions: &Positions) {
         let (boot, began) = self.run.get();
         if self.is_up() && positions.check(self.member.node, boot, began).is_err() {

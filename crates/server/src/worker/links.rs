@@ -1,6 +1,6 @@
 //! A worker's confirm links to the other members. A round asks every voter over the worker's own
-//! links. If those do not reach a quorum, it also uses the links of sibling workers. It never waits
-//! for a link.
+//! links. If those links do not reach a quorum, the round also uses links of sibling workers. No
+//! function here waits for a link.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -115,7 +115,7 @@ impl Links {
         }
     }
 
-    /// Sends the confirm of a sibling worker.
+    /// Sends a sibling worker's confirm to `to`, because the sibling has no link to that member.
     pub(crate) fn forward(&self, to: NodeId, frame: &[u8], now_ns: u64) {
         for link in self.own.borrow().iter().filter(|link| link.member.node == to) {
             link.send(frame, now_ns);

@@ -18,8 +18,8 @@ use crate::security::limits::ConnectionPermit;
 use crate::security::tls::peer_stream::DetachedStream;
 use crate::sync::{AtomicBool, Mutex, Notify, Ordering, PoisonError};
 
-/// At most this many messages wait for a worker. It reads them at every turn of its event loop, so
-/// a worker with this many waiting hangs.
+/// At most this many messages wait for a worker. A worker reads its messages at every turn of its
+/// event loop. So a worker that leaves this many unread has hung.
 const MESSAGES_MAX: usize = 4096;
 
 /// A message to a worker.
@@ -44,7 +44,8 @@ pub(crate) struct Mailbox {
     notify: Notify,
     is_published: AtomicBool,
     stop_at: Mutex<Option<Instant>>,
-    /// The members that this worker has links to, one bit for node id modulo 64. It is only a hint.
+    /// The members that this worker has links to: bit `node id modulo 64` is set. Two members may
+    /// share a bit, so this is only a hint.
     links_up: AtomicU64,
 }
 
@@ -139,7 +140,7 @@ mod interleavings {
     }
 
     /// One turn of a worker, which reads its mailbox only after a notification. Returns whether
-    /// there was one.
+    /// there was a notification.
     fn turn(mailbox: &Mailbox, shared: &Shared, seen: &mut Term, mistake: Mistake) -> bool {
         let rung = pin!(mailbox.rung());
         if rung.poll(&mut Context::from_waker(Waker::noop())).is_pending() {

@@ -125,9 +125,9 @@ impl Workers {
         self.0.boxes.iter().for_each(Mailbox::notify_published);
     }
 
-    /// Passes an inbound confirm link to its worker. Its hello was checked and answered with a
-    /// welcome. The link is closed at once if it is of another kind, or if the worker cannot take
-    /// it.
+    /// Passes an inbound confirm link to its worker. The hello of the link was checked and answered
+    /// with a welcome. The link is closed at once if the hello is for another kind of link, or if
+    /// the worker cannot take the link.
     pub fn adopt_confirm_link(&self, from: NodeId, hello: PeerHello, stream: TcpStream) {
         self.adopt_detached_link(from, hello, stream.into());
     }

@@ -54,15 +54,15 @@ fn listed(set: &CpuSet) -> String {
 /// Where one worker runs, and how it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CpuPlacement {
-    /// Its processor; `None` when it is not pinned.
+    /// The worker's processor; `None` when the worker is not pinned.
     pub(super) cpu: Option<usize>,
     /// Whether the worker spins, that is, never sleeps.
     pub(super) is_spinning: bool,
 }
 
 impl CpuPlacement {
-    /// Starts a thread with this placement. Threads that it starts later would inherit the
-    /// placement, so `runtime` moves its other threads back to the processors of the caller.
+    /// Starts a thread with this placement. The thread's own child threads would inherit the
+    /// placement, so `runtime` moves them back to the processors of the caller.
     ///
     /// # Errors
     /// The error of the system.
@@ -72,8 +72,8 @@ impl CpuPlacement {
         spawn: impl FnOnce(&mut Builder) -> io::Result<T>,
     ) -> io::Result<T> {
         if self.is_spinning {
-            // The runtime checks the sockets after every task; otherwise an answer would wait for
-            // the spin task.
+            // The runtime checks the sockets after every task. Otherwise it would run the spin task
+            // many times before it sees that an answer has arrived.
             runtime.event_interval(1);
         }
         let Some(cpu) = self.cpu else { return spawn(runtime) };
@@ -93,8 +93,8 @@ impl CpuPlacement {
     }
 }
 
-/// Keeps a runtime from sleeping. It is a task of the runtime, not of the worker's own set, so that
-/// spinning does not poll the worker; it only checks the sockets.
+/// Keeps a runtime from sleeping. This task belongs to the runtime, not to the worker's own set of
+/// tasks. So spinning only checks the sockets, and does not poll the worker.
 pub(super) async fn spin() {
     loop {
         yield_now().await;

@@ -2,8 +2,8 @@
 //! begins for that batch. When a quorum has confirmed the round, the batch gets its timestamps and
 //! its requests are answered. All of this runs on one thread.
 //!
-//! The core's [`State`] decides all of it. Here are the clock, the links, the tasks that wait, and
-//! the metrics around it.
+//! The core's [`State`] makes all decisions. This module adds the clock, the links, the tasks that
+//! wait, and the metrics.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -97,9 +97,9 @@ impl Sequencer {
     }
 
     /// Adds a burst of requests, read together from one connection, to the open batch. It admits
-    /// the first requests of the burst, as many as the admission limit allows. `total` returns how
-    /// many timestamps that many requests ask for. The ticket resolves to one range for all
-    /// [`Ticket::requests`].
+    /// the first requests of the burst, as many as the admission limit allows. Given a number of
+    /// requests, `total` returns how many timestamps the first that many requests of the burst ask
+    /// for. The ticket resolves to one range for all [`Ticket::requests`].
     ///
     /// # Errors
     /// The code of the refusal, when no request of the burst can wait.
@@ -128,8 +128,8 @@ impl Sequencer {
         Ok(Ticket { sequencer: self.clone(), slot, requests: admitted })
     }
 
-    /// Runs a turn whenever one has work. A turn comes after every task that is ready, so that
-    /// requests that arrived together share a round. Never ends.
+    /// Runs a turn whenever there is work for one. The turn comes after every task that is ready,
+    /// so that requests that arrived together share a round. Never ends.
     pub(crate) async fn take_turns(self: Rc<Self>) {
         loop {
             self.due.wait().await;
@@ -166,7 +166,8 @@ impl Sequencer {
         self.fail_rounds(now_ns);
         self.want_turn();
         if view.is_leading() {
-            // The timer's present sleep may be longer than the pause between a leader's probes.
+            // The timer may be in a sleep that is longer than the pause between a leader's probes.
+            // This ends the sleep.
             self.alarm.set();
         }
         view
@@ -178,8 +179,8 @@ impl Sequencer {
         self.fail_rounds(now_ns);
         self.links.close_silent(now_ns);
         self.links.close_rolled_back(&self.shared.core.positions());
-        // A probe does not make the worker active. The tick of the next probe checks this one's
-        // deadline, so an idle node wakes half as often.
+        // The probe begins only after this line, so it does not make the worker active. Its
+        // deadline is checked at the tick of the next probe. So an idle node wakes half as often.
         self.is_active.set(self.state.borrow().is_active());
         let begun = self.state.borrow_mut().handle_tick(now_ns, &self.shared.core, Waker::wake);
         self.ask(begun, now_ns);
@@ -328,8 +329,8 @@ impl Ticket {
         self.requests
     }
 
-    /// Gives back one request, because its client has gone. Returns whether it was the last one;
-    /// then drop the ticket.
+    /// Gives back one request, because its client has gone. Returns whether it was the ticket's
+    /// last request. If so, drop the ticket.
     ///
     /// # Panics
     /// When no request is left.

@@ -36,21 +36,21 @@ use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
 use crate::sync::signal::Signal;
 
-/// Lower limit of the time between ticks while requests wait or rounds are in flight. This time is
-/// an eighth of the election timeout, kept within [`TICK_MIN`] and [`TICK_MAX`]. So a deadline is
-/// noticed up to 25 ms late.
+/// The shortest time between ticks while requests wait or rounds are in flight. The time is an
+/// eighth of the election timeout, but at least [`TICK_MIN`] and at most [`TICK_MAX`]. So a
+/// deadline is noticed up to 25 ms late.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// Upper limit of the same time.
+/// The longest time between ticks while requests wait or rounds are in flight.
 const TICK_MAX: Duration = Duration::from_millis(25);
 /// Time between ticks while a worker has no work.
 const TICK_IDLE: Duration = Duration::from_millis(250);
-/// At most this many inbound confirm links: one for each worker of each member that this worker
-/// serves. A new link from the same worker of a member closes the older one first.
+/// At most this many inbound confirm links on one worker. Each comes from one worker of another
+/// member. A new link from the same worker of a member closes the older one first.
 const CALLERS_MAX: usize = 1024;
-/// At most this many messages read before peers and clients get their turn.
+/// At most this many messages are read before peers and clients get their turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// At most this many threads resolve names. They exist because the system resolves names only by
-/// a blocking call.
+/// At most this many threads resolve names. Name resolution needs a thread of its own, because the
+/// system offers it only as a blocking call.
 const RESOLVERS_MAX: usize = 1;
 
 /// The parts of a worker, before its thread is started.
@@ -102,7 +102,7 @@ impl Start {
             runtime.block_on(local.run_until(worker.serve(messages)));
             // Clients' tasks are dropped first, because they hold slots of the sequencer.
             drop(local);
-            // Does not wait for a name that is being resolved.
+            // A name may still be being resolved. This call does not wait for that.
             runtime.shutdown_background();
             drop(ended);
         })
@@ -222,7 +222,8 @@ impl Worker {
         self.sequencer.links.nudge(from);
         let close = Rc::new(Signal::default());
         let mut callers = self.callers.borrow_mut();
-        // When a link has closed, this map holds the only reference to its signal.
+        // When a link has closed, this map holds the only reference to its signal. Such entries are
+        // removed.
         callers.retain(|_, close| Rc::strong_count(close) > 1);
         if let Some(older) = callers.insert((from, worker), close.clone()) {
             older.set();

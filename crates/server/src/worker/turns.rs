@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Time that clients may use in one turn; then peers are served before any other client. Under the
-/// heaviest load a confirm frame waits for this time, and for the client that was begun last.
+/// Time that clients may use in one turn. Then peers are served before any other client. Under the
+/// heaviest load a confirm frame waits for this time, plus the time of the client that was begun
+/// last.
 pub(crate) const TURN_MAX: Duration = Duration::from_micros(500);
 /// Clients that are served between two clock readings. Most clients take microseconds, and a clock
 /// reading costs a hundredth of that.
@@ -53,8 +54,8 @@ impl Turns {
         }
     }
 
-    /// Whether the time of clients is used up, so that this client must wait for the next turn. Its
-    /// task is woken then.
+    /// Whether the time of clients in this turn is used up. Then this client must wait for the next
+    /// turn, which wakes its task.
     pub(crate) fn is_over(&self, context: &Context<'_>) -> bool {
         self.is_over_at(context, Instant::now)
     }
@@ -70,7 +71,8 @@ impl Turns {
             0 => self.began_ns.store(now_ns.max(1), Ordering::Relaxed),
             began_ns if now_ns - began_ns < TURN_MAX.as_nanos() as u64 => {}
             _ => {
-                // The next client in this turn reads the clock, too.
+                // This client is not counted, so that the next client in this turn reads the clock,
+                // too.
                 self.clients.store(clients, Ordering::Relaxed);
                 self.wake_at_next(context);
                 return true;
@@ -211,8 +213,8 @@ mod tests {
         for each in [1, 50, 100, 300, 1000].map(Duration::from_micros) {
             for _ in 0..3 {
                 let (served, spent) = serve(&turns, 10_000, each);
-                // Up to `CLIENTS_PER_LOOK` clients run before the first clock reading, and as many
-                // before the last.
+                // Time is counted from the first clock reading. Up to `CLIENTS_PER_LOOK` clients
+                // run before it, and as many before the last reading.
                 let most = TURN_MAX + each * 2 * CLIENTS_PER_LOOK as u32;
                 assert!(spent <= most && served < 10_000, "{served} of {each:?}: {spent:?}");
                 assert!(spent >= TURN_MAX.min(each * CLIENTS_PER_LOOK as u32), "{spent:?}");

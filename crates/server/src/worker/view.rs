@@ -1,6 +1,6 @@
-//! A worker's last look at the publication, with the repeated parts of answers made ready. It
-//! steers requests and informs people. No proof uses it: a round reads the publication itself,
-//! after its batch has closed.
+//! The publication as a worker last read it, with the parts of answers that are the same for many
+//! answers. It only decides how requests are routed and what people are told. No proof uses it: a
+//! round reads the publication itself, after its batch has closed.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl View {
         Self { published, cluster, alt_svc, other_leader }
     }
 
-    /// Whether this node leads, with or without a grant. Its requests then wait for a round.
+    /// Whether this node leads, with or without a grant. While it leads, requests wait for a round.
     pub(crate) fn is_leading(&self) -> bool {
         self.published.role == Role::Leader
     }

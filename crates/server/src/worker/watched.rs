@@ -40,8 +40,8 @@ pub(super) struct Watched<'a> {
 
 /// Sets a flag when the future is woken.
 ///
-/// Invariant: once the flag is set, the task is awake or has been woken, until the future is
-/// polled.
+/// Invariant: from the moment the flag is set until the future is polled, the task that polls it is
+/// awake or has been woken.
 struct Notify {
     has_rung: AtomicBool,
     watch: Arc<Watch>,
