@@ -25,9 +25,11 @@ BIN = os.environ.get("BIN", "target/release/epicepoch")
 ECHO = os.environ.get("ECHO", "target/release/examples/echo")
 HTTP, RAFT, ECHOES = 24300, 24400, 24500
 READY_SECONDS = 30
-# Open files that the largest number of connections of any script needs, at both ends.
+# The limit of open files. It is enough for both ends of the largest number of connections that any
+# script opens.
 FILES = 22000
-# Exit code of a script during which leadership moved. Requests were then rightly refused, and it may be repeated.
+# Exit code of a script during which leadership moved. Requests were then rightly refused, so the
+# result says nothing. Run the script again.
 MOVED = 75
 # Settings of the calling shell must not reach these nodes.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR", "LANG")}
@@ -39,7 +41,8 @@ def allow_files():
 
 
 def cpu(pid):
-    """Nanoseconds that all threads of a process have run, without threads that have ended."""
+    """Returns for how many nanoseconds all threads of a process have run. Threads that have ended
+    are not counted."""
     total = 0
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -50,7 +53,8 @@ def cpu(pid):
 
 
 def memory(pid, field="VmHWM"):
-    """Resident memory, bytes: the highest so far, or with `VmRSS` the current value."""
+    """Returns the resident memory of a process in bytes: the highest value so far, or with `VmRSS`
+    the current value."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
@@ -69,7 +73,8 @@ def stop(processes):
 
 
 def assert_unused(ports):
-    """Ends the script if another process uses a port. Otherwise that process would be measured."""
+    """Ends the script if another process uses one of the ports. Otherwise the script would measure
+    that process."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,7 +129,7 @@ class Cluster:
         shutil.rmtree(self.directory)
 
     def logs(self):
-        """The last part of every node's log."""
+        """Returns the last 500 characters of every node's log."""
         return "".join((self.directory / f"{i}.log").read_text()[-500:] for i in range(1, self.count + 1))
 
     def bench(self, seconds, *args):
@@ -132,7 +137,7 @@ class Cluster:
         return bench(self.addrs, self.pids, seconds, *args)
 
     def leader(self):
-        """Position of the node that leads, or None."""
+        """Returns the position of the node that leads, from 0, or None."""
         for at in range(self.count):
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{HTTP + 1 + at}/leader", timeout=2) as answer:
@@ -154,7 +159,8 @@ class Cluster:
         return self.metric("epicepoch_leader_changes_total") or 0
 
     def metric(self, name):
-        """The sum of a counter over all nodes and labels. None if a node does not answer."""
+        """Returns the sum of a counter over all nodes and labels, or None if a node does not
+        answer."""
         total = 0
         for at in range(self.count):
             try:
@@ -169,12 +175,13 @@ class Cluster:
         return total
 
     def memory_max(self):
-        """The highest memory of any node so far, bytes."""
+        """Returns the highest resident memory of any node so far, in bytes."""
         return max(memory(pid) for pid in self.pids)
 
 
 class Echoes:
-    """A bare echo, or with `pair` one that first asks another. Its answers are as long as those of `like`."""
+    """A bare echo: a server that answers every request with the same bytes. With `pair`, it first
+    asks a second echo. Its answers are as long as those of the URL `like`."""
 
     def __init__(self, like, pair=False):
         self.like, self.pair, self.processes = like, pair, []
@@ -189,7 +196,7 @@ class Echoes:
         for port, last in ((ECHOES + 1, []), (ECHOES, behind))[0 if self.pair else 1:]:
             self.processes.append(subprocess.Popen([ECHO, str(port), str(len(head)), *last]))
         self.url, self.addrs = f"http://127.0.0.1:{ECHOES}/timestamp", f"127.0.0.1:{ECHOES}"
-        # The echo that clients ask comes first.
+        # The echo that clients ask was started last. It must be the first in this list.
         self.pids = [process.pid for process in reversed(self.processes)]
         deadline = time.monotonic() + READY_SECONDS
         while subprocess.run(["curl", "-sf", "--max-time", "2", "-o", "/dev/null", self.url], check=False).returncode != 0:
@@ -218,12 +225,13 @@ def bench(addrs, pids, seconds, *args, before=()):
 
 
 def failed(report):
-    """The number of requests of a run that got no timestamps."""
+    """Returns the number of requests of a run that got no timestamps."""
     return sum(report["failures"].values()) + report["unsent"]
 
 
 def histogram(text):
-    """The values (nanoseconds) and counts of a report's histogram: HdrHistogram V2, compressed, in base64."""
+    """Returns the values (nanoseconds) and counts of a report's histogram. The text is a compressed
+    HdrHistogram V2 in base64."""
     data = zlib.decompress(base64.b64decode(text)[8:])
     digits, low = struct.unpack(">i", data[12:16])[0], struct.unpack(">q", data[16:24])[0]
     half = (2 * 10**digits - 1).bit_length() - 1
@@ -249,7 +257,8 @@ def histogram(text):
 
 
 def percentile(reports, share):
-    """The latency, in nanoseconds, that this share of all requests of the runs did not exceed."""
+    """Returns a percentile over all requests of several runs: the latency, in nanoseconds, that the
+    given share of them did not exceed."""
     counts = collections.Counter()
     for report in reports:
         counts.update(histogram(report["latency_ns"]["histogram"]))
@@ -262,7 +271,8 @@ def percentile(reports, share):
 
 
 def echo_p50(seconds=0.3, spinning=False):
-    """The median of a bare echo whose ends sleep or spin, in microseconds."""
+    """Returns the median round trip of a bare echo, in microseconds. Both ends sleep while they
+    wait, or spin."""
     command = [BIN, "bench", "floor", "--duration", f"{int(seconds * 1000)}ms", "--json"]
     floor = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return floor["echo_spinning_ns" if spinning else "echo_sleeping_ns"]["p50"] / 1000

@@ -1,7 +1,7 @@
 """Measures the client: one caller, a thousand callers, and callers on threads.
 
-Beside them are a bare echo on loopback and Redis doing INCR, with the same program structure, if a
-server or a client of Redis is there. EPICEPOCH_BIN names the binary; use a release build.
+For comparison, programs of the same structure measure a bare echo on loopback, and INCR of Redis if
+its server and its client are installed. EPICEPOCH_BIN names the binary; use a release build.
 """
 
 import argparse
@@ -103,7 +103,7 @@ class Echo(asyncio.Protocol):
 
 
 class Ask(asyncio.Protocol):
-    """Sends 16 bytes and waits for as many, one call at a time."""
+    """Sends 16 bytes to the echo and waits for 16 bytes, one call at a time."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -119,7 +119,7 @@ class Ask(asyncio.Protocol):
 
 @contextlib.contextmanager
 def echo() -> Iterator[int]:
-    """Run an echo server in a process of its own, as nodes are. Give its port."""
+    """Run an echo server in its own process, because nodes are processes, too. Yield its port."""
     code = (
         "import asyncio, bench\n"
         "async def main():\n"
@@ -139,8 +139,8 @@ def echo() -> Iterator[int]:
 
 @contextlib.contextmanager
 def redis() -> Iterator[str]:
-    """Run a Redis server, if there is one and the client of Redis is installed. Give its address,
-    or an empty text."""
+    """Run a Redis server, if the server and the client of Redis are installed. Yield its address,
+    otherwise an empty text."""
     server = shutil.which("redis-server")
     try:
         import redis.asyncio  # type: ignore[import-not-found,unused-ignore] # noqa: F401

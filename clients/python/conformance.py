@@ -1,6 +1,6 @@
 """The conformance driver of the Python client.
 
-It reads commands, one JSON object a line, and writes the client's answers. See clients/README.md.
+It reads commands, one JSON object per line, and writes the client's answers. See clients/README.md.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Driver:
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
     def carry_out(self, line: str) -> None:
-        """Begin to carry out a command, in the order of commands."""
+        """Begin to carry out a command. Commands begin in the order in which they come."""
         command = json.loads(line)
         task = asyncio.ensure_future(self.reply(command["id"], self.work(command)))
         self.tasks[command["id"]] = task

@@ -1,4 +1,4 @@
-"""Real nodes on loopback, of the binary that EPICEPOCH_BIN names."""
+"""Clusters of real nodes on loopback, for tests. EPICEPOCH_BIN is the path of their binary."""
 
 import contextlib
 import os
@@ -19,8 +19,9 @@ if BINARY:
 
 
 def free_address() -> str:
-    """Return an address at which nothing listens. Its port is below the ports of outgoing
-    connections, because any connection could take one of those before the node listens there."""
+    """Return an address at which nothing listens. Its port is below the ports that the system gives
+    to outgoing connections. Otherwise some connection could take the port before the node listens
+    there."""
     while True:
         addr = ("127.0.0.1", random.randrange(20000, 32000))
         with contextlib.suppress(OSError), socket.create_server(addr):
@@ -28,7 +29,7 @@ def free_address() -> str:
 
 
 class Process:
-    """A node, which ends with its test at the latest."""
+    """A process of a node. It ends at the end of its test at the latest."""
 
     def __init__(self, test: unittest.TestCase, directory: str, addr: str, *words: str) -> None:
         with open(os.path.join(directory, "log"), "ab") as log:
@@ -64,7 +65,7 @@ class Cluster:
         return Process(self.test, self.directories[at], self.addrs[at], *words)
 
     def lose_leader(self, how: signal.Signals) -> None:
-        """Stop the leader, wait until another node leads, and start it again."""
+        """Stop the leader, wait until another node leads, and start the stopped node again."""
         at = self.wait("/leader", 0, 1, 2)
         self.nodes[at].stop(how)
         self.wait("/leader", 0, 1, 2)
@@ -72,7 +73,8 @@ class Cluster:
         self.wait("/ready", at)
 
     def wait(self, path: str, *nodes: int) -> int:
-        """Wait until one of these nodes answers with 200, and return which."""
+        """Wait until one of these nodes answers this path with 200, and return that node's
+        position."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for at in nodes:

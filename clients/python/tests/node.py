@@ -160,13 +160,13 @@ def encoded(welcome: Welcome) -> bytes:
 
 
 class Case(unittest.IsolatedAsyncioTestCase):
-    """A test with nodes played by hand, one oracle for all of them, and clients."""
+    """A test with scripted nodes, one oracle that they share, and clients."""
 
     def setUp(self) -> None:
         self.oracle = Oracle()
 
     async def asyncSetUp(self) -> None:
-        # The debug mode of these tests takes more time than the tests.
+        # Debug mode, which IsolatedAsyncioTestCase turns on, would take more time than the tests.
         asyncio.get_running_loop().set_debug(False)
 
     async def node(self, id: int = 1) -> Node:
@@ -176,8 +176,8 @@ class Case(unittest.IsolatedAsyncioTestCase):
         return one
 
     def open(self, *nodes: Node, **options: Any) -> Client:
-        """Return a client that has not connected yet. Unless a test wants it to, it does not take a
-        machine that stands still for a silent node."""
+        """Return a client that has not connected yet. Its attempt timeout is 5 s by default. So it
+        does not leave a node only because the machine stalls."""
         options.setdefault("attempt_timeout", 5)
         client = Client([one.addr for one in nodes], Options(**options))
         self.addAsyncCleanup(client.close)
@@ -192,7 +192,7 @@ class Case(unittest.IsolatedAsyncioTestCase):
         return await client.timestamp(10)
 
     async def fails(self, kind: type[BaseException], work: Awaitable[T]) -> Any:
-        """Return the error of some work, which must be of that kind."""
+        """Return the error of some work. The work must fail with an error of this kind."""
         try:
             outcome = await work
         except kind as error:

@@ -1,4 +1,4 @@
-"""The client for threads, against a node on another thread."""
+"""Tests of the client for threads, with a node on another thread."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ class Blocking(unittest.TestCase):
 
     def test_threads_share_requests_and_get_distinct_timestamps(self) -> None:
         serve = self.node.ask
-        # The node takes its time, so that callers meet.
+        # The node answers after 2 ms. So several callers wait at once and share a request.
         self.node.ask = lambda *asked: later(0.002, serve, *asked)
         given: list[Timestamp] = []
         with blocking.Client([self.node.addr]) as client:
@@ -60,7 +60,7 @@ class Blocking(unittest.TestCase):
                 with self.assertRaises(DeadlineExceededError):
                     client.timestamp(timeout)
                 self.assertGreaterEqual(time.monotonic() - began, timeout)
-            # The call without time has asked for nothing.
+            # Only the second call has sent a request. The call with a timeout of 0 has sent none.
             self.assertTrue(asked.wait(10))
             self.assertEqual(client._session.requests._last_id, 1)
 

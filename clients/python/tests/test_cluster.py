@@ -1,4 +1,5 @@
-"""The client against real nodes: leaders are killed and stopped; TLS and tokens are asked for."""
+"""Tests of the client with real nodes: leaders are killed and stopped; nodes require TLS and
+tokens."""
 
 import asyncio
 import contextlib
@@ -30,8 +31,8 @@ CALLERS = 8
 @unittest.skipUnless(BINARY, "EPICEPOCH_BIN names no binary")
 class Losses(unittest.TestCase):
     def test_calls_outlive_their_leaders_in_one_order(self) -> None:
-        """If a call ends before another begins, its answer is below the other's. One client is for
-        asyncio and one for threads."""
+        """Two clients, one for asyncio and one for threads, ask while leaders are lost. If a call
+        ends before another begins, its answer must be below the other's."""
         cluster = Cluster(self)
         highest: Optional[Timestamp] = None
         given: list[Timestamp] = []
@@ -84,7 +85,8 @@ class Security(unittest.TestCase):
         return made
 
     def trusting(self, made: str, shown: str = "") -> ssl.SSLContext:
-        """Return a context that trusts one authority, and shows a certificate of another one."""
+        """Return a context that trusts the authority in the directory made. If shown is another
+        directory, the context also has the client certificate from there."""
         context = ssl.create_default_context(cafile=os.path.join(made, "ca.pem"))
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if shown:
@@ -152,5 +154,5 @@ class Security(unittest.TestCase):
                         refused.connect(1)
                     self.assertIsInstance(caught.exception, kind)
                     self.assertIn(why, str(caught.exception))
-            # The node still answers: it refused those clients and has not ended.
+            # The node has refused those clients, and must still answer this one.
             client.timestamp()

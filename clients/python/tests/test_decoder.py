@@ -1,4 +1,4 @@
-"""Properties of the decoder, for many inputs that a seed decides."""
+"""Tests properties of the decoder with random inputs. The seed is fixed, so a failure repeats."""
 
 import random
 import unittest
@@ -18,7 +18,7 @@ GOOD = [
 
 
 def decoded(pieces: list[bytes]) -> tuple[list[Any], bool]:
-    """Return what these bytes mean, and whether they ended with an error."""
+    """Return the frames that these bytes decode to, and whether decoding ended with an error."""
     decoder, means = Decoder(), []
     try:
         for piece in pieces:

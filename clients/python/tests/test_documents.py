@@ -1,4 +1,4 @@
-"""The examples of the modules and of the README give what they say."""
+"""Tests that the examples in the modules and in the README give the results that they show."""
 
 import doctest
 import pathlib

@@ -1,4 +1,4 @@
-"""Hedging: who gets which answer, and what happens to the other one."""
+"""Tests of hedging: which of two answers the caller gets, and what happens to the other one."""
 
 import asyncio
 import random
@@ -19,11 +19,12 @@ from .node import Case, Node, Peer, later, session, timed, until
 
 AFTER = 0.02
 ATTEMPT = 8.0
-"""The hedge comes long before the client leaves a silent node."""
+"""The client leaves a silent node after this time. It is far longer than AFTER, so only the hedge
+can bring an answer in time."""
 
 
 class Question(NamedTuple):
-    """A request that a node played by hand has read."""
+    """A request that a node has read. The test answers it by hand."""
 
     peer: Peer
     id: int
@@ -55,8 +56,8 @@ class Hedging(Case):
         return await self.client(*nodes, hedge_after=AFTER, attempt_timeout=ATTEMPT, **options)
 
     def stall(self, node: Node) -> list[tuple[Peer, int, int]]:
-        """Let a node answer nothing over the connection of its next request, and everything over
-        others. Return the list of what it does not answer."""
+        """From the next request on, let the node answer nothing over that request's connection, and
+        everything over other connections. Return the list of requests that it does not answer."""
         held: list[tuple[Peer, int, int]] = []
 
         def ask(peer: Peer, id: int, count: int) -> None:
@@ -69,8 +70,8 @@ class Hedging(Case):
         return held
 
     async def test_a_burnt_range_goes_to_no_caller_and_raises_no_floor(self) -> None:
-        """Whichever of the two answers comes second: callers that wait meanwhile get timestamps
-        below it."""
+        """A request and its copy both get an answer. Whichever comes second, its range goes to no
+        caller, and callers that wait meanwhile may get timestamps below it."""
         for copy_is_first in (False, True):
             leader, hand = await self.node(), Hand()
             leader.ask = hand.ask
@@ -92,7 +93,8 @@ class Hedging(Case):
             slow = self.call(client)
             asked = await hand.take(over_main)
             again = await hand.take(lambda one: one.peer is not main and one.id == asked.id)
-            # Of these two callers one is in flight, and one waits for the end of a request.
+            # Two more callers ask. The first one's request is in flight. The second one's request
+            # waits, because the limit of requests in flight is 2.
             sent = self.call(client)
             following = await hand.take(over_main)
             waiting = self.call(client)
@@ -101,7 +103,8 @@ class Hedging(Case):
             if copy_is_first:
                 again.answer(10)
                 await expect(slow, 10)
-                # This comes over the same connection, so the client reads it last.
+                # The next answer comes over the same connection as this one, so the client reads
+                # this one first.
                 asked.answer(20)
             else:
                 asked.answer(10)
@@ -149,7 +152,8 @@ class Hedging(Case):
         await self.get(client)
         held = self.stall(leader)
         await self.get(client)
-        # A bad answer fails every caller that waits at that moment, in whichever request.
+        # The late answer to the first request is wrong. It fails every caller that waits at that
+        # moment, also this caller of another request.
         leader.ask = lambda *_: None
         call = self.call(client)
         await asyncio.sleep(0)
@@ -167,7 +171,7 @@ class Hedging(Case):
         index = self.oracle.take(1)
         leader.ask = self.oracle.serve
         quick = await self.get(client)
-        # The hedge of the first request comes, and only its first sending is answered.
+        # Wait for the copy of the slow request. Then answer the first request and not the copy.
         leader.ask = hand.ask
         await hand.take(lambda one: one.id == held.id)
         held.answer(index)
@@ -224,8 +228,9 @@ class Hedging(Case):
                 await self.fails(ProtocolError, client.timestamp(ATTEMPT / 4))
 
     async def test_answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is(self) -> None:
-        """A call's timestamps lie above all that were returned before it began, and no timestamp is
-        given twice, in whichever order the two answers come."""
+        """The answers of a request and its copy come in any order. Even so, a call's timestamps
+        must lie above all that were returned before the call began, and no timestamp may be given
+        twice."""
         leader, chance = await self.node(), random.Random(7)
 
         def ask(peer: Peer, id: int, count: int) -> None:

@@ -1,4 +1,5 @@
-"""Refusals, limits, and nodes that flood: what the client does, and how often it asks."""
+"""Tests of refusals, of limits, and of nodes that flood the client: what the client does, and how
+often it asks."""
 
 import asyncio
 import socket
@@ -32,7 +33,8 @@ class Refusals(Case):
         client = await self.client(leader)
         error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
         self.assertIsInstance(error.last, InternalError)
-        # The pause between attempts grows from 1 ms to 50 ms: some 25 attempts in half a second.
+        # The pause between attempts grows from 1 ms to 50 ms, which allows about 25 attempts in
+        # half a second. The limit is more than twice that.
         self.assertLess(leader.met, 60)
 
     async def test_a_refusal_that_no_retry_heals_is_seen_at_once(self) -> None:
@@ -79,7 +81,7 @@ class Refusals(Case):
         first, second = self.call(client), self.call(client)
         await first
         await second
-        # Half of the longest pause is random.
+        # The pause is random, between half of BACKOFF_MAX and all of it.
         self.assertGreaterEqual(times[1] - times[0], BACKOFF_MAX / 2)
         self.assertEqual((leader.met, leader.asked), (1, 2))
 
@@ -87,7 +89,8 @@ class Refusals(Case):
         leader = await self.node()
         client = await self.client(leader)
         await self.get(client)
-        # The node names itself in its welcome, or in a notice after it.
+        # A node that names no cluster says that it leads. It says so in its welcome, or in a notice
+        # after the welcome.
         for named in (leader, None):
             leader.greet = lambda: leader.welcome(named, cluster=None)
             leader.behind = b"" if named else notice(1, leader.addr)
@@ -115,7 +118,8 @@ class Refusals(Case):
         self.assertEqual(seen, ["one", "two"])
         with self.assertLogs("epicepoch", "ERROR"):
             await self.fails(TokenError, self.open(leader, token_source=lambda: "a b").connect())
-        # A source that fails is like a node that cannot be reached.
+        # An error in the token source counts as a setback. So the client tries again until the
+        # deadline.
         failing = self.open(leader, token_source=lambda: next(tokens))
         error = await self.fails(DeadlineExceededError, failing.connect(1))
         self.assertIn("StopIteration", str(error))

@@ -1,4 +1,4 @@
-"""The client against nodes played by hand: callers, answers, leaders."""
+"""Tests of the client with scripted nodes: callers, answers, leaders."""
 
 import asyncio
 import copy
@@ -32,14 +32,15 @@ class Callers(Case):
         held: list[Callable[[], None]] = []
 
         def ask(peer: Peer, id: int, count: int) -> None:
-            index = self.oracle.take(count)  # The timestamps are allocated now and sent later.
+            index = self.oracle.take(count)  # Allocated now, sent later.
             held.append(lambda: peer.answer(id, count, index))
 
         leader.ask = ask
         client = await self.client(leader, in_flight=1)
         early = self.call(client)
         await until(lambda: len(held) == 1)
-        # The first request has its timestamp by now. The next calls begin after that.
+        # The node has now allocated the first request's timestamp. The calls below begin after
+        # that, so they must not share it.
         late = [self.call(client) for _ in range(3)]
         await until(lambda: len(session(client).requests.waiting) == 3)
         held[0]()
@@ -121,7 +122,8 @@ class Callers(Case):
         leader = await self.node()
 
         def ask(peer: Peer, id: int, count: int) -> None:
-            # The answer and the deadline come in the same turn of the loop, the answer first.
+            # Block the loop beyond the deadline. Then the answer and the deadline come in the same
+            # turn of the loop, the answer first.
             time.sleep(0.03)
             self.oracle.serve(peer, id, count)
 
@@ -224,7 +226,7 @@ class Answers(Case):
         with self.assertLogs("epicepoch", "ERROR"):
             error = await self.fails(WrongClusterError, client.connect())
         self.assertIn("payments", str(error))
-        # The node is corrected: the client can be used.
+        # Now the node has the right name. The same client can connect.
         leader.greet = lambda: leader.welcome(leader, cluster_name="payments")
         await client.connect(10)
         await self.get(client)
@@ -288,13 +290,13 @@ class Leaders(Case):
             node = await self.node()
             node.greet = lambda node=node: node.welcome(None)  # type: ignore[misc]
             if behind:
-                # In one piece with the welcome.
+                # Send these frames in one piece with the welcome.
                 node.behind = frame.ping(5) + notice(1, node.addr) + frame.ping(6)
             client = self.open(node)
             call = self.call(client)
             await until(lambda: node.greeted)
             if not behind:
-                await asyncio.sleep(0.01)  # Mostly, the client has read the welcome by now.
+                await asyncio.sleep(0.01)  # Enough, in most runs, for the client to read the welcome.
                 node.peers[0].say(notice(0, "") + notice(1, node.addr) + frame.ping(6))
             await call
             await until(lambda: 6 in node.peers[0].pongs)
@@ -336,7 +338,7 @@ class Leaders(Case):
         leader = await self.node()
         client = await self.client(leader)
         await self.get(client)
-        session(client).directory.setbacks = 100  # As after a minute of failures.
+        session(client).directory.setbacks = 100  # As if 100 attempts had failed in a row.
         leader.greet = lambda: dataclasses.replace(leader.welcome(None), in_flight_max=0)
         met = leader.met
         leader.hang_up()

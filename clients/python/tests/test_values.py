@@ -1,4 +1,4 @@
-"""Timestamps and errors as values: order, copies, pickles, limits."""
+"""Tests of timestamps and errors as values: order, copies, pickles, limits."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""The golden vectors that all implementations of the protocol share."""
+"""Tests this client against the golden vectors that all implementations of the protocol share."""
 
 import json
 import pathlib
@@ -42,7 +42,7 @@ def read(data: bytes) -> Means:
 
 
 def means_of(head: Head, tail: bytes) -> Means:
-    """Return what a frame means, in the names of the vectors."""
+    """Return the fields of a frame under the names that the vectors use."""
     if head.kind == frame.ANSWER:
         answer = frame.read_answer(head, tail)
         first, count = str(answer.first), str(answer.count)
@@ -125,7 +125,8 @@ class Vectors(unittest.TestCase):
             if one["name"] not in over_http:
                 refusal = errors.refusal("", one["number"])
                 self.assertEqual(refusal.name, one["name"])
-                # INTERNAL means that this node is broken; another one may answer.
+                # The vectors call INTERNAL not retryable, because the node is broken. The client
+                # retries it, because another node may answer.
                 is_retried = one["retryable"] or one["name"] == "INTERNAL"
                 self.assertEqual(refusal.is_retried, is_retried, one["name"])
         self.assertIs(type(errors.refusal("", 4242)), errors.InternalError)

@@ -8,7 +8,7 @@ from .node import Node, Oracle
 
 
 class NodeThread(Node):
-    """A node that listens until the end of a test."""
+    """A scripted node on its own thread. It listens until the end of a test."""
 
     def __init__(self, test: unittest.TestCase) -> None:
         super().__init__(1, Oracle())

@@ -18,7 +18,7 @@ LENGTH = 16
 
 
 class Client(QuicConnectionProtocol):
-    """One connection, and the answers for which it waits."""
+    """One connection, with the answers that it waits for."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

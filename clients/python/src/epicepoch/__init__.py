@@ -4,8 +4,8 @@ The oracle gives unique, strictly increasing timestamps of 16 bytes. ``Client`` 
 ``blocking.Client`` for threads. A client finds the leader, follows it when it moves, and merges
 callers that ask at the same time into one request. A caller joins only a request that has not been
 sent yet, so its timestamp is allocated after it asked. If an answer is lost, its timestamps are
-skipped and nothing else happens: asking again is always safe, and the client does so until the
-caller's deadline.
+never used; nothing else is lost. So asking again is always safe, and the client asks again until
+the caller's deadline.
 """
 
 from . import blocking

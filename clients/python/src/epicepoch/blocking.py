@@ -1,4 +1,4 @@
-"""The client for threads: a facade of the same client, which runs on a thread of its own."""
+"""The client for threads. It runs the asyncio client on a thread of its own."""
 
 import asyncio
 import concurrent.futures
@@ -25,7 +25,7 @@ class Client:
     """A client of one cluster, for threads. Share one client: calls at the same time share a
     request.
 
-    It begins to look for the leader when it is made. ``with`` waits for the leader at its
+    The client begins to look for the leader when it is made. ``with`` waits for the leader at its
     beginning, and closes the client at its end::
 
         with epicepoch.blocking.Client(["db1:8080", "db2:8080", "db3:8080"]) as client:
@@ -60,7 +60,7 @@ class Client:
 
     @property
     def members(self) -> list[str]:
-        """The addresses of the members as last learned."""
+        """The client addresses of the members, as the client last learned them."""
         return self._client.members
 
     @property
@@ -70,7 +70,7 @@ class Client:
 
     @property
     def cluster(self) -> Optional[Cluster]:
-        """The cluster of this client, known after the first answer of a node."""
+        """The id and history of this client's cluster, or None before a node has named them."""
         return self._client.cluster
 
     def close(self) -> None:

@@ -18,9 +18,9 @@ class Client:
     """A client of one cluster, for asyncio. Share one client: calls at the same time share a
     request.
 
-    It finds the leader through the client address (``host:port``) of any member. It belongs to the
-    event loop of its first call, and connects then. ``async with`` connects at its beginning, and
-    closes the client at its end::
+    It finds the leader through the client address (``host:port``) of any member. It connects at its
+    first call, and belongs to the event loop of that call. ``async with`` connects at its
+    beginning, and closes the client at its end::
 
         async with epicepoch.Client(["db1:8080", "db2:8080", "db3:8080"]) as client:
             start = await client.timestamp()
@@ -34,8 +34,8 @@ class Client:
         self._closed = False
 
     async def connect(self, timeout: Optional[float] = None) -> None:
-        """Return when the leader is found. Raise DeadlineExceededError if it is not found in time,
-        or at once an error that no retry heals."""
+        """Return when the leader is found. Raise DeadlineExceededError if it is not found in time.
+        An error that no retry heals is raised at once."""
         session = self._started()
         within = self._options.timeout if timeout is None else timeout
         found = session.found()
@@ -55,14 +55,15 @@ class Client:
         """Return count timestamps of one epoch with consecutive indexes, 1 to 2**32 of them.
 
         If the leader fails, the call takes longer. It raises DeadlineExceededError after the
-        timeout, by default that of the options; its ``last`` says why it took so long. It raises
-        any other EpicEpochError only if no retry helps. Cancelling it is harmless.
+        timeout, by default that of the options. The error's ``last`` says why the call took so
+        long. The call raises any other EpicEpochError only if no retry helps. Cancelling a call
+        does not disturb other calls.
         """
         return TimestampRange(await self._call(count, timeout), count)
 
     @property
     def members(self) -> list[str]:
-        """The addresses of the members as last learned."""
+        """The client addresses of the members, as the client last learned them."""
         return [] if self._session is None else list(self._session.directory.members)
 
     @property
@@ -73,7 +74,7 @@ class Client:
 
     @property
     def cluster(self) -> Optional[Cluster]:
-        """The cluster of this client, known after the first answer of a node."""
+        """The id and history of this client's cluster, or None before a node has named them."""
         return None if self._session is None else self._session.cluster
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
-"""One connection to a node: bytes to frames and back, the handshake, and why it ended.
+"""One connection to a node: the handshake, bytes to frames and back, and the reason of its end.
 
-It decides nothing about requests. Frames go to a receiver; while there is none, they wait unread.
+It decides nothing about requests. It passes frames to a receiver. While there is no receiver,
+frames wait unread.
 """
 
 import asyncio
@@ -39,14 +40,14 @@ from .options import Options
 
 AGENT = "epicepoch-python/0.1"
 OUTBOX_MAX = 64 << 10
-"""The most bytes that wait until the node reads: some thousand pongs."""
+"""The most bytes that wait until the node reads. This is enough for about 4,000 pongs."""
 
 Receiver = Callable[[Head, bytes], None]
 T = TypeVar("T")
 
 
 class Connection(asyncio.Protocol):
-    """A connection, which is useful after ``connect``."""
+    """A connection. It can be used when ``connect`` has returned it."""
 
     welcome: Welcome
 
@@ -59,12 +60,13 @@ class Connection(asyncio.Protocol):
         self.ended: asyncio.Future[EpicEpochError] = loop.create_future()
         """Done when the connection has ended. The result says why."""
         self.on_end: Optional[Callable[[EpicEpochError], None]] = None
-        """Called when the connection ends, before anything else happens."""
+        """The function that is called when the connection ends, before any other code learns of the
+        end."""
         self.blocked_since: Optional[float] = None
-        """Since when bytes wait because the node does not read."""
+        """The time since which bytes wait because the node does not read, or None."""
         self._greeting: asyncio.Future[tuple[Head, bytes]] = loop.create_future()
         self._outbox = bytearray()
-        """What waits while the node does not read."""
+        """The bytes that wait while the node does not read."""
         self._heard = False
         self._receiver: Optional[Receiver] = None
         self._decoder = Decoder()
@@ -82,8 +84,8 @@ class Connection(asyncio.Protocol):
             self._outbox += frames
 
     def receive(self, receiver: Receiver) -> None:
-        """Pass frames to this receiver from now on, first those that have arrived already. What the
-        receiver raises ends the connection."""
+        """Pass frames to this receiver from now on, first those that have arrived already. An error
+        that the receiver raises ends the connection."""
         self._receiver = receiver
         if self._transport is not None and not self.ended.done():
             self._transport.resume_reading()
@@ -96,7 +98,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def leave(self, why: EpicEpochError) -> None:
-        """Close the connection at once. The first reason counts."""
+        """Close the connection at once, for a reason. If this is called again, the first reason
+        stays."""
         if self.ended.done():
             return
         self.ended.set_result(why)
@@ -106,8 +109,8 @@ class Connection(asyncio.Protocol):
             self.on_end(why)
 
     def take_plain(self, head: Head) -> bool:
-        """Answer a ping, and check a ping, pong or goodbye. Raise for a frame that no node sends.
-        Return whether the frame needs no more attention."""
+        """Check a ping, pong or goodbye, and answer a ping. Raise an error for a frame that no node
+        sends. Return whether the frame is dealt with."""
         if head.kind in (PING, PONG, GOODBYE):
             check_plain(head)
             if head.kind == PING:
@@ -139,7 +142,8 @@ class Connection(asyncio.Protocol):
             raise read_error(head, tail, self.addr)[0]
         self.welcome = welcome = read_welcome(head, tail)
         if options.cluster_name not in ("", welcome.cluster_name):
-            # This node has ignored the cluster name that the client requested.
+            # The client hello named a cluster. A node of another cluster should refuse it, but this
+            # node has answered.
             text = f"a cluster named {welcome.cluster_name!r}, not {options.cluster_name!r}"
             raise WrongClusterError(self.addr, 64, text)
         if expected is not None and welcome.cluster not in (None, expected):
@@ -154,8 +158,8 @@ class Connection(asyncio.Protocol):
             raise NotReadyError(self.addr, 11, "it leads and names no cluster")
 
     async def await_leader(self, timeout: float) -> Optional[Member]:
-        """Listen for a while at a node that knows no leader, because nodes send a notice when they
-        learn of one."""
+        """Listen for a while to a node that knows no leader. Nodes send a notice when they learn of
+        a leader. Return the leader, or None."""
         found: asyncio.Future[Member] = self._loop.create_future()
 
         def receive(head: Head, tail: bytes) -> None:
@@ -177,11 +181,13 @@ class Connection(asyncio.Protocol):
         futures: set[asyncio.Future[Any]] = {future, self.ended}
         await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
-    # What follows is called by asyncio.
+    # asyncio calls the methods below.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # What waits, waits in the outbox. TLS is blocked at its limit, so 0 would block it always.
+        # Bytes are to wait in the outbox, not in asyncio's buffer, so the buffer's limit is as low
+        # as possible. It is not 0: TLS stops when the buffer reaches its limit, and would always
+        # stop at 0.
         self._transport.set_write_buffer_limits(high=1)
         if self.ended.done():
             self._transport.abort()
@@ -190,7 +196,8 @@ class Connection(asyncio.Protocol):
         if self.ended.done():
             return
         if not self._heard and data[0] not in (WELCOME, ERROR):
-            # A server of another protocol may send less than a frame and then wait.
+            # A server of another protocol may send less than a frame and then wait. So check the
+            # first byte before a whole frame has come.
             self.leave(ProtocolError(f"{self.addr}: a byte of {data[0]:#x} as answer to a hello"))
             return
         self._heard = True
@@ -245,7 +252,8 @@ async def connect(
     except asyncio.TimeoutError:
         raise UnreachableError(f"{addr} did not answer in time") from None
     except Exception as error:
-        # An error of the system, TLS, a bad address in a hint, or a source of tokens or contexts.
+        # Such an error comes from the system, from TLS, from a bad address in a hint, or from the
+        # program's function for tokens or TLS contexts.
         raise UnreachableError(f"{addr}: {error or type(error).__name__}") from error
     finally:
         if not connected:
@@ -260,8 +268,8 @@ def located(addr: str, error: EpicEpochError) -> EpicEpochError:
 
 
 async def within(timeout: float, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work, but not for longer than this. Unlike wait_for in Python 3.9 to 3.11, this never
-    takes a cancellation for a result."""
+    """Do some work, but not for longer than the timeout. Python's own wait_for can lose a
+    cancellation in versions 3.9 to 3.11; this function does not."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=timeout)
@@ -270,7 +278,7 @@ async def within(timeout: float, work: Coroutine[Any, Any, T]) -> T:
             task.cancel()
             await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # It is no surprise, also if this caller is cancelled.
+            task.exception()  # Reads the error, so that asyncio does not report it as lost.
     if task.cancelled():
         raise asyncio.TimeoutError
     return task.result()

@@ -1,4 +1,5 @@
-"""Which node the client asks next, and after what pause. It does no IO and reads no clock."""
+"""Decides which node the client asks next, and after what pause. It does no IO and reads no
+clock."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -11,8 +12,8 @@ IDLE_MAX = 5.0
 """The longest pause of a client without callers. A new call ends the pause."""
 BACKOFF_DOUBLINGS = 13
 SUSPICION = 1.0
-"""How long hints to a failed node are ignored: longer than an election takes. The node's own claim
-to lead still counts."""
+"""How long the client ignores hints to a failed node. It is longer than an election takes. If the
+failed node itself says that it leads, the client believes it."""
 
 
 class Directory:
@@ -34,7 +35,7 @@ class Directory:
         return self.leader or self._next_of_all()
 
     def other(self, than: str) -> str:
-        """Return the next address that differs from this one, if there is any."""
+        """Return the next address that differs from the given one, if any other is known."""
         addr = self._next_of_all()
         return self._next_of_all() if addr == than else addr
 
@@ -50,19 +51,20 @@ class Directory:
             self.members = [member.addr for member in members]
 
     def is_suspect(self, addr: str, now: float) -> bool:
-        """Return whether this node failed a short time ago. Other nodes may not know yet."""
+        """Return whether this node failed a short time ago. Other nodes may not know of the failure
+        yet."""
         failed = self._suspects.get(addr)
         return failed is not None and now - failed < SUSPICION
 
     def follow(self, addr: str, now: float) -> bool:
-        """Follow a hint unless that node is suspect. Return whether it is followed."""
+        """Take the named node for the leader, unless it is suspect. Return whether it was taken."""
         if self.is_suspect(addr, now):
             return False
         self.leader = addr
         return True
 
     def fail(self, addr: str, now: float) -> None:
-        """Record a failed node. Forget the leader if that was this node."""
+        """Record a failed node. If this node was the leader, no leader is known any more."""
         if self.leader == addr:
             self.leader = ""
         if len(self._suspects) > 2 * MEMBERS_MAX:
@@ -75,8 +77,8 @@ class Directory:
         self._suspects.pop(addr, None)
 
     def backoff(self) -> tuple[float, float]:
-        """Return the pauses with and without callers. Both double with each failure, each up to its
-        own limit."""
+        """Return two pauses before the next attempt: one while callers wait, and one while none
+        waits. Both double with each failure, each up to its own limit."""
         grown = BACKOFF_MIN * (1 << min(self.setbacks, BACKOFF_DOUBLINGS))
         self.setbacks += 1
         return jitter(min(grown, BACKOFF_MAX)), jitter(min(grown, IDLE_MAX))
@@ -89,5 +91,5 @@ def jitter(longest: float) -> float:
 
 
 def overload_pause() -> float:
-    """Return the pause after a leader's overload."""
+    """Return how long the client waits before it asks an overloaded leader again."""
     return jitter(BACKOFF_MAX)

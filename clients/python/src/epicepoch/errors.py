@@ -1,4 +1,5 @@
-"""The errors of a client. The client retries what a retry may heal, until the caller's deadline."""
+"""The errors of a client. If a retry may heal an error, the client tries again until the caller's
+deadline."""
 
 from typing import ClassVar, Optional
 
@@ -7,7 +8,8 @@ class EpicEpochError(Exception):
     """The base of all errors of this package."""
 
     is_retried: ClassVar[bool] = False
-    """Whether the client retries. A caller sees such an error only as the reason for a deadline."""
+    """Whether the client tries again after this error. If so, a caller sees the error only as the
+    ``last`` of a DeadlineExceededError."""
 
 
 class ClosedError(EpicEpochError):
@@ -15,7 +17,7 @@ class ClosedError(EpicEpochError):
 
 
 class CountError(EpicEpochError, ValueError):
-    """The count is not within 1 to 2**32, or above the leader's limit."""
+    """The count is not within 1 to 2**32, or it is above the leader's limit."""
 
 
 class TokenError(EpicEpochError, ValueError):
@@ -30,7 +32,7 @@ class DeadlineExceededError(EpicEpochError, TimeoutError):
     """No timestamp came before the deadline. Try again later, or with a longer timeout."""
 
     last: Optional[EpicEpochError]
-    """Why it took so long: the client's last failure since its last success."""
+    """Why the call took so long: the client's last failure since its last success."""
 
     def __init__(self, last: Optional[EpicEpochError] = None) -> None:
         super().__init__(last)
@@ -47,18 +49,19 @@ class UnreachableError(EpicEpochError):
 
 
 class ProtocolError(EpicEpochError):
-    """The answer is none of an oracle. The address is probably wrong."""
+    """No oracle gives such an answer. The address is probably wrong."""
 
 
 class WentBackwardsError(EpicEpochError):
-    """A timestamp was not above one that this client had returned before. Never use it.
+    """A timestamp was not above one that this client had returned before. The caller does not get
+    it.
 
     The cause is two clusters behind one address, or a cluster restored without a new history.
     """
 
 
 class RefusedError(EpicEpochError):
-    """A node refused. Its subclasses say why; a code that this version does not know is an
+    """A node refused. The subclass says why. A code that this version does not know is an
     InternalError."""
 
     name: ClassVar[str]
@@ -140,13 +143,14 @@ class ForbiddenError(RefusedError):
 
 
 class UnauthorizedError(RefusedError):
-    """The node accepts only clients with a token of its token file; see ``Options.token``."""
+    """The node accepts only clients that send a token from its token file; see
+    ``Options.token``."""
 
     name = "UNAUTHORIZED"
 
 
 class WrongClusterError(RefusedError):
-    """The address belongs to another cluster, or to another history of it."""
+    """The node belongs to another cluster, or to another history of this client's cluster."""
 
     name = "WRONG_CLUSTER"
 

@@ -88,9 +88,9 @@ class Cluster(NamedTuple):
     """A cluster and its history."""
 
     id: bytes
-    """16 bytes, drawn at random when the cluster was founded."""
+    """The cluster's id: 16 bytes, drawn at random when the cluster was founded."""
     history: int
-    """It changes when the cluster is restored from a backup."""
+    """The history, which changes when the cluster is restored from a backup."""
 
 
 class Member(NamedTuple):
@@ -128,7 +128,8 @@ class Welcome:
 
 
 class Decoder:
-    """Cuts bytes into frames, however they arrive. It holds less than one frame and one read."""
+    """Cuts bytes into frames, whatever pieces the bytes arrive in. It holds at most an incomplete
+    frame and the bytes of one read."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -251,12 +252,14 @@ def read_welcome(head: Head, tail: bytes) -> Welcome:
 
 
 def is_token(text: str) -> bool:
-    """Return whether a text is a token. The empty text is one: none is sent."""
+    """Return whether a text may be given as a token. The empty text may; it means that no token is
+    sent."""
     return len(text) <= TOKEN_MAX and all("!" <= char <= "~" for char in text)
 
 
 def _fields(tail: bytes) -> tuple[dict[int, bytes], tuple[Member, ...]]:
-    """Return the fields by tag, and the members, which alone may come several times."""
+    """Return the fields by tag, and the members. Of the known fields, only the member may come
+    several times."""
     values: dict[int, bytes] = {}
     members: list[Member] = []
     at = 0

@@ -1,5 +1,6 @@
 """Hedging: slow requests are repeated over a second connection, and the callers get the first
-answer. The other one is checked and dropped. Decision 14 of the project says why the order holds.
+answer. The other answer is checked and dropped. Decision 14 of the project says why the order of
+timestamps holds.
 """
 
 import asyncio
@@ -34,23 +35,23 @@ if TYPE_CHECKING:
 COPIES_MAX = 64
 """The most repeated requests that wait for an answer on the second connection."""
 BURNT_MAX = 1024
-"""The most requests that were answered over the second connection and not yet over the first. A
-node reads as many requests ahead."""
+"""The most burnt requests: answered over the second connection and not yet over the first. A node
+reads as many requests of a connection before it answers."""
 
 
 class Asked(NamedTuple):
-    """A sent request, to check its answer."""
+    """What is needed to check the answer of a sent request."""
 
     size: int
-    """Its count."""
+    """The count of the request."""
     floor: Optional[Timestamp]
-    """The highest timestamp returned before this sending."""
+    """The highest timestamp that the client had returned when it sent the request."""
     at: float
-    """When it was sent."""
+    """The time at which it was sent."""
 
 
 class Hedger:
-    """The second connection of a session, and what was sent over it."""
+    """The second connection of a session, and the requests that were sent over it."""
 
     def __init__(self, session: "Session", after: float) -> None:
         self.session = session
@@ -58,17 +59,19 @@ class Hedger:
         self.copies: dict[int, Asked] = {}
         """The requests that were sent over the second connection and have no answer there yet."""
         self.burnt: dict[int, Asked] = {}
-        """The requests that were answered over the second connection and not yet over the first."""
+        """The burnt requests, by id: answered over the second connection and not yet over the
+        first."""
         self._after = after
         self._timeout = max(after, session.options.attempt_timeout / 8)
         """How long the client waits for one node before it tries the next one."""
         self._opening = False
         self._next = ""
-        """The address to try next. If empty, the leader comes first, then one after another."""
+        """The address at which the second connection is opened next. If it is empty, the hedger
+        tries the leader first, and then one address after another."""
         self._tried_leader = False
         self._not_before = 0.0
         self._answered = float("-inf")
-        """When the second connection last brought an answer."""
+        """The time at which the second connection last brought an answer."""
 
     async def run(self) -> None:
         """Repeat slow requests until the client is closed."""
@@ -77,7 +80,8 @@ class Hedger:
             self._turn(self.session.loop.time())
 
     def _turn(self, now: float) -> None:
-        """Repeat the requests that are slow now, and open the second connection if necessary."""
+        """Send a copy of each request that is slow now. Open the second connection if there is
+        none."""
         session, leader = self.session, self.session.connection
         if any(now - copy.at > self._timeout for copy in self.copies.values()):
             self.leave()
@@ -102,8 +106,8 @@ class Hedger:
                 and id not in self.copies
                 and batch.count <= count_max
             ):
-                # The answer to the copy must also lie above timestamps returned since the first
-                # sending.
+                # The client may have returned timestamps since it sent the first request. The
+                # answer to the copy must be above these, too.
                 self.copies[id] = Asked(batch.count, self.session.requests.highest, now)
                 frames += request(id, batch.count)
         return frames
@@ -142,7 +146,8 @@ class Hedger:
 
     def _ended(self, connection: Connection, why: EpicEpochError) -> None:
         if self.connection is connection:
-            # Nodes close idle connections, so the leader may be healthy.
+            # This end is no sign of a failure, because nodes close idle connections. So the leader
+            # may be tried again.
             self._tried_leader = False
             self.leave()
             self._not_before += self._timeout
@@ -152,7 +157,8 @@ class Hedger:
             self.session.fail(why)
 
     def _receive(self, connection: Connection, head: Head, tail: bytes) -> None:
-        """Handle a frame of the second connection. What it raises ends that connection."""
+        """Handle a frame of the second connection. An error that this raises ends the
+        connection."""
         if connection.take_plain(head):
             return
         if head.kind == ANSWER:
@@ -176,7 +182,7 @@ class Hedger:
         batch = session.requests.in_flight.pop(id, None)
         if batch is None:
             return
-        # The first connection still owes its answer.
+        # The first connection still owes its answer to this request.
         self.burnt[id] = Asked(batch.count, batch.floor, batch.sent)
         leader = session.connection
         if leader is not None and leader.welcome.node != connection.welcome.node:
@@ -185,7 +191,8 @@ class Hedger:
         session.answered(connection, batch, answer)
 
     def take_burnt(self, id: int, answer: TimestampRange) -> bool:
-        """Return whether this answer of the first connection is burnt, and check it if so."""
+        """Return whether this answer of the first connection belongs to a burnt request. If so,
+        check the answer."""
         first = self.burnt.pop(id, None)
         if first is None:
             return False
@@ -194,16 +201,17 @@ class Hedger:
         return True
 
     def forgive(self, id: int) -> bool:
-        """Remove a burnt request. Return whether the first connection owed its answer."""
+        """Remove a burnt request, which the node refused over the first connection. Return whether
+        the request was burnt."""
         return self.burnt.pop(id, None) is not None
 
     def oldest(self, now: float) -> float:
-        """Return when the oldest request was sent that the first connection owes, or now."""
+        """Return the time at which the oldest burnt request was sent, or now if there is none."""
         return min((first.at for first in self.burnt.values()), default=now)
 
     def lost(self) -> str:
-        """The first connection has ended: forget what it owed. Return the address that answers over
-        the second connection, or an empty text."""
+        """Forget the answers that the first connection owed, because it has ended. If the second
+        connection has brought an answer recently, return its address, otherwise an empty text."""
         self.burnt.clear()
         self._tried_leader = False
         connection, now = self.connection, self.session.loop.time()

@@ -8,14 +8,16 @@ from .errors import EpicEpochError, TokenError
 from .frame import NAME_MAX, is_token
 
 IN_FLIGHT_LIMIT = 256
-"""The limit of ``Options.in_flight``. A node reads at most 1024 requests before it answers."""
+"""The limit of ``Options.in_flight``. It is below 1024, the number of requests that a node reads
+before it answers."""
 
 
 class Observer:
     """Hooks for metrics. Subclass it and override what you need.
 
-    The client calls the hooks where it reads answers, so they must return quickly. Those of a
-    blocking client run on its thread. What a hook raises is logged and changes nothing.
+    The client calls the hooks on the event loop that reads answers, so they must return quickly. A
+    blocking client calls them on its own thread. An error that a hook raises is logged and has no
+    other effect.
     """
 
     def answered(self, callers: int, timestamps: int, took: float) -> None:
@@ -37,31 +39,34 @@ class Options:
     """
 
     timeout: float = 2.0
-    """Limit of connecting, and of a call without its own timeout: several elections. Above 0."""
+    """How long connecting may take, and a call without its own timeout. The default is the time of
+    several elections. Above 0."""
 
     attempt_timeout: float = 0.5
-    """How long one node may take to accept a connection, to read or to answer before the client
-    asks another one. Longer than a loaded node needs, and shorter than a caller wants to wait when
-    the leader fails. At least 0.01."""
+    """How long one node may take to accept a connection, to read or to answer. After that time the
+    client asks another node. The default is longer than a loaded node needs, and shorter than a
+    caller wants to wait when the leader fails. At least 0.01."""
 
     in_flight: int = 4
-    """How many requests may be in flight at once, 1 to 256. When that many are, new callers share
-    the next request. More of them lower the latency under light load and cost more requests under
-    heavy load."""
+    """How many requests may be in flight at once, 1 to 256. When that many are in flight, new
+    callers share the next request. A higher value lowers the latency under light load and costs
+    more requests under heavy load."""
 
     refresh_interval: float = 30.0
     """How often the client learns the members again. At least 0.1."""
 
     cluster_name: str = ""
     """The name of the cluster (``CLUSTER`` of its nodes), up to 64 bytes. Nodes of another name are
-    refused. By default any name is accepted, and the first answer decides which cluster it is."""
+    refused. By default any name is accepted, and the client keeps to the cluster of the first node
+    that answers."""
 
     hedge_after: Optional[float] = None
-    """Repeats a request that has had no answer for so long. The copy goes over another connection,
-    to the leader or, if that fails, to the next known node. The first answer counts; the timestamps
-    of the other one are skipped. The client checks every 5 ms, or every ``hedge_after`` if that is
-    shorter, but at most every 1 ms. By default never: hedging costs a connection and, if the whole
-    cluster is slow, up to twice the requests."""
+    """Sends a request a second time if it has had no answer for so long. The copy goes over another
+    connection to the leader. If that connection fails, the copy goes to the next known node. The
+    first answer counts; the timestamps of the other answer are never used. The client looks for
+    slow requests every ``hedge_after``, but at least every 5 ms and at most every 1 ms. By default
+    never: hedging costs a connection and, if the whole cluster is slow, up to twice the
+    requests."""
 
     token: str = field(default="", repr=False)
     """A token of the nodes' ``CLIENT_TOKEN_FILE``, at most 256 visible ASCII characters. By default
@@ -72,17 +77,19 @@ class Options:
     change. It is used instead of ``token``."""
 
     tls: Union[None, ssl.SSLContext, Callable[[], ssl.SSLContext]] = None
-    """TLS on every connection, or a function that returns the context for each connection. A node's
-    certificate must be valid for the host that is dialled. By default plain TCP."""
+    """The TLS context for every connection, or a function that returns the context for each
+    connection. A node's certificate must be valid for the host that is dialled. By default plain
+    TCP."""
 
     tls_server_name: str = ""
-    """The name that a node's certificate must be valid for, if not the host that is dialled."""
+    """The name that a node's certificate must be valid for. By default it is the host that is
+    dialled."""
 
     observer: Observer = field(default_factory=Observer)
     """Hooks for metrics."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a value that cannot be meant."""
+        """Raise ValueError for an invalid value."""
         for name, least in (
             ("timeout", 1e-9),
             ("attempt_timeout", 0.01),
@@ -100,7 +107,7 @@ class Options:
             raise TokenError("token is not at most 256 visible ASCII characters")
 
     def current_token(self) -> str:
-        """Return the token to send now. Raise TokenError if it is none."""
+        """Return the token to send now. Raise TokenError if the text is not a valid token."""
         token = self.token_source() if self.token_source is not None else self.token
         if not is_token(token):
             raise TokenError("the source of tokens gave more than 256 visible ASCII characters")

@@ -1,7 +1,8 @@
 """The callers that wait and the requests in flight. It does no IO and reads no clock.
 
 Callers wait in a queue. Sealing takes them from the queue into one request, which is sent at once.
-So no caller joins a request that was sent, and every timestamp is allocated after its caller asked.
+So no caller joins a request that was already sent, and every timestamp is allocated after its
+caller asked.
 """
 
 import asyncio
@@ -24,17 +25,20 @@ from .timestamp import Timestamp, TimestampRange
 CALLERS_MAX = 1 << 20
 """The most callers that may wait."""
 BATCH_CALLERS_MAX = 1 << 14
-"""The most callers that share a request, because waking more takes longer than a round trip."""
+"""The most callers that share a request. To wake more callers would take longer than a round
+trip."""
 FORGET_MIN = 1024
-"""Callers that have gone are removed from a queue that is longer than this."""
+"""When the queue is longer than this, callers that have given up are removed from it."""
 
 Outcome = Union[Timestamp, EpicEpochError, None]
-"""The first timestamp of a call, or why there is none. None is a deadline."""
+"""The first timestamp of a call, or the error why there is none. None means that the deadline has
+come."""
 CallFuture = Union[asyncio.Future[Outcome], concurrent.futures.Future[Outcome]]
 
 
 class Waiter:
-    """A call that waits. Its future is done when it is answered, or when its caller has gone."""
+    """A call that waits. Its future is done when the call is answered, or when its caller has given
+    up."""
 
     __slots__ = ("count", "future", "last")
 
@@ -42,12 +46,12 @@ class Waiter:
         self.count = count
         self.future = future
         self.last: Optional[EpicEpochError] = None
-        """The last failure of this call that is retried."""
+        """The last failure after which this call was tried again."""
 
     def finish(self, outcome: Outcome) -> None:
-        """Give the outcome to the caller, unless it has gone."""
+        """Give the outcome to the caller, unless the caller has given up."""
         if not self.future.done():
-            # A caller of another thread may go at this moment.
+            # A caller of another thread may give up at this moment.
             with contextlib.suppress(concurrent.futures.InvalidStateError):
                 self.future.set_result(outcome)
 
@@ -62,7 +66,7 @@ class Batch:
         self.count = 0
         self.sent = sent
         self.floor = floor
-        """The highest timestamp returned before the request was sent."""
+        """The highest timestamp that the client had returned when it sent the request."""
 
     def finish(self, answer: TimestampRange) -> None:
         """Divide an answer among the callers."""
@@ -76,7 +80,7 @@ class Batch:
             waiter.finish(error)
 
     def check(self, addr: str, answer: TimestampRange) -> None:
-        """Raise an error if this cannot be the answer of the node at that address."""
+        """Raise an error if this answer, from the node at addr, does not fit the request."""
         check(addr, answer, self.count, self.floor)
 
 
@@ -90,13 +94,14 @@ class Requests:
         self.highest: Optional[Timestamp] = None
         """The highest timestamp returned."""
         self.count_max = COUNT_MAX
-        """The smaller of the last leader's limit and that of the protocol."""
+        """The largest count of a request: the smaller one of the last leader's limit and the
+        protocol's."""
         self._in_flight_own = self._in_flight_max = in_flight_max
         self._last_id = 0
         self._forget_at = FORGET_MIN
 
     def add(self, waiter: Waiter) -> None:
-        """Put a caller into the queue, or refuse it."""
+        """Put a caller into the queue, or refuse it if the queue is full."""
         if len(self.waiting) >= self._forget_at:
             self.waiting = deque(one for one in self.waiting if not one.future.done())
             self._forget_at = max(FORGET_MIN, 2 * len(self.waiting))
@@ -142,7 +147,7 @@ class Requests:
         return batch
 
     def rose(self, answer: TimestampRange) -> None:
-        """Record an answer whose timestamps callers get."""
+        """Record the highest timestamp of an answer that callers get."""
         if self.highest is None or self.highest < answer.last:
             self.highest = answer.last
 
@@ -153,7 +158,8 @@ class Requests:
         self.waiting.extendleft(reversed(batch.waiters))
 
     def retry_all(self, error: EpicEpochError) -> None:
-        """Put all callers back, and record for each why it waits on."""
+        """Put the callers of all requests in flight back into the queue, and record the error for
+        each."""
         for batch in reversed(list(self.in_flight.values())):
             self.waiting.extendleft(reversed(batch.waiters))
         self.in_flight.clear()
@@ -179,6 +185,6 @@ def check(addr: str, answer: TimestampRange, count: int, floor: Optional[Timesta
 
 
 def deadline_exceeded(waiter: Waiter, last: Optional[EpicEpochError]) -> DeadlineExceededError:
-    """Return the error of a call that took too long: the client's last failure since its last
-    success says why, or else the call's own."""
+    """Return the error of a call that took too long. It has the client's last failure since its
+    last success as the reason, or, without one, the call's own last failure."""
     return DeadlineExceededError(last or waiter.last)

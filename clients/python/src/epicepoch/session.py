@@ -1,8 +1,8 @@
-"""The work of a client on one event loop: it keeps a connection to the leader, sends requests over
-it, follows the leader when it moves, and retries what a retry may heal.
+"""The work of a client on one event loop. It keeps a connection to the leader, and sends requests
+over it. It follows leadership to another node, and retries if a retry may heal an error.
 
-Nothing here is thread-safe. Whatever happens to a connection changes the state at once, in the
-callback that says so, so no call meets a connection that has ended.
+Nothing here is thread-safe. An event of a connection changes the session's state at once, in the
+callback of the event. So no call meets a connection that has ended.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from .requests import Batch, Requests, Waiter, check
 from .timestamp import TimestampRange
 
 HOPS_MAX = 3
-"""How many hints of a leader are followed in a row without a pause."""
+"""How many hints to a leader are followed in a row without a pause."""
 
 log = logging.getLogger("epicepoch")
 log.addHandler(logging.NullHandler())
@@ -64,17 +64,19 @@ class Session:
         """The last failure since the last answer or new connection."""
         self.closed = False
         self.ready: asyncio.Future[Optional[EpicEpochError]] = self.loop.create_future()
-        """Done at the first connection to a leader, or with an error that no retry heals."""
+        """Done when the client first connects to a leader, or, with the error, at an error that no
+        retry heals."""
         self._wanted: asyncio.Future[None] = self.loop.create_future()
-        """Done by a call that finds no connection."""
+        """A call that finds no connection completes this future."""
         self._quiet_until = 0.0
-        """When the client asks an overloaded leader again."""
+        """The time at which the client asks an overloaded leader again."""
         self._woken = 0
         """How many callers the last answer woke."""
         self._pumps = False
         """Whether requests are sent at the end of this turn of the loop."""
         self._logged = ""
-        """The last error that was logged, because it may come with every attempt."""
+        """The last error that was logged. The same error may come with every attempt, and is logged
+        once."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.hedger = Hedger(self, options.hedge_after) if options.hedge_after else None
         self.begin(self._run())
@@ -106,7 +108,8 @@ class Session:
         elif self._woken <= 1:
             self.pump()
         elif not self._pumps:
-            # The last answer woke other callers too, and they are about to ask: let them join.
+            # The last answer woke several callers, and they are about to ask again. Wait for the
+            # end of this turn, so that they join this request before it is sent.
             self._pumps = True
             self.loop.call_soon(self._pump_now)
 
@@ -123,8 +126,8 @@ class Session:
                 self.connection.write(frames)
 
     def found(self) -> "asyncio.Future[Optional[EpicEpochError]]":
-        """Return a future that is done when a leader was found, or with an error that no retry
-        heals. An earlier failure may be over, so it does not count."""
+        """Return a future that is done when a leader is found, or, with the error, at an error that
+        no retry heals. An error before this call does not count, because its cause may be over."""
         if self.ready.done() and self.ready.result() is not None:
             self.ready = self.loop.create_future()
             if self.connection is not None:
@@ -164,7 +167,7 @@ class Session:
             log.exception("a hook of the observer failed")
 
     def answered(self, connection: Connection, batch: Batch, answer: TimestampRange) -> None:
-        """Send what waits, and give an answer to its callers."""
+        """Send the requests of waiting callers, and give an answer to its callers."""
         self.last_error = None
         self.directory.setbacks = 0
         connection.answered = True
@@ -179,13 +182,13 @@ class Session:
 
     async def _run(self) -> None:
         """Keep a connection to the leader until the client is closed."""
-        fruitless = 0  # Consecutive connections that brought no answer.
+        fruitless = 0  # How many connections in a row have brought no answer.
         while True:
             connection = await self._establish()
             why = await self._serve(connection)
             fruitless = 0 if connection.answered else fruitless + 1
-            # A hinted leader is asked at once, but only a few times in a row: two nodes may name
-            # each other.
+            # The client follows a hint to another leader at once. But it follows only HOPS_MAX in a
+            # row without a pause, because two nodes may name each other.
             if isinstance(why, OverloadedError):
                 await asyncio.sleep(overload_pause())
             elif fruitless > (HOPS_MAX if isinstance(why, NotLeaderError) else 0):
@@ -206,7 +209,8 @@ class Session:
                 await self._pause()
 
     async def _try(self, addr: str, may_follow: bool) -> Optional[Connection]:
-        """Ask one node whether it leads. Return None if it names another one that is trusted."""
+        """Ask one node whether it leads, and return the connection. Return None if the node names
+        another leader that the client may ask at once."""
         options, directory = self.options, self.directory
         try:
             connection = await connect(addr, options, self.cluster, options.attempt_timeout)
@@ -239,12 +243,14 @@ class Session:
         return self.directory.follow(addr, self.loop.time())
 
     def _meet(self, welcome: Welcome) -> None:
-        """Apply a node's report of the cluster. The first one decides which cluster it is."""
+        """Apply a node's report of the cluster. The client keeps to the cluster of the first
+        report."""
         self.cluster = self.cluster or welcome.cluster
         self.directory.learn(welcome.members)
 
     async def _pause(self) -> None:
-        """Wait. The pause grows with each failure, and is much longer without callers."""
+        """Wait before the next attempt. The pause grows with each failure, and is much longer while
+        no caller waits."""
         pause, idle = self.directory.backoff()
         await asyncio.sleep(pause)
         if self.ready.done() and not self.requests.is_awaited():
@@ -252,7 +258,7 @@ class Session:
             await asyncio.wait({self._wanted}, timeout=idle - pause)
 
     def _failed(self, error: EpicEpochError) -> None:
-        """Record a failure. Waiting callers see it only if no retry heals it."""
+        """Record a failure. If no retry heals it, end all waiting calls with it."""
         self.last_error = error
         self.observe(self.options.observer.setback, error)
         if error.is_retried:
@@ -268,7 +274,7 @@ class Session:
     # Serving callers over a connection to the leader.
 
     async def _serve(self, connection: Connection) -> EpicEpochError:
-        """Let callers use the connection until it ends. Return why it did."""
+        """Let callers use the connection until it ends. Return why it ended."""
         if connection.ended.done():
             self._ended(connection, connection.ended.result())
             return connection.ended.result()
@@ -286,7 +292,7 @@ class Session:
         return await asyncio.shield(connection.ended)
 
     def _ended(self, connection: Connection, why: EpicEpochError) -> None:
-        """The connection to the leader has ended: put its callers back into the queue."""
+        """Put the callers of a connection that has ended back into the queue."""
         self.connection = None
         now, addr = self.loop.time(), connection.addr
         answering = self.hedger.lost() if self.hedger is not None else ""
@@ -297,8 +303,8 @@ class Session:
         if answering and why.is_retried:
             self.directory.succeed(answering)
         elif isinstance(why, NotLeaderError) and why.text != addr:
-            # The node says that it does not lead, and that is trusted. The leader that it names may
-            # be suspect.
+            # The client believes a node that says that it does not lead. The leader that the node
+            # names may be one that has just failed.
             if not self.directory.follow(why.text, now):
                 self.directory.leader = ""
         else:
@@ -321,7 +327,8 @@ class Session:
         elif head.kind == LEADER:
             leader = read_leader(head, tail)
             if leader is not None and leader.node != connection.welcome.node:
-                # A node names another leader only when it does not lead itself. Who leads is a hint.
+                # The named leader is only a hint. But a node names another leader only when it does
+                # not lead itself.
                 raise NotLeaderError(connection.addr, 1, leader.addr)
 
     def _take_answer(self, connection: Connection, id: int, answer: TimestampRange) -> None:
@@ -341,7 +348,8 @@ class Session:
         self.answered(connection, batch, answer)
 
     def _take_refusal(self, id: int, refusal: RefusedError) -> None:
-        """Handle a refusal of one request. Raise it if the node is of no more use."""
+        """Handle a refusal of one request. Raise the refusal if this node cannot serve further
+        requests."""
         batch = self.requests.in_flight.pop(id, None)
         if batch is None and not (self.hedger is not None and self.hedger.forgive(id)):
             raise ProtocolError(f"a refusal of request {id}, which is not in flight")
@@ -358,7 +366,8 @@ class Session:
         self.pump()
 
     def _rest(self) -> None:
-        """Pause requests to an overloaded leader. Calls during the pause share the next ones."""
+        """Pause requests to an overloaded leader. Calls during the pause share the next
+        requests."""
         if self.loop.time() >= self._quiet_until:
             self._quiet_until = self.loop.time() + overload_pause()
             self.loop.call_at(self._quiet_until, self.pump)
@@ -385,7 +394,8 @@ class Session:
                 connection.write(ping(1))
 
     def _oldest(self, now: float) -> float:
-        """Return when the oldest request was sent that the leader owes an answer, or now."""
+        """Return the time at which the oldest request without an answer of the leader was sent.
+        Return now if there is no such request."""
         oldest = self.hedger.oldest(now) if self.hedger is not None else now
         return min([oldest] + [batch.sent for batch in self.requests.in_flight.values()])
 

@@ -42,21 +42,22 @@ class Timestamp:
 
     @classmethod
     def from_bytes(cls, key: bytes) -> "Timestamp":
-        """Read the 16 bytes of a timestamp. Raise ValueError unless there are 16."""
+        """Read the 16 bytes of a timestamp. Raise ValueError for any other number of bytes."""
         if len(key) != _BYTES.size:
             raise ValueError(f"a timestamp has {_BYTES.size} bytes, not {len(key)}")
         return cls(*_BYTES.unpack(key))
 
     @classmethod
     def parse(cls, text: str) -> "Timestamp":
-        """Read the 32 hexadecimal digits of ``str(timestamp)``. Raise ValueError otherwise."""
+        """Read the 32 hexadecimal digits of ``str(timestamp)``. Raise ValueError for any other
+        text."""
         if _TEXT.fullmatch(text) is None:
             raise ValueError(f"a timestamp has 32 hexadecimal digits, {text!r} has not")
         return cls.from_bytes(bytes.fromhex(text))
 
     @classmethod
     def lowest(cls, at: Union[datetime, int]) -> "Timestamp":
-        """Return the lowest timestamp of a wall time, for queries that begin there.
+        """Return the lowest timestamp of a wall time, for queries that begin at that time.
 
         The time is an aware datetime, or a number of nanoseconds as of ``time.time_ns()``. For a
         time before 1970 this is the zero timestamp; after 2554 it has the highest epoch.
@@ -68,9 +69,10 @@ class Timestamp:
 
     @classmethod
     def highest(cls, at: Union[datetime, int]) -> "Timestamp":
-        """Return the highest timestamp of a wall time, for queries that end there.
+        """Return the highest timestamp of a wall time, for queries that end at that time.
 
-        A datetime ends with its microsecond, a number with its nanosecond.
+        A datetime stands for a whole microsecond, so its highest timestamp is in the last
+        nanosecond of that microsecond. A number stands for one nanosecond.
         """
         last = 999 if isinstance(at, datetime) else 0
         return cls(min(_epoch_of(at) + last, U64_MAX), U64_MAX)
