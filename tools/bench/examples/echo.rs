@@ -1,13 +1,11 @@
 //! A bare echo in place of a node: it answers `GET /timestamp` over HTTP/1.1 with as many bytes as
-//! a node, one read and one write per request. The difference to a node is the node's own cost. It
-//! always gives the same timestamp, so answers cannot be checked (`--verify off`), and serves one
-//! request at a time on a connection.
-//! ```sh
-//! cargo run --release -p epicepoch-bench --example echo -- PORT ANSWER_BYTES [BEHIND]
-//! ```
-//! `BEHIND` is the port of another echo. With it, each connection has its own connection to that
-//! echo, and asks it before every answer. So the two behave like a leader and its nearest follower
-//! in a round. Loopback only.
+//! a node, one read and one write per request. The difference between the echo's latency and a
+//! node's is the node's own cost. The echo always gives the same timestamp, so answers cannot be
+//! checked (`--verify off`). It serves one request at a time on a connection. ```sh cargo run
+//! --release -p epicepoch-bench --example echo -- PORT ANSWER_BYTES [BEHIND] ``` `BEHIND` is the
+//! port of another echo. With `BEHIND`, this echo opens a connection to the other echo for each
+//! client, and asks the other echo before every answer. So the two echoes behave like a leader and
+//! its nearest follower in a round. Loopback only.
 
 use std::error::Error;
 use std::io;
@@ -16,12 +14,13 @@ use std::net::Ipv4Addr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest request, bytes: far above a generator's.
+/// Longest request, bytes: far longer than a request of a load generator.
 const REQUEST_LEN_MAX: usize = 4096;
-/// Limit of an answer, bytes; the shortest is the head.
+/// Longest answer, bytes. The shortest answer has the length of its head.
 const ANSWER_LEN_MAX: usize = 4096;
 const USAGE: &str = "usage: echo PORT ANSWER_BYTES [BEHIND]";
-/// The question to the other echo: as many bytes as a confirm, delimited like a request.
+/// The question to the other echo. It has as many bytes as a confirm frame, and ends like an HTTP
+/// request.
 const QUESTION: &[u8; 84] =
     b"GET /timestamp .................................................................\r\n\r\n";
 

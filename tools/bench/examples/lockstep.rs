@@ -1,12 +1,11 @@
-//! Sends a fixed number of requests over one connection, a fixed number at a time: they leave with
-//! one write, and the next ones after the last answer. So a node does nearly the same work in every
-//! run, and `scripts/gate` can count it. No time is measured.
+//! Sends a fixed number of requests over one connection, in groups of a fixed size. A group leaves
+//! with one write, and the next group only after the last answer to this one. So a node does nearly
+//! the same work in every run, and `scripts/gate` can count its instructions. No time is measured.
 //!
-//! ```sh
-//! cargo run --release -p epicepoch-bench --example lockstep -- 127.0.0.1:8881 http1 1 10000
-//! ```
-//! Transports are `http1`, `h2c` and `native`; with a file of authorities, over TLS. HTTP/2 is
-//! written by hand, because a library would decide itself which frames leave together.
+//! ```sh cargo run --release -p epicepoch-bench --example lockstep -- 127.0.0.1:8881 http1 1 10000
+//! ``` Transports are `http1`, `h2c` and `native`. If a file of certificate authorities is named,
+//! they run over TLS. HTTP/2 is written by hand, because a library would decide itself which frames
+//! leave together.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -21,9 +20,9 @@ use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToCli
 
 /// At most this many requests at a time. Every transport allows this many.
 const IN_FLIGHT_MAX: u64 = 128;
-/// At most this many requests in all: as many as HTTP/2 has stream ids.
+/// At most this many requests in all: HTTP/2 has this many stream ids for a client's requests.
 const REQUESTS_MAX: u64 = 1 << 30;
-/// Longest wait for an answer, also under a processor emulator.
+/// Longest wait for an answer. It is long because the node may run in a processor emulator.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const TIMESTAMP_LEN: usize = 16;
 const USAGE: &str = "usage: lockstep HOST:PORT http1|h2c|native IN_FLIGHT REQUESTS [CA_FILE]";
@@ -69,7 +68,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A connection, and its bytes that were not parsed yet.
+/// A connection, with the bytes to send and the received bytes that were not parsed yet.
 struct Wire {
     stream: BlockingSocket,
     out: Vec<u8>,
@@ -166,13 +165,14 @@ fn native(wire: &mut Wire, first: u64, requests: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// RFC 7541, appendix A: `:method GET`, `:scheme http`; `:path` and `:authority` by the index of
-/// their names, never indexed themselves; 8 is `:status 200`.
+/// HPACK codes from the static table (RFC 7541, appendix A). The first two are `:method GET` and
+/// `:scheme http`. `:path` and `:authority` are sent as the index of their name and a value that no
+/// table keeps. Entry 8 is `:status 200`.
 const REQUEST_START: [u8; 2] = [0x82, 0x86];
 const PATH: &[u8] = b"/timestamp";
 const AUTHORITY: &[u8] = b"epicepoch";
 const STATUS_200: u8 = 0x88;
-/// RFC 9113, 6.9.1: the largest window, less the initial one.
+/// The largest flow-control window minus the initial one, bytes (RFC 9113, 6.9.1).
 const WINDOW_INCREMENT: u32 = (1 << 31) - 1 - 65_535;
 
 fn h2c_open(wire: &mut Wire) -> Result<(), Failure> {

@@ -42,7 +42,7 @@ pub enum BrokenAnswer {
         /// The lowest timestamp of the answer.
         answer: Timestamp,
     },
-    /// The answer belongs to a request that is not open.
+    /// The answer names a request that is not open.
     #[error("an answer to request {0}, which was answered before or never sent")]
     Unasked(u64),
     /// The client library could not parse the answer.

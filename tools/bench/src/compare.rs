@@ -1,7 +1,7 @@
 //! Compares two sets of repeated runs, with a stated confidence. Each figure of each run is one
 //! observation. The exact rank test ([`crate::rank`]) compares one figure of both sets. Holm's
-//! method (1979) judges all figures together, so that the confidence holds for the whole
-//! comparison. Single runs give no verdict, because one run does not show how runs vary.
+//! method (1979) judges all figures together, so that the stated confidence holds for the
+//! comparison as a whole. Single runs give no verdict, because one run does not show how runs vary.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -170,8 +170,8 @@ fn why_no_verdict(base: &[Run], new: &[Run], figures: usize, rule: Rule) -> Opti
     ))
 }
 
-/// Holm's method: accepts figures from the smallest p upwards, as long as p is small enough for the
-/// number of figures that are left.
+/// Holm's method. Goes through the figures from the smallest `p` upwards. Each counts as different
+/// as long as its `p` is small enough for the number of figures that are left.
 fn judge(figures: &mut [Figure], rule: Rule) {
     let alpha = 1.0 - rule.confidence;
     let mut order: Vec<usize> = (0..figures.len()).collect();
@@ -309,5 +309,6 @@ const FIGURES: [Kind; 5] = [
     Kind { name: "p99.9", unit: NANOS, closed_only: false, read: |run| at(run, 0.999) },
     Kind { name: "failed", unit: SHARE, closed_only: false, read: |run| run.failure_share },
 ];
-/// At most this many runs of one set. The test counts all permutations of so many within a second.
+/// At most this many runs of one set. With so many runs the rank test still counts all permutations
+/// within a second.
 pub const RUNS_MAX: usize = 100;

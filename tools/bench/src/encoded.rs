@@ -1,5 +1,5 @@
-//! Histograms in reports: HdrHistogram's V2 encoding, compressed and in base64, as its tools write
-//! it into `.hlog` files.
+//! Histograms in reports, in HdrHistogram's V2 encoding: compressed and in base64. HdrHistogram's
+//! tools write the same text into `.hlog` files.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -27,7 +27,8 @@ impl Exporter {
                 match stream {
                     // If the client does not read its answer, the answer is lost.
                     Ok(stream) => drop(serving.answer(stream)),
-                    // There may be no descriptors left; other connections may free some.
+                    // The process may have no file descriptor left. After a pause, other
+                    // connections may have freed some.
                     Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                 }
             }

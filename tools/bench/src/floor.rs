@@ -1,5 +1,5 @@
-//! Measures the limits of the machine itself, so that a result can be read as a multiple of them: a
-//! bare 16-byte echo over loopback TCP, one fsync, one clock read, one thread wake-up.
+//! Measures the limits of the machine itself: a bare 16-byte echo over loopback TCP, one fsync, one
+//! clock read, one thread wake-up. A result can then be read as a multiple of these limits.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -113,7 +113,7 @@ fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
             Ok(len) => read += len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tries = tries.wrapping_add(1);
-                // If there is only one processor, the other end must get to run.
+                // With a single processor, the other end can run only if this end yields.
                 if tries.is_multiple_of(SPINS) {
                     std::thread::yield_now();
                 }
@@ -180,7 +180,7 @@ fn wake(time: Duration) -> Histogram<u64> {
     let mut latencies = latency::histogram();
     let began = Instant::now();
     while began.elapsed() < time {
-        // Long enough for the other thread to fall asleep.
+        // The other thread needs this time to fall asleep.
         std::thread::sleep(FALL_ASLEEP);
         let answered = call.send(Instant::now()).ok().and_then(|()| woken.recv().ok());
         let Some(took) = answered else { break };
@@ -199,7 +199,7 @@ const BLOCK_LEN: usize = 4096;
 const WARMUP_ROUNDS: u64 = 100;
 /// Empty reads after which a spinning end yields the processor.
 const SPINS: u32 = 256;
-/// Longest time to measure the clock; it is enough for a mean.
+/// Longest time spent on the measurement of the clock: enough for a mean.
 const CLOCK_TIME_MAX: Duration = Duration::from_millis(200);
 const FALL_ASLEEP: Duration = Duration::from_micros(200);
 

@@ -7,8 +7,9 @@
 //! Timestamps are totally ordered, and every answer carries its own position in that order. So
 //! linearizability needs no search here (compare Wing & Gong, 1993; Herlihy & Wing, 1990). Each
 //! question is a sort and a sweep, O(n log n), with 48 bytes for each answer. [`History::settle`]
-//! reduces the answers that no later answer can contradict to one bound. So a history can run for
-//! days, across leader changes and restarts, in constant memory.
+//! forgets the answers that ended before all later requests started. Only one bound remains of
+//! them: their highest timestamp. So a history can run for days, across leader changes and
+//! restarts, in constant memory.
 //!
 //! No server's clock is trusted: all instants are of one monotonic clock, in one process. An
 //! operation starts before its first byte is sent and ends after its last byte was read. So if A
@@ -67,7 +68,8 @@ pub struct History {
 #[derive(Clone, Copy, Debug)]
 struct Floor {
     answer: Answer,
-    /// Operations that are recorded later start at or after this, ns since the origin.
+    /// Operations that are recorded later start at or after this time, nanoseconds since the
+    /// origin.
     horizon: u64,
 }
 
@@ -92,7 +94,7 @@ impl History {
     /// contradict are forgotten, so a clean verdict would not be true.
     pub fn record(&mut self, operation: &Operation) {
         let start = self.nanos(operation.start);
-        // An operation without length would count as completed before it started.
+        // An operation that ends when it starts would count as completed before itself.
         let end = self.nanos(operation.end).max(start + 1);
         let answer = |range| Answer { start, end, range, node: operation.node };
         match &operation.outcome {
@@ -112,7 +114,8 @@ impl History {
         }
     }
 
-    /// Adds to the numbers of refused operations and of operations without an answer.
+    /// Adds `refused` to the number of refused operations, and `unknown` to the number of
+    /// operations without an answer.
     pub fn count(&mut self, refused: u64, unknown: u64) {
         self.totals.refused += refused;
         self.totals.unknown += unknown;
@@ -125,8 +128,8 @@ impl History {
         }
     }
 
-    /// Judges every operation that started before `horizon`, and forgets those that had ended by
-    /// then. So a load without pauses is checked in bounded memory.
+    /// Judges every operation that started before `horizon`, and forgets the operations that had
+    /// ended by `horizon`. So a load without pauses is checked in bounded memory.
     ///
     /// The caller guarantees that operations recorded later start at or after `horizon`. Then every
     /// operation that ended before a judged one is known, and the highest forgotten timestamp is
@@ -167,8 +170,8 @@ impl History {
     }
 
     /// Sorts answers by their first timestamp. An answer shares a timestamp with an earlier one
-    /// exactly if it starts at or below the highest timestamp before it. Answers that were judged
-    /// before are only evidence.
+    /// exactly if it starts at or below the highest timestamp before it. Answers that an earlier
+    /// call has judged are not judged again; they may only convict new ones.
     fn check_unique(&self, verdict: &mut Verdict) {
         let old = self.open.iter().map(|answer| (answer, false));
         let new = self.answers.iter().map(|answer| (answer, true));
@@ -225,7 +228,8 @@ mod tests {
     use super::*;
     use crate::verdict::VIOLATIONS_KEPT_MAX;
 
-    /// `(node, start, end, first index, count)`, microseconds, all in epoch 7.
+    /// An answered operation: `(node, start, end, first index, count)`. Times are in microseconds,
+    /// and all timestamps are of epoch 7.
     type Told = (u64, u64, u64, u64, u64);
 
     fn range(first: u64, count: u64) -> TimestampRange {
@@ -406,7 +410,8 @@ mod tests {
         )
     }
 
-    /// An operation that is mostly correct: its timestamp is a moment between its start and end.
+    /// Draws an operation whose timestamp stands for a moment between its start and end. Most sets
+    /// of such operations are correct.
     fn nearly_right() -> impl Strategy<Value = Told> {
         (1_u64..4, 0_u64..600, 2_u64..60, 0_u64..100, 1_u64..3).prop_map(
             |(node, start, length, inside, count)| {
@@ -444,8 +449,8 @@ mod tests {
             let mut history = History::new(origin);
             let mut found = 0;
             let mut waiting = told.clone();
-            // Operations are recorded in any order of their ends. An operation recorded after a
-            // horizon was set starts at or after it.
+            // Operations are recorded in any order of their ends. As `settle` demands, an operation
+            // that is recorded after a horizon starts at or after that horizon.
             for horizon in (0..700).step_by(step as usize) {
                 for it in waiting.extract_if(.., |it| it.1 < horizon) {
                     history.record(&operation(origin, it));

@@ -1,6 +1,6 @@
 //! The latency of a run as a log of interval histograms (`.hlog`) for HdrHistogram's tools: format
-//! 1.3, V2 compressed histograms of nanoseconds, maxima in milliseconds. The log holds only
-//! latency, because many readers ignore tags and add up all lines.
+//! 1.3, V2 compressed histograms of nanoseconds, maxima in milliseconds. The log holds no other
+//! histograms than latency, because many readers ignore tags and add up all lines.
 
 use std::fmt::Write as _;
 use std::time::UNIX_EPOCH;

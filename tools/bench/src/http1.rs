@@ -5,7 +5,8 @@ use thiserror::Error;
 
 /// Longest head of an answer, bytes.
 pub const HEAD_LEN_MAX: usize = 16 * 1024;
-/// Longest body of an answer, bytes. The largest `n` of the binary format fits, and metrics do.
+/// Longest body of an answer, bytes. The binary answer with the largest `n` fits, and so do a
+/// node's metrics.
 pub const BODY_LEN_MAX: usize = 4 * 1024 * 1024;
 
 /// The place of an answer in a buffer.
@@ -20,7 +21,8 @@ impl Frame {
     /// Finds the first answer in `buffer`. Returns `None` if bytes are missing.
     fn parse(buffer: &[u8]) -> Result<Option<Self>, ResponseError> {
         let (mut status, mut body_len, mut at) = (None, 0, 0);
-        // One pass over the bytes is enough; this runs for every request of a measurement.
+        // The head is parsed in one pass over the bytes, because this runs for every request of a
+        // measurement.
         let head_len = loop {
             let Some(line) = memchr::memchr(b'\n', &buffer[at..]) else {
                 let too_long = buffer.len() > HEAD_LEN_MAX;

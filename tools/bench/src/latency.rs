@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 /// The shortest distinct latency, nanoseconds.
 pub const LATENCY_NS_MIN: u64 = 100;
-/// The longest latency that is recorded, nanoseconds. A longer one is recorded as this one.
+/// The longest latency that is recorded, nanoseconds. A longer latency is recorded with this value.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits.
 pub const DIGITS: u8 = 3;
@@ -65,7 +65,8 @@ mod tests {
         let mut parts = [histogram(), histogram(), histogram(), histogram()];
         let mut whole = histogram();
         for sample in 0..100_000_usize {
-            // The latencies have every order of magnitude, from below the bounds to above them.
+            // The latencies have every order of magnitude, from below the shortest recorded latency
+            // to above the longest.
             let latency = Duration::from_nanos(10_u64.pow(random.u32(0..12)) * random.u64(1..10));
             record(&mut parts[sample % 4], latency);
             record(&mut whole, latency);
@@ -87,7 +88,7 @@ mod tests {
             let mut histogram = histogram();
             record(&mut histogram, Duration::from_nanos(nanos));
             let error = quantile(&histogram, 1.0).as_nanos().abs_diff(u128::from(nanos));
-            // Below 65 us, a bucket is as wide as the resolution of 64 ns.
+            // Below 65 us, the width of a bucket is the resolution of the histogram, 64 ns.
             assert!(error <= u128::from(nanos / 1000).max(64), "{nanos}: {error}");
         }
     }

@@ -100,7 +100,7 @@ fn ticks_of(stat: &str) -> Option<Duration> {
 }
 
 /// Time that the calling thread ran or waited for a processor. If the kernel does not report the
-/// waiting, only the time that it ran.
+/// waiting, this is only the time that the thread ran.
 #[must_use]
 pub fn thread_busy() -> Option<Duration> {
     let Ok(text) = fs::read_to_string("/proc/thread-self/schedstat") else {

@@ -1,5 +1,6 @@
 //! Adapts the QUIC streams of quinn to the traits of the `h3` crate, for a client. It sets no
-//! limits. It keeps only the stream that is being opened and the frame that is being written.
+//! limits of its own. It stores only the stream that is being opened and the frame that is being
+//! written.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -150,7 +151,7 @@ impl quic::RecvStream for Stream {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // This future keeps no state between polls, so it can be made anew each time.
+        // The future of `read_chunk` keeps no state between polls, so each poll can make a new one.
         let read = ready!(pin!(self.recv().read_chunk(usize::MAX, true)).poll(context));
         Poll::Ready(match read {
             Ok(chunk) => Ok(chunk.map(|chunk| chunk.bytes)),

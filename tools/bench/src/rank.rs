@@ -1,7 +1,7 @@
 //! Tests whether two sets of figures differ: the exact permutation test of rank sums (Wilcoxon
-//! 1945, Mann and Whitney 1947), two-sided. It assumes only that the figures of a set are
-//! exchangeable. It assumes no shape of their distribution, because latencies have long tails and
-//! one bad run must not decide.
+//! 1945, Mann and Whitney 1947), two-sided. The test assumes only that the order of the figures in
+//! a set means nothing. It assumes no shape of their distribution, because latencies have long
+//! tails and one bad run must not decide.
 
 /// Result of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,8 +42,9 @@ fn doubled_ranks(all: &[f64]) -> Vec<i64> {
     all.iter().map(|value| below(*value) + equal(*value) + 1).collect()
 }
 
-/// Share of all choices of `count` ranks whose sum is at least `distance` from `expected`. Counts the
-/// choices of each size by their sum, rank by rank.
+/// Of all ways to choose `count` of `ranks`, the share whose sum differs from `expected` by at
+/// least `distance`. The loop takes one rank after another, and counts the choices of each size by
+/// their sum.
 fn share_as_extreme(ranks: &[i64], count: usize, expected: i64, distance: i64) -> f64 {
     let most = ranks.iter().sum::<i64>() as usize;
     let mut ways = vec![vec![0.0; most + 1]; count + 1];
@@ -94,13 +95,15 @@ mod tests {
 
     #[test]
     fn p_is_that_of_the_published_tables() {
-        // Three against three without overlap: 2 of 20 choices. Five against five: 2 of 252.
+        // If no figures overlap, 2 of all choices are as extreme: 2 of 20 for three against three
+        // figures, 2 of 252 for five against five.
         assert!((p(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]) - 0.1).abs() < 1e-12);
         let (low, high) = ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]);
         assert!((p(&low, &high) - 2.0 / 252.0).abs() < 1e-12);
         assert!((p(&high, &low) - 2.0 / 252.0).abs() < 1e-12);
         assert!((smallest_p(5, 5) - 2.0 / 252.0).abs() < 1e-12);
-        // Four against four with U = 1: 4 of 70 choices.
+        // Four against four figures, where one pair is the wrong way round (U = 1): 4 of 70 choices
+        // are as extreme.
         assert!((p(&[1.0, 2.0, 3.0, 5.0], &[4.0, 6.0, 7.0, 8.0]) - 4.0 / 70.0).abs() < 1e-12);
     }
 

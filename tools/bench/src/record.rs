@@ -17,8 +17,8 @@ use crate::machine::Machine;
 use crate::run::time_series::Interval;
 use crate::run::{Arrivals, Checked, Counts, Measurement, Pace, RunConfig, Wire};
 
-/// Raised when a field changes its meaning. Format 1 had no histograms, and `seconds` instead of
-/// `intervals`.
+/// The format of the report. It is raised when a field changes its meaning. Format 1 had no
+/// histograms, and had `seconds` instead of `intervals`.
 pub const FORMAT: u64 = 2;
 
 /// The program and its command.
@@ -117,7 +117,7 @@ fn verify(checked: &Checked, unverified: u64) -> Value {
 fn interval(run: &Measurement, interval: &Interval) -> Value {
     let length = nanos(run.config.interval);
     let start = interval.number * length;
-    // The interval may end after the measurement.
+    // The last interval may end after the measurement, so only its measured part counts.
     let measured = nanos(run.elapsed).saturating_sub(start).clamp(1, length);
     let mut value = json!(interval.latency);
     value["start_ns"] = start.into();
@@ -159,7 +159,7 @@ pub struct Run {
     pub verify: Option<Verify>,
     /// Bytes on the wire.
     pub wire: Wire,
-    /// The machine, and its load before.
+    /// The machine, and its load before the run.
     pub machine: Machine,
 }
 
@@ -215,8 +215,8 @@ impl Run {
         }
     }
 
-    /// Returns the first setting that makes the figures of two runs incomparable. Addresses may
-    /// differ, because hosts may reach one service at different addresses.
+    /// Returns the first setting in which two runs differ so that their figures cannot be compared.
+    /// Addresses may differ, because hosts may reach one service at different addresses.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Option<String> {
         let value = |run: &Self, name: &str| match run.config.get(name) {

@@ -28,7 +28,8 @@ fn serve(leader: Option<SocketAddr>, requests_max: u64) -> Target {
                 Response::builder().status(409).header("epicepoch-leader", leader.to_string());
             let _gone = respond.send_response(head.body(()).unwrap(), true);
         }
-        // Sends what is left, and sees the next request.
+        // One more `accept` lets the connection send the answers that are left. It takes the next
+        // request, which gets no answer.
         let _next = connection.accept().await;
     })
 }
@@ -98,8 +99,8 @@ fn stamp() -> Bytes {
 }
 
 fn answer(mut respond: h2::server::SendResponse<Bytes>) {
-    // A header that is in no table, with every visible byte, in the Huffman code of another
-    // implementation.
+    // The answer has a header that is in no table. Its value has every visible byte, and the `h2`
+    // crate encodes it in Huffman code.
     let visible: Vec<u8> = (0x20..=0x7e).chain(0x80..=0xff).collect();
     let response = Response::builder().header("x-visible", &visible[..]).body(()).unwrap();
     let Ok(mut stream) = respond.send_response(response, false) else { return };
@@ -182,7 +183,8 @@ fn a_request_without_an_answer_times_out_alone() {
     let measured = run::run(config, |_, _| {});
     let (counts, table) = (&measured.counts, measured.to_string());
     assert_eq!(counts.failures, [("timeout", 1)].into(), "{table}");
-    // All other requests are answered, before and after it on its connection too.
+    // All other requests are answered, also those that were sent before and after the forgotten one
+    // on its connection.
     assert_eq!(counts.answers + 1, REQUESTS.load(Ordering::SeqCst), "{table}");
     assert!(counts.answers > 2 * FORGOTTEN, "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
@@ -197,7 +199,8 @@ fn a_server_that_sends_more_than_it_may_is_reported() {
         for _ in 0..=STREAM_WINDOW as usize / frame::PAYLOAD_LEN_MAX {
             frame::put(&mut bytes, kind::DATA, 0, 1, &[0; frame::PAYLOAD_LEN_MAX]);
         }
-        // The settings are sent first. The rest answers a request.
+        // The server sends its settings first. It sends the rest, the answer, after a request has
+        // come.
         let (settings, rest) = bytes.split_at(9);
         let _gone = stream.write_all(settings).await;
         let mut heard = [0; 1024];
@@ -214,7 +217,7 @@ fn a_server_that_sends_more_than_it_may_is_reported() {
     let measured = run::run(config, |_, _| {});
     let table = measured.to_string();
     assert!(measured.counts.failures.get("protocol").is_some_and(|it| *it > 0), "{table}");
-    // At least the eight streams of a lost connection fail.
+    // When the connection is closed, at least the requests on its eight streams are lost.
     assert!(measured.counts.failures["lost"] >= 8, "{table}");
     assert_eq!(measured.counts.answers, 0, "{table}");
 }

@@ -47,15 +47,18 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let open = undisturbed(|| with_a_stall(open(1000.0)));
     let p999 = quantile(&open.counts.latency_ns, 0.999);
     assert!(p999 > stall.mul_f64(0.9), "{}", open.to_string());
-    // 200 of 2000 requests were due during the stall, so p95 is in the middle of them.
+    // 200 of 2000 requests were due during the stall. They are the slowest 10 %, so p95 is the
+    // middle one of them.
     let p95 = quantile(&open.counts.latency_ns, 0.95);
     assert!(p95 > stall.mul_f64(0.3), "{}", open.to_string());
     assert!(open.gap_max > stall.mul_f64(0.9), "{:?}", open.gap_max);
     assert_eq!(open.counts.answers, 2000);
-    // Every connection was in use, so the generator was not late.
+    // During the stall every connection was in use, so the generator was not to blame for late
+    // requests.
     let bottleneck = open.generator.bottleneck;
     assert!(!matches!(bottleneck, Some(Bottleneck::Late { .. })), "{bottleneck:?}");
-    // The worst latency, and the delayed answers, are in the interval in which the stall ended.
+    // All delayed answers came when the stall ended. So one interval has the worst latency and more
+    // answers than the others.
     let worst = open.intervals.iter().max_by_key(|it| it.latency.max_ns).unwrap();
     assert_eq!(worst.latency.max_ns, open.counts.latency_ns.max());
     let others = open.intervals.iter().filter(|it| it.number != worst.number);
@@ -64,7 +67,8 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
 
     let closed = with_a_stall(Pace::Closed);
     let table = closed.to_string();
-    // Only four of many thousand requests were open during the stall.
+    // In the closed loop only four of many thousand requests were open during the stall, so p99.9
+    // does not show it.
     assert!(quantile(&closed.counts.latency_ns, 0.999) < stall / 2, "{table}");
     assert!(Duration::from_nanos(closed.counts.latency_ns.max()) > stall.mul_f64(0.9), "{table}");
 }
@@ -124,7 +128,7 @@ fn every_request_that_was_due_is_accounted_for() {
         assert!((1800..=2200).contains(&due), "{due}");
         let checked = measured.checked.as_ref().expect("on by default");
         checked.verdict.assert_clean();
-        // The warm-up is checked too.
+        // The checker also checks the answers of the warm-up.
         let given = oracle.answers();
         assert_eq!(checked.verdict.totals.answered + counts.unverified, given);
     }
@@ -166,7 +170,7 @@ fn the_report_parses_and_agrees_with_the_histogram() {
     assert_eq!(json["latency_ns"]["p99.9"], latencies.value_at_quantile(0.999));
     assert_eq!(json["verify"]["violations"], 0);
     assert!(json["server_cpu"][0]["cpu_ns"].is_u64());
-    // The library reads the log of its own format: every latency is there.
+    // The HdrHistogram library reads the log and finds every latency in it.
     let log = hlog(&measured, &Program::default());
     let mut whole = latency::histogram();
     for entry in IntervalLogIterator::new(log.as_bytes()) {

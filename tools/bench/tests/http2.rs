@@ -5,7 +5,7 @@ use epicepoch_bench::http2::session::{CONNECTION_WINDOW, SPAN_MAX, STREAM_WINDOW
 use epicepoch_bench::http2::{Event, Request, Session, SessionError};
 use epicepoch_wire::http2::frame::{self, Frame, ID_MAX, code, flag, kind, setting};
 
-/// A session and the server's bytes.
+/// A session, the bytes that it sends, and the bytes that the server sends.
 struct Script {
     session: Session,
     out: Vec<u8>,
@@ -121,7 +121,7 @@ fn kinds(mut bytes: &[u8]) -> Vec<(u8, u8, u32)> {
     kinds
 }
 
-/// A header without indexing.
+/// Encodes a header that enters no table.
 fn literal(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
     [vec![0], text(name), text(value)].concat()
@@ -239,7 +239,7 @@ fn windows_are_given_back_in_batches_and_held_to() {
         }
     }
     assert!(received > half);
-    // The answer has one byte more than a stream's window.
+    // The server sends one byte more than the window of the stream allows.
     script.put(kind::HEADERS, WHOLE, 33, &[OK]);
     for _ in 0..per_stream {
         script.put(kind::DATA, 0, 33, &part);
@@ -276,7 +276,7 @@ fn a_stream_that_is_reset_was_seen_or_not() {
     let slots = script.ask(2);
     script.put(kind::RST_STREAM, 0, 1, &code::REFUSED_STREAM.to_be_bytes());
     script.put(kind::RST_STREAM, 0, 3, &2_u32.to_be_bytes());
-    // A second reset is harmless.
+    // The server resets one stream twice; the second reset has no effect.
     script.put(kind::RST_STREAM, 0, 3, &0_u32.to_be_bytes());
     let reset = |slot, is_unseen| Seen::Reset { slot, is_unseen };
     assert_eq!(script.take().unwrap(), [reset(slots[0], true), reset(slots[1], false)]);

@@ -49,7 +49,7 @@ fn value(text: &str, name: &str) -> Option<f64> {
 #[test]
 fn a_probe_counts_on_and_ends_when_it_is_told_to() {
     let oracle = Oracle::start(1, Bug::None);
-    // With this timeout no request fails, not even on a machine that stalls.
+    // The timeout is so long that no request fails, not even on a machine that stalls.
     let monitor = watch(&oracle, Duration::from_secs(5));
     let mut account = Account::default();
     until(&monitor, &mut account, "epicepoch_probe_answers_total", |it| it >= 50.0);
@@ -62,7 +62,7 @@ fn a_probe_counts_on_and_ends_when_it_is_told_to() {
     assert_eq!(account.violations(), 0, "{}", account.summary());
     let text = account.render();
     assert!(!text.contains("failures_total{"), "{text}");
-    // By then every received answer is checked.
+    // When the monitor has stopped, every received answer is checked.
     let value = |name: &str| value(&text, name).unwrap();
     let answers = value("epicepoch_probe_answers_total");
     assert!((value("epicepoch_probe_answers_checked_total") - answers).abs() < 0.5, "{text}");
@@ -75,7 +75,8 @@ fn a_stall_shows_as_latency_and_as_silence_and_a_long_one_as_failures() {
     until(&monitor, &mut account, "epicepoch_probe_answers_total", |it| it >= 20.0);
     oracle.stall(Duration::from_millis(300));
     until(&monitor, &mut account, "epicepoch_probe_gap_max_seconds", |it| it >= 0.25);
-    // Once a delayed request is answered, fewer answers than all took below 0.2 s.
+    // The stall lasts 0.3 s. When it is over, some answers have taken more than 0.2 s, so the
+    // bucket lacks them.
     let bucket = "epicepoch_probe_latency_seconds_bucket{le=\"0.2\"}";
     until_text(&monitor, &mut account, bucket, |text| {
         value(text, bucket).unwrap() < value(text, "epicepoch_probe_latency_seconds_count").unwrap()
@@ -84,7 +85,7 @@ fn a_stall_shows_as_latency_and_as_silence_and_a_long_one_as_failures() {
     oracle.stall(Duration::from_secs(1));
     let timeouts = "epicepoch_probe_failures_total{kind=\"timeout\"}";
     until(&monitor, &mut account, timeouts, |it| it >= 1.0);
-    // The monitor goes on afterwards.
+    // After the long stall the monitor gets answers again.
     until(&monitor, &mut account, "epicepoch_probe_silence_seconds", |it| it < 0.1);
     drop(monitor.stop());
 }

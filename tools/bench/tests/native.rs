@@ -83,7 +83,8 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
         }
         input.drain(..taken);
         let mut late = Vec::new();
-        // The later request may get the earlier answer, and the lower timestamps.
+        // The requests of one read are answered in reverse: the last one is answered first and gets
+        // the lowest timestamps.
         for request in requests.into_iter().rev() {
             answered += 1;
             match play {
@@ -216,7 +217,8 @@ fn many_callers_of_one_client_share_requests() {
     measured.checked.expect("on by default").verdict.assert_clean();
 }
 
-/// The client library finds the wrong answer, so the checker never sees it.
+/// The client library rejects the wrong answer, so the checker never sees it. The report must still
+/// count a violation.
 #[test]
 fn an_answer_that_a_client_library_finds_wrong_is_a_violation() {
     for (play, story) in [(Play::Descends, "is not above"), (Play::Cheats, "instead of 3")] {
@@ -256,14 +258,15 @@ fn a_request_that_is_past_its_time_before_it_is_sent_on_takes_nothing_with_it() 
         connections: 1,
         pace: Pace::Open { rate: 100.0, arrivals: Arrivals::Constant },
         duration: Duration::from_secs(1),
-        // The timeout passes before the welcome comes, which takes a second, and is far above the
-        // time of an answer.
+        // The leader's welcome comes after 600 ms, so the first requests time out before it. The
+        // timeout is still much longer than an answer takes.
         request_timeout: Duration::from_millis(500),
         ..config(vec![follower, leader.clone()])
     };
     let measured = run::run(config, |_, _| {});
     let (counts, table) = (&measured.counts, measured.to_string());
-    // These are only requests that the follower had refused before.
+    // Only requests that the follower has refused fail: they waited for the leader's welcome for
+    // too long.
     let refused = counts.failures.get("NOT_LEADER").copied().unwrap_or(0);
     assert!((1..=10).contains(&refused), "{table}");
     assert_eq!(counts.failures.len(), 1, "{table}");
@@ -276,8 +279,8 @@ fn an_answer_that_is_late_costs_its_request_alone_and_may_still_come() {
         connections: 1,
         pace: Pace::Open { rate: 100.0, arrivals: Arrivals::Constant },
         duration: HELD_BACK * 4 / 3,
-        // The timeout has passed for this answer when it comes, but not for the answers that come
-        // with it.
+        // The answer that is held back comes after 1300 ms. Its request has then timed out, but the
+        // later requests that are answered together with it have not.
         request_timeout: HELD_BACK + HELD_BACK_MORE * 3 / 4,
         ..config(vec![serve(Play::HoldsBack)])
     };
@@ -292,7 +295,8 @@ fn an_answer_that_is_late_costs_its_request_alone_and_may_still_come() {
 const ANSWERS_AFTER: Duration = Duration::from_millis(20);
 /// How long [`Play::HoldsBack`] delays an answer while others come.
 const HELD_BACK: Duration = Duration::from_millis(900);
-/// How much longer it is delayed, until it comes together with later answers.
+/// How much longer [`Play::HoldsBack`] delays that answer after [`HELD_BACK`]. It then comes
+/// together with later answers.
 const HELD_BACK_MORE: Duration = Duration::from_millis(400);
 
 #[test]

@@ -1,5 +1,5 @@
-//! A server is gone for a while; a server delays an answer; the generator itself stalls. The report
-//! must attribute each to its cause.
+//! Three causes of missing or late answers: a server is gone for a while; a server delays an
+//! answer; the generator itself stalls. The report must name the right cause.
 
 mod oracle;
 
@@ -54,7 +54,8 @@ fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
 fn who_connects_again_was_not_free_while_nobody_listened() {
     let measured = undisturbed(|| with_an_outage(256));
     let (counts, table) = (&measured.counts, measured.to_string());
-    // A quarter of all requests had been claimed by idle connections.
+    // When the outage began, the 256 connections had claimed about a quarter of all 1000 requests.
+    // These requests must not count as sent late by the generator.
     assert!(quantile(&counts.lateness_ns, 0.99) < OUTAGE / 3, "{table}");
     assert!(counts.backlogged > 200, "{table}");
     let bottleneck = measured.generator.bottleneck;
@@ -80,9 +81,11 @@ fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
 
 #[test]
 fn only_what_is_past_its_time_has_timed_out() {
-    // A generator that stalls sends several requests at once, which time out together.
+    // If the machine stalls, the generator sends several requests at once, and they time out
+    // together. So the run is repeated if there was a stall.
     let measured = undisturbed(|| {
-        // The request after the 20th gets no answer, nor does any later one.
+        // After 20 answers the connection falls silent: neither the next request nor any later one
+        // gets an answer.
         let oracle = Oracle::start(1, Bug::None);
         oracle.mute_at(20);
         let config = RunConfig {
@@ -115,7 +118,8 @@ fn nothing_is_waited_for_longer_than_one_timeout_after_the_end() {
         ..config(&Target::new(1, addr), 10.0)
     };
     let measured = run::run(config, |_, _| {});
-    // The second request is sent when the first has timed out, half a second before the end.
+    // One request is open at a time. The first times out after 2 s. The second is sent then, and is
+    // given up at 2.5 s: one timeout after the end of the run at 0.5 s.
     let table = measured.to_string();
     assert!(measured.gap_max < Duration::from_millis(3300), "{:?} {table}", measured.gap_max);
     assert_eq!(measured.counts.failed(), 5, "{table}");

@@ -15,8 +15,8 @@ fn normal(random: &mut Rng) -> f64 {
     (-2.0 * (1.0 - random.f64()).ln()).sqrt() * (std::f64::consts::TAU * random.f64()).cos()
 }
 
-/// A run whose median is around `micros`. Medians vary by 5 %, the latencies in one run by a factor
-/// of 2.
+/// Draws a run whose median is around `micros`. The medians of runs vary by 5 %, the latencies
+/// within a run by a factor of 2.
 fn drawn(random: &mut Rng, micros: f64) -> Run {
     let middle = micros * 1e3 * (0.05 * normal(random)).exp();
     let mut latencies = latency::histogram();
@@ -71,7 +71,7 @@ fn shifted_sets_are_told_apart_in_both_directions() {
     let better = judged(&slow, &fast);
     assert_eq!(better.verdict, Overall::Better, "{}", table(&better));
 
-    // A rate is better when it is higher.
+    // The next two sets differ only in the rate, and a higher rate is better.
     let mut rich = fast.clone();
     for run in &mut rich {
         run.rate = 2.0;
@@ -95,7 +95,8 @@ fn equal_sets_are_told_apart_no_more_often_than_stated() {
             verdict != Overall::Same
         })
         .count();
-    // 5 % of 400, plus two standard deviations; the seed is fixed.
+    // At a confidence of 95 %, 20 of 400 trials may differ by chance. 9 are two standard
+    // deviations. The seed is fixed, so the result is the same in every run.
     assert!(differ <= 20 + 9, "{differ} of {trials}");
 }
 

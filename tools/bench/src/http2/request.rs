@@ -1,5 +1,6 @@
-//! The header block of the request. It uses the server's HPACK table, so a repeated request is a
-//! few bytes to write and to read. Then the measurement shows the server's cost, not its decoder's.
+//! The header block of the request. It uses the server's HPACK table, so a repeated request has
+//! only a few bytes to write and to read. The measurement then shows the cost of a request without
+//! the cost of decoding long headers.
 
 use epicepoch_wire::http2::hpack::{
     ENTRY_OVERHEAD, INDEXED, KEPT, NEWEST, SIZE_UPDATE, TABLE_LEN_MAX, put_string,
@@ -56,8 +57,7 @@ impl Request {
         Self { first: block(KEPT, 6), plain: block(0, 4), again, table_len, state: Table::Empty }
     }
 
-    /// Records that the server limits its table to `len` bytes. The limit is 4096 unless the server
-    /// sets another.
+    /// Records that the server limits its table to `len` bytes. Until then the limit is 4096.
     pub fn limit_table(&mut self, len: usize) {
         if len < TABLE_LEN_MAX && self.state != Table::Unused {
             self.state = Table::Revoked;
@@ -122,8 +122,8 @@ mod tests {
         let mut lists = Vec::new();
         let mut lens = Vec::new();
         for turn in 0..6 {
-            // The server lowers its limit after the third request, so the length of the next block
-            // differs.
+            // The server lowers its limit after the third request, so the next block must begin
+            // with a size update.
             if turn == 3 {
                 request.limit_table(100);
                 request.limit_table(0);

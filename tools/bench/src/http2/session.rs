@@ -22,11 +22,11 @@ pub const CONNECTION_WINDOW: u32 = 16 << 20;
 const WINDOW_AT_FIRST: u32 = 65_535;
 /// Longest header block of an answer, bytes.
 pub const BLOCK_LEN_MAX: usize = 16 << 10;
-/// At most this many CONTINUATION frames of one header block. Without a limit, empty ones could go
-/// on for ever.
+/// At most this many CONTINUATION frames of one header block. Without this limit, a server could
+/// send empty ones for ever.
 const CONTINUATIONS_MAX: usize = 16;
-/// At most this many streams from the oldest open one to the newest. The session also remembers the
-/// answered ones between them.
+/// At most this many streams from the oldest open one to the newest. The limit is needed because
+/// the session also remembers the answered streams between the two.
 pub const SPAN_MAX: usize = 1 << 18;
 /// Marks a stream that is over.
 const NONE: u32 = u32::MAX;
@@ -71,7 +71,7 @@ pub enum Event<'a> {
         /// The end of the body.
         last: &'a [u8],
     },
-    /// The server ended a stream without an answer.
+    /// The server reset a stream before a whole answer came.
     Reset {
         /// The slot of the stream.
         slot: usize,
@@ -120,7 +120,7 @@ pub struct Session {
     /// The window for sending. The client sends no body, but the server must not raise the window
     /// above the limit of HTTP/2.
     send_window: u64,
-    /// The received part of a header block that is not complete yet.
+    /// The received part of a header block whose end has not come yet.
     block: Vec<u8>,
     continued: Option<Continued>,
 }
@@ -442,7 +442,8 @@ impl Session {
                 setting::INITIAL_WINDOW_SIZE if value > ID_MAX => {
                     return Err(SessionError::Protocol("a window beyond any"));
                 }
-                // Frames sent here are shorter than any limit that a server may set.
+                // No other setting matters here: the client's frames are shorter than any limit
+                // that a server may set.
                 _ => {}
             }
         }

@@ -87,5 +87,5 @@ impl Channel {
     }
 }
 
-/// First length of the receive buffer, in bytes: the answers of a full pipeline fit.
+/// Initial length of the receive buffer, in bytes: the answers to a full pipeline of requests fit.
 const INPUT_LEN: usize = 128 << 10;

@@ -37,7 +37,8 @@ impl ToChecker {
         }
     }
 
-    /// Sends the last report. It may wait, because the load is over.
+    /// Sends the last report. If the channel is full this call waits, which disturbs nothing
+    /// because the load is over.
     pub(super) fn finish(self, operations: Vec<Operation>) -> u64 {
         let count = operations.len() as u64;
         let batch = Batch { operations, horizon: None };

@@ -1,6 +1,6 @@
 //! Sends requests through the Rust client, as a program does: many callers at once, whose calls the
 //! client merges into few requests. The client finds and follows the leader itself. So redirects
-//! and retries are part of the latency and are not counted.
+//! and retries are not counted; their time is part of the latency.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -87,8 +87,7 @@ async fn call(load: Rc<LoadConnection>, client: Client, connected: Arc<Connected
                         load.statistics.borrow_mut().broken(&sent, connected.node(), why);
                     }
                 }
-                // Without this pause, a client that fails at once would fail a million times a
-                // second.
+                // Without this pause, calls that fail at once would fail a million times a second.
                 tokio::time::sleep(load.config.retry_pause).await;
             }
         }
@@ -116,7 +115,8 @@ fn judge(error: TimestampsError) -> Failed {
         TimestampsError::BadAnswer(_) | TimestampsError::AnotherCluster(_) => {
             Failed::NoAnswer(failure::STATUS)
         }
-        // These calls never became a request. The type may get more reasons.
+        // These calls never became a request. The match needs this arm because the error type may
+        // get more variants.
         _ => Failed::NoAnswer(failure::LOST),
     }
 }

@@ -50,7 +50,7 @@ pub enum Transport {
 }
 
 impl Target {
-    /// A node that is named by its address.
+    /// Makes a target whose name is its address.
     #[must_use]
     pub fn new(id: u64, addr: SocketAddr) -> Self {
         Self { id, name: addr.to_string(), addr }
@@ -86,8 +86,8 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// Each connection sends the next request as soon as an answer comes. If the service stalls,
-    /// the clients stall too. So a stall counts once per open request, and the requests that would
-    /// have been sent meanwhile are missing (coordinated omission).
+    /// the clients stall too. So a stall makes only the open requests slow. The requests that would
+    /// have been sent during the stall are missing from the figures (coordinated omission).
     Closed,
     /// Requests are due at times that are fixed before the run. Latency counts from the due time.
     Open {
@@ -140,7 +140,7 @@ pub struct RunConfig {
     /// transport answers with ranges. Default 1.
     pub count: u64,
     /// Ask for `format=range` over HTTP: 24 bytes for any count. The native protocol and the client
-    /// always do. Default off.
+    /// always get ranges. Default off.
     pub range: bool,
     /// Duration of the warm-up. Its answers are not in the result. Default 1 s.
     pub warmup: Duration,
@@ -170,11 +170,11 @@ pub struct RunConfig {
     pub tls: Option<Tls>,
     /// The token that requests carry over every transport. Default none.
     pub token: Option<Token>,
-    /// A planted bug for tests: the generator wastes this time before each request. It must report
-    /// by itself that it was too slow.
+    /// A planted bug for tests: the generator wastes this time before each request. The run must
+    /// then report that the generator was too slow.
     pub planted_delay: Duration,
     /// A planted bug for tests: every 500 ms a generator thread sleeps for this long, like a thread
-    /// that gets no processor. It must report by itself that it was late.
+    /// that gets no processor. The run must then report that the generator was late.
     pub planted_standstill: Duration,
 }
 

@@ -27,7 +27,7 @@ pub mod failure {
     /// The answer has other timestamps than the request asked for, or belongs to no request.
     pub const BROKEN: &str = "broken";
 
-    /// Whether this failure counts a request. Others count a connection.
+    /// Whether a failure of this name counts a request. Other failures count a connection.
     #[must_use]
     pub fn is_of_a_request(name: &str) -> bool {
         name != CONNECT && name != PROTOCOL
@@ -91,7 +91,8 @@ impl Wire {
 /// in its pieces ([`super::time_series`]) until they are added up.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// Requests that brought timestamps. This and all other counts here leave out the warm-up.
+    /// Requests that brought timestamps. Like all other counts of this type except `wire`, this one
+    /// leaves out the warm-up.
     pub answers: u64,
     /// Timestamps in those answers.
     pub timestamps: u64,
@@ -184,7 +185,7 @@ pub(super) fn refused(failures: &Failures) -> u64 {
     failed(failures) - unknown(failures) - broken
 }
 
-/// Requests whose answer was never read.
+/// Requests that were lost or timed out, so that no answer was read.
 pub(super) fn unknown(failures: &Failures) -> u64 {
     [failure::LOST, failure::TIMEOUT].iter().filter_map(|name| failures.get(name)).sum()
 }

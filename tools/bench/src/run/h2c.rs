@@ -81,7 +81,8 @@ impl Protocol for Streams {
                     let sent = self.open[slot].take().expect("an open stream was asked on");
                     if is_unseen {
                         load.unseen(&sent);
-                        // The node is busy, but is still the leader.
+                        // The node is overloaded but still leads, so the same node is asked again
+                        // after a pause.
                         Next::Pause
                     } else {
                         load.lost_at(&sent, now);

@@ -59,7 +59,8 @@ impl Protocol for Answers {
             let received = parse_response(&input[at..]).map_err(|_| load.violated())?;
             let Some((response, len)) = received else { break };
             at += len;
-            // An answer without a request is not kept for the next request either.
+            // No request is open for this answer. It must not be taken as the answer to the next
+            // request, so the connection is closed.
             let Some(sent) = self.open.pop_front() else { return Err(load.violated()) };
             let is_refusal = response.status != 200;
             let header = |name| is_refusal.then(|| response.header(name)).flatten();

@@ -57,7 +57,7 @@ struct Connection {
     endpoint: Endpoint,
     requests: SendRequest<quic::Connection, Bytes>,
     request: Request<()>,
-    /// Where to go next. Unless it is `Stay`, no more requests are sent on this connection.
+    /// Which node to ask next. Unless this is `Stay`, no more requests are sent on this connection.
     leaving: Cell<Next>,
 }
 
@@ -119,7 +119,7 @@ impl Connection {
         self.leaving.get()
     }
 
-    /// Sends one request after the other.
+    /// Sends requests one after another, each when the answer to the one before has come.
     async fn call(self: Rc<Self>) {
         let load = &self.load;
         let mut requests = self.requests.clone();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::counts::Failures;
 use crate::history::{Operation, Outcome};
 
-/// What the threads of a load keep.
+/// The answers that the threads of a load keep, and their totals.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) operations: Vec<Operation>,

@@ -1,6 +1,7 @@
 //! A load for tests, which runs until it is stopped and keeps every answer. It is the closed loop
 //! of [`super::run`]. It may drive *all* nodes, including followers and deposed leaders, to provoke
-//! wrong answers. It never repeats a request there: a lost answer counts as lost.
+//! wrong answers. When it drives all nodes it never repeats a request, and a lost answer counts as
+//! lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts a load. The answers are the caller's to check: `warmup`, `duration`, `interval` and
-    /// `verify` of the configuration are ignored.
+    /// Starts a load. The caller checks the answers. The settings `warmup`, `duration`, `interval`
+    /// and `verify` are ignored.
     ///
     /// # Panics
     /// If a number of the configuration is out of its range, or a thread cannot be started.

@@ -24,8 +24,9 @@ pub(super) struct LoadConnection {
     shared: Arc<Shared>,
     /// Index of the target that this connection asks.
     target: Cell<usize>,
-    /// Requests that wait for another node, and at most one that was claimed and not sent, in order
-    /// of their due times. The requests that wait are at most as many as may be open.
+    /// Requests that wait to be sent to another node, and at most one request that was claimed and
+    /// not sent. They are in the order of their due times. At most as many requests wait as may be
+    /// open at once.
     carried: RefCell<VecDeque<Carried>>,
 }
 
@@ -100,7 +101,8 @@ impl LoadConnection {
         }
         let mut carried = self.carried.borrow_mut();
         while let Some(Carried { mut ticket, name }) = carried.pop_front() {
-            // The deadline has passed, so the request fails unsent.
+            // The deadline has passed before the request could be sent to the other node, so it
+            // fails.
             if ticket.deadline.is_some_and(|deadline| now >= deadline) {
                 self.statistics.borrow_mut().fail(name, ticket.intended);
                 continue;
@@ -168,7 +170,7 @@ impl LoadConnection {
         self.carry(sent, failure::LOST, Instant::now());
     }
 
-    /// Counts an answer without a request.
+    /// Counts an answer that no open request has asked for.
     pub(super) fn unasked(&self, id: u64) -> Useless {
         self.statistics.borrow_mut().unasked(self.target().id, id);
         Useless
@@ -196,7 +198,8 @@ impl LoadConnection {
         }
     }
 
-    /// Keeps a request for another node, or counts it as failed with `name` if it is too late.
+    /// Keeps a request, to send it to another node. If its deadline has passed, counts it as failed
+    /// with `name`.
     fn carry(&self, sent: &Sent, name: &'static str, now: Instant) {
         let ticket = sent.ticket;
         let mut statistics = self.statistics.borrow_mut();
@@ -228,7 +231,8 @@ impl LoadConnection {
         let code = answer.error.and_then(ErrorCode::from_name);
         self.statistics.borrow_mut().failed(sent, code.map_or(failure::STATUS, ErrorCode::name));
         match code {
-            // The leader itself refuses. Other nodes would only redirect to it again.
+            // The leader itself has refused. Other nodes would only redirect the request to the
+            // leader again.
             Some(ErrorCode::Overloaded | ErrorCode::BadCount) => Next::Pause,
             _ if follows => Next::Elsewhere,
             _ => Next::Pause,

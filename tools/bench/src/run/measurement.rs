@@ -67,7 +67,8 @@ impl Measurement {
 /// How busy the generator was, and whether it was the bottleneck.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// Share of the time in which its busiest thread ran, or waited for a processor.
+    /// Share of the time in which the busiest thread of the generator ran, or waited for a
+    /// processor.
     pub busy: Option<f64>,
     /// Why the figures show the generator and not the service, if so.
     pub bottleneck: Option<Bottleneck>,
@@ -88,8 +89,8 @@ pub enum Bottleneck {
         /// Share of the requests that waited for a connection or were never sent.
         late: f64,
     },
-    /// Open loop: requests were sent so late, although a connection was free, that it shows in the
-    /// latency.
+    /// Open loop: although a connection was free, requests were sent so late that the delay shows
+    /// in the latency.
     Late {
         /// 99th percentile of the lateness.
         p99: Duration,
@@ -155,7 +156,7 @@ const SATURATED_BUSY: f64 = 0.95;
 /// If the busiest thread of an open loop is busier than this, late requests are not the service's
 /// fault.
 const OVERRUN_BUSY: f64 = 0.9;
-/// A generator without idle time is the bottleneck if a larger share of requests is late.
+/// An overrun generator counts as the bottleneck if more than this share of the requests is late.
 const OVERRUN_LATE: f64 = 0.01;
 /// Lateness above this is more than the time to wake a sleeping thread on any machine.
 const LATE: Duration = Duration::from_millis(1);
@@ -165,7 +166,8 @@ mod tests {
     use super::super::config::Arrivals;
     use super::*;
 
-    /// The verdict on 1000 requests with this latency and this lateness.
+    /// The generator's verdict on itself after 1000 requests, all with this latency and this
+    /// lateness.
     fn said(
         pace: Pace,
         busy: Option<f64>,

@@ -79,7 +79,7 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
     look.until(window.end);
     let after = Reading::take(&config);
     let load_after = machine::load();
-    // The last answers may take as long as the request timeout.
+    // The threads now wait for the last answers, at most as long as the request timeout.
     while !running.iter().all(JoinHandle::is_finished) {
         look.until(Instant::now() + LOOK_AT_THE_END);
     }
@@ -171,15 +171,16 @@ fn start(
 }
 
 /// Sets `busy` to the share of the time between the warm-up and the end in which this thread ran or
-/// waited for a processor. A busy thread comes late to both readings, so the share is of the time
-/// between them.
+/// waited for a processor. A busy thread makes both readings late. So the share is a share of the
+/// time between the readings.
 async fn watch_busy(window: Window, busy: Rc<Cell<Option<f64>>>) {
     tokio::time::sleep_until(window.from.into()).await;
     let (began, before) = (Instant::now(), machine::thread_busy());
     tokio::time::sleep_until(window.end.into()).await;
     let (wall, after) = (began.elapsed(), machine::thread_busy());
     let spent = after.zip(before).map(|(after, before)| after.saturating_sub(before));
-    // A thread that missed half of the run had no time.
+    // A thread that made its first reading after half of the run had no time left: it counts as
+    // busy all the time.
     let is_late = began > window.from + (window.end - window.from) / 2;
     let share = |spent: Duration| if is_late { 1.0 } else { spent.div_duration_f64(wall).min(1.0) };
     busy.set(spent.map(share));
@@ -253,8 +254,8 @@ fn drive(
         ticking.abort();
         keeping.abort();
         standing.abort();
-        // A thread that had no time may not have come to its last reading. A load that was ended has
-        // no last reading.
+        // A thread without idle time may still have to make its last reading, so wait for it. A
+        // load that was ended makes no last reading.
         if is_whole && !shared.is_ending() {
             let _done = watching.await;
         } else {
@@ -330,9 +331,10 @@ const TICK: Duration = Duration::from_millis(100);
 const TICKS_PER_PIECE: u64 = 5;
 /// Time between two planted standstills.
 const STANDSTILLS_APART: Duration = Duration::from_millis(500);
-/// Time between two additions of the threads' counts.
+/// Time between two moments at which the counts of all threads are added up.
 const LOOK: Duration = Duration::from_millis(250);
-/// Time between two additions while the last answers come.
+/// At the end of a run, while the last answers come: time between two moments at which the counts
+/// of all threads are added up.
 const LOOK_AT_THE_END: Duration = Duration::from_millis(5);
 /// Time between two calls of `watch`.
 const SHOW: Duration = Duration::from_secs(1);

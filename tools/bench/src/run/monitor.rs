@@ -102,7 +102,7 @@ impl Monitor {
     }
 
     /// Ends the generator. Open requests get no answer. Returns the last snapshot, with everything
-    /// until then.
+    /// since the one before.
     #[must_use]
     pub fn stop(self) -> Snapshot {
         self.shared.stop();

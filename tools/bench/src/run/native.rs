@@ -21,7 +21,8 @@ use crate::history::BrokenAnswer;
 /// A connection after its handshake, and its open requests.
 pub(super) struct Ids {
     depth: usize,
-    /// Requests by id, from `first`. `None` is an answered request. The front one is open.
+    /// The requests with the ids from `first` on. `None` stands for an answered request. The front
+    /// request is open.
     open: VecDeque<Option<Sent>>,
     first: u64,
     unanswered: usize,
@@ -63,7 +64,7 @@ impl Protocol for Ids {
 
     fn ask(&mut self, load: &LoadConnection, sent: Sent, out: &mut Vec<u8>) {
         let id = self.first + self.open.len() as u64;
-        // The configuration has checked the count.
+        // The check of the configuration has already bounded the count.
         let request = Request::new(id, load.config.count).expect("a count in bounds");
         out.extend_from_slice(&request.to_bytes());
         self.open.push_back(Some(sent));
@@ -155,8 +156,8 @@ impl Ids {
     }
 }
 
-/// At most this many ids from the oldest open request to the newest. If one stays open for so long,
-/// the service has stopped answering it.
+/// At most this many ids from the oldest open request to the newest. If a request is still open
+/// after so many later ones, the service will not answer it any more.
 const SPAN_MAX: usize = 1 << 18;
 
 /// Handles an error frame like the same refusal over HTTP.

@@ -43,7 +43,8 @@ pub(super) struct Pacer {
     waiting: RefCell<VecDeque<(Instant, Waker)>>,
     timer: AsyncFd<OwnedFd>,
     window: Window,
-    /// The last time span in which the thread was late although a connection was free: from and to.
+    /// Start and end of the last period in which the thread was late although a connection was
+    /// free.
     stood_still: Cell<Option<(Instant, Instant)>>,
 }
 
@@ -85,8 +86,8 @@ impl Pacer {
     /// `intended` is sent only at `sent`. Requests that became due in between were delayed too,
     /// even if every connection is in use when their turn comes.
     pub(super) fn came_late(&self, intended: Instant, sent: Instant) {
-        // A request claimed in time comes after all earlier ones, so no earlier delay matters any
-        // more.
+        // Requests are claimed in the order of their due times. A request that is due after the
+        // earlier period shows that this period is over, so the period is forgotten.
         let before = self.stood_still.get().filter(|(_, to)| intended <= *to);
         let from = before.map_or(intended, |(from, _)| from.min(intended));
         self.stood_still.set(Some((from, sent)));
@@ -175,7 +176,7 @@ enum Schedule {
     Closed,
     Open {
         began: Instant,
-        /// When the next request is due, in seconds after `began`.
+        /// When the next request is due, in seconds after the time `began`.
         next: f64,
         /// Mean seconds between two requests of this thread.
         apart: f64,

@@ -1,6 +1,7 @@
 //! Keeps one TCP connection busy, for any protocol. Requests that are due are sent together, and
-//! answers that have arrived are handled together. Each time the clock is read only once: at a
-//! million requests per second, one reading per request would cost most of the generator's time.
+//! answers that have arrived are handled together. The clock is read only once for each such group.
+//! At a million requests per second, a reading for each request would take most of the generator's
+//! time.
 
 use std::io;
 use std::pin::Pin;
@@ -84,8 +85,8 @@ struct Pipe<'a, P> {
     protocol: P,
     /// The next request, which is claimed but not sent yet.
     claimed: Option<Ticket>,
-    /// Where to go next. Unless it is `Stay`, no more requests are sent here, and the connection
-    /// only waits for the answers to open ones.
+    /// Which node to ask next. Unless this is `Stay`, no more requests are sent on this connection,
+    /// which only waits for the answers to its open requests.
     leaving: Next,
     /// No request is sent before this time: the pause after a refusal or an answer. Answers are
     /// still read at once.
@@ -165,8 +166,8 @@ impl<P: Protocol> Pipe<'_, P> {
             let sent = self.load.sent_at(ticket, now);
             self.protocol.ask(self.load, sent, &mut self.channel.out);
         }
-        // No further request may be open now. If this one becomes due meanwhile, it waits for the
-        // service and not for the generator.
+        // No further request may be open now. If the claimed request becomes due meanwhile, the
+        // service makes it wait and not the generator.
         if let Some(ticket) = self.claimed.take() {
             self.load.give_back(ticket);
         }

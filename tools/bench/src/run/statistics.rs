@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub(super) window: Window,
     /// Index of the target that was the leader last.
     pub(super) leader: AtomicUsize,
-    /// When the latest answer came, ns since the measurement began to count.
+    /// When the latest answer came, nanoseconds since the end of the warm-up.
     end_ns_max: AtomicU64,
     gap_ns_max: AtomicU64,
     pub(super) exchange: Exchange,
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     answered_by: AtomicU64,
     leader_changes: AtomicU64,
     is_stopped: watch::Sender<bool>,
-    /// No further request is sent, and open ones get their answers.
+    /// Whether no further request may be sent. Open requests still get their answers.
     is_ending: AtomicBool,
     /// The answers of a load of tests, instead of counts by interval.
     kept: Option<Mutex<Kept>>,
@@ -102,7 +102,7 @@ impl Shared {
         }
     }
 
-    /// Time since the last answer, or since the measurement began to count.
+    /// Time since the last answer, or since the end of the warm-up if there was none.
     pub(super) fn silence(&self, now: Instant) -> Duration {
         let last = Duration::from_nanos(self.end_ns_max.load(Ordering::Relaxed));
         now.saturating_duration_since(self.window.from + last)
@@ -154,13 +154,13 @@ pub(super) struct Statistics {
     piece: Piece,
     /// When the interval of the piece ends.
     piece_end: Instant,
-    /// When the last answers came.
+    /// When the last group of answers came.
     heard_at: Option<Instant>,
     interval: Duration,
     /// In an open loop, latency counts from the due time, and lateness is recorded.
     open_loop: bool,
-    /// When each request was sent and whether it is open, oldest first. The front one is open. It
-    /// tells the checker how early a later reported operation may have started.
+    /// When each request was sent and whether it is open, oldest first. The front one is open. Its
+    /// start tells the checker how early an operation may have started that is reported later.
     open: VecDeque<(Instant, bool)>,
     /// Number of the front request.
     first: u64,
@@ -212,7 +212,8 @@ impl Statistics {
         ticket.deadline.get_or_insert((at + timeout).min(self.shared.window.given_up));
         if self.checker.is_some() {
             if self.open.len() == OPEN_MAX {
-                // The answer to the dropped request will not be checked.
+                // The oldest request is dropped from this memory, so its answer will not be
+                // checked.
                 self.open.pop_front();
                 self.first += 1;
             }
@@ -225,7 +226,8 @@ impl Statistics {
         self.answered_at(sent, node, range, Instant::now());
     }
 
-    /// [`Self::answered`] for several answers, which came at `now` or earlier.
+    /// Records one answer like [`Self::answered`], with a time that several answers share: they
+    /// came at `now` or earlier.
     pub(super) fn answered_at(
         &mut self,
         sent: &Sent,
@@ -265,7 +267,7 @@ impl Statistics {
         self.record(sent, Instant::now(), node, Outcome::Broken(why));
     }
 
-    /// Counts an answer without a request.
+    /// Counts an answer that no open request has asked for.
     pub(super) fn unasked(&mut self, node: u64, id: u64) {
         let now = Instant::now();
         self.fail(failure::BROKEN, now);
@@ -292,7 +294,7 @@ impl Statistics {
         self.close(sent);
     }
 
-    /// Counts a failure at `at`.
+    /// Counts a failure that happened at `at`.
     pub(super) fn fail(&mut self, name: &'static str, at: Instant) {
         if let Some(mut kept) = self.shared.kept() {
             return kept.fail(name);

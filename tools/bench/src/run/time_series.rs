@@ -79,7 +79,8 @@ pub(super) struct Piece {
     /// Answers after the warm-up to requests of the warm-up. They are shown live, but never
     /// counted.
     pub(super) late_answers: u64,
-    /// Failures of such requests, and connections that failed outside the measured time.
+    /// Failures of requests of the warm-up that happened after it, and connections that failed
+    /// outside the measured time.
     pub(super) late_failures: u64,
 }
 
@@ -194,7 +195,8 @@ impl TimeSeries {
         if self.open.len() >= OPEN_MAX {
             self.close_oldest();
         }
-        // A thread that was delayed for long may still hand over a piece of a closed interval.
+        // A thread that was delayed for long may still hand over counts of an interval that is
+        // already compressed. It is then opened again.
         let (failures, latency_ns) = match self.closed.remove(&number) {
             None => (Failures::new(), latency::histogram()),
             Some(closed) => (closed.failures, closed.latency.unpack()),
@@ -267,7 +269,8 @@ mod tests {
         }
         time_series.take(&exchange, &mut counts, &mut live);
         let intervals = time_series.finish(&window, Duration::from_secs(1));
-        // The last interval is half as long, and two are empty.
+        // 10.5 s have eleven intervals, and the last one is half as long. No answer is in the last
+        // two.
         assert_eq!(intervals.len(), 11);
         let mut whole = latency::histogram();
         for (at, interval) in intervals.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::config::RunConfig;
 
-/// `began <= from < end < given_up`.
+/// The times that divide a measurement: `began <= from < end < given_up`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// The first request is due at this time.
@@ -13,7 +13,8 @@ pub(super) struct Window {
     pub(super) from: Instant,
     /// No request is due from here on.
     pub(super) end: Instant,
-    /// From here on, no request is sent, even if it was due before, and no answer is awaited.
+    /// From here on, no request is sent, even if it was due earlier, and the run waits for no
+    /// answer.
     pub(super) given_up: Instant,
 }
 

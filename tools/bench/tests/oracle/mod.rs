@@ -1,6 +1,6 @@
 //! A scripted oracle over HTTP/1.1: nodes with one leader, that stall, go away, or have a bug.
 
-// Each test binary uses some of it.
+// Each test binary compiles this module and uses only a part of it.
 #![allow(dead_code)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -47,7 +47,8 @@ struct State {
     stalled_until: Instant,
     /// While this is set, no node listens, and every connection is closed.
     is_down: bool,
-    /// The connection on which this many answers are reached gives no further ones.
+    /// When the oracle has given this many answers, the connection of the next request falls silent
+    /// for good.
     mute_at: u64,
 }
 
@@ -212,7 +213,7 @@ impl State {
         Ok(range)
     }
 
-    /// The body of an answer. A bug may change it.
+    /// The body of an answer. With [`Bug::HoleInBatch`] it sometimes leaves out an index.
     fn body(&self, range: &TimestampRange) -> Vec<u8> {
         let hole = self.bug == Bug::HoleInBatch && self.answers.is_multiple_of(50);
         let skip = |at: usize, it: Timestamp| {
@@ -223,8 +224,9 @@ impl State {
     }
 }
 
-/// Measures at most three times, until the machine does not stall for long. Returns the last
-/// measurement. A stall makes the generator late, whatever the test is about.
+/// Repeats a measurement, at most three times in all, until the machine has not stalled for
+/// [`STANDSTILL`] during it. Returns the last measurement. A stall of the machine makes the
+/// generator late, and would fail any test.
 pub(crate) fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
     let is_disturbed = |it: &Measurement| Duration::from_nanos(it.hiccups.max()) >= STANDSTILL;
     let mut measured = measure();
