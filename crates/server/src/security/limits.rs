@@ -9,10 +9,10 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// At least this many addresses without a connection are kept. Beyond it, those without a request
-/// debt are removed.
+/// Addresses without a connection are kept until there are at least this many of them. Then those
+/// without a request debt are removed.
 const GONE_MAX: usize = 1024;
-/// An address may ask at once for as many requests as its rate allows in this time.
+/// An address may send at once as many requests as its rate allows in this time.
 const BURST_NS: u64 = NS_PER_SECOND;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -32,12 +32,13 @@ pub(crate) struct Key(IpAddr);
 #[derive(Debug, Default)]
 struct Table {
     /// The hash has a random key, so that clients cannot choose addresses that collide.
-    ///
+    /// The hash function has a random key, so that clients cannot choose addresses that collide.
     /// Invariant: `gone` of the entries have no connection.
     address_limits: HashMap<Key, Present>,
     gone: usize,
-    /// How many entries may have no connection before all are examined again: twice as many as the
-    /// last examination kept. So the cost per address that leaves stays low.
+    /// When more entries than this have no connection, all entries are examined. It is twice the
+    /// number without a connection that the last examination kept, so the cost per address that
+    /// leaves stays low.
     gone_max: usize,
 }
 
@@ -72,7 +73,7 @@ impl AddressLimits {
         Arc::new(Self { request_ns, connections: AtomicUsize::new(0), table: Mutex::default() })
     }
 
-    /// How many connections there are.
+    /// How many connections are open, from all addresses together.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -114,7 +115,8 @@ impl AddressLimits {
             table.address_limits.remove(&key);
             return;
         }
-        // The entry stays: a new connection must not clear the address's request debt.
+        // The entry stays. If it were removed, a new connection would clear the request debt of the
+        // address.
         table.gone += 1;
         if table.gone > table.gone_max.max(GONE_MAX) {
             let paid_until = |it: &Present| it.origin.paid_until_ns.load(Ordering::Relaxed);
@@ -147,7 +149,7 @@ impl ConnectionPermit {
     }
 
     /// How many of `requests` the rate of the address allows at `now_ns`, monotonic nanoseconds.
-    /// These are counted.
+    /// The allowed requests are counted.
     pub(crate) fn take(&self, requests: u32, now_ns: u64) -> u32 {
         let Some(request_ns) = self.address_limits.request_ns else { return requests };
         let paid_until = &self.origin.paid_until_ns;
@@ -162,12 +164,12 @@ impl ConnectionPermit {
         taken
     }
 
-    /// Uncounts this many requests. The caller will ask for them again.
+    /// Takes this many requests out of the count. The caller will ask for them again.
     pub(crate) fn give_back(&self, requests: u32) {
         let Some(request_ns) = self.address_limits.request_ns else { return };
         let back_ns = u64::from(requests) * request_ns;
-        // Relaxed ordering is enough, as above. The value is at least `back_ns`, which was added
-        // before.
+        // Relaxed ordering is enough, as in `take`. The value is at least `back_ns`, which `take`
+        // has added.
         let _ = self.origin.paid_until_ns.fetch_update(
             Ordering::Relaxed,
             Ordering::Relaxed,

@@ -1,5 +1,5 @@
-//! Refusals for a missing right. Each one is counted. Each reason is logged at most once a second,
-//! so that refused requests cannot fill a disk.
+//! Refusals for a missing right. Every refusal is counted. For each reason, at most one refusal a
+//! second is logged, so that refused requests cannot fill a disk.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub struct Denials {
     counts: [[Count; Reason::ALL.len()]; Right::ALL.len()],
     /// When each reason may be logged again, monotonic nanoseconds.
     next_ns: [AtomicU64; Reason::ALL.len()],
-    /// Refusals since the last log line of each reason.
+    /// For each reason, the refusals since its last log line.
     untold: [AtomicU64; Reason::ALL.len()],
 }
 
@@ -43,7 +43,7 @@ impl Denials {
         self.counts[right as usize][reason as usize].load()
     }
 
-    /// If a log line is due, returns how many refusals since the last one were not logged.
+    /// If a log line is due, returns how many refusals were not logged since the last line.
     fn due(&self, at: usize, now_ns: u64) -> Option<u64> {
         let next_ns = self.next_ns[at].load(Ordering::Relaxed);
         let claim = || {

@@ -6,8 +6,8 @@
 //! - `right`: the rights, the ports, and the reasons for refusals.
 //! - [`denials`]: refusals, for the log and for metrics.
 //!
-//! There are four checks. The token comes third, so a token that was sent where it must not be sent
-//! is never examined:
+//! There are four checks, in this order. The token comes third: if a request may not be sent in
+//! this way at all, its token is never examined.
 //!
 //! 1. The port answers requests of this kind.
 //! 2. The caller's address may ask in this way, in plain text or over TLS.
@@ -33,9 +33,9 @@ use tokens::{TokenFileError, Tokens};
 pub struct Authorization {
     ops_plain_from: AllowedFrom,
     admin_from: AllowedFrom,
-    /// Tokens of clients; `None` if clients need none.
+    /// Tokens of clients; `None` if clients need no token.
     pub(crate) clients: Option<Tokens>,
-    /// Tokens of operators; `None` if there are none: then only the address decides.
+    /// Tokens of operators; `None` if the node has none. Then only the operator's address decides.
     pub(crate) operations: Option<Tokens>,
     /// The counted refusals.
     pub denials: Denials,
@@ -98,8 +98,8 @@ impl Authorization {
         self.clients.as_ref().map_or(Ok(()), |tokens| check_token(tokens, token))
     }
 
-    /// Checks that a request on a fast path may get timestamps. `authorization` is the value of
-    /// that header, or empty. The port of operators has no fast path.
+    /// Checks that a request on a fast path may get timestamps. `authorization` is the value of the
+    /// `authorization` header, or empty. The port of operators has no fast path.
     ///
     /// # Errors
     /// When the caller lacks the right; the reason says why.
@@ -116,7 +116,8 @@ impl Authorization {
         }
         let is_of_operators = matches!(right, Right::Operations | Right::Change);
         let may_be_plain = || caller.from.is_some_and(|from| self.ops_plain_from.allows(from));
-        // TLS prevents listening, but does not identify the caller. The token does that, later.
+        // TLS prevents listening, but does not identify the caller. The token identifies the
+        // caller, in a later check.
         let is_guarded = caller.is_encrypted && self.operations.is_some();
         if !is_of_operators || is_guarded || may_be_plain() {
             return Ok(());
@@ -159,7 +160,7 @@ mod tests {
     const CLIENT: &str = "client-token-0123456789";
     const OPERATOR: &str = "operator-token-0123456789";
 
-    /// Authorization with both token files. Operators may come from everywhere in plain text.
+    /// Authorization with both token files. Operators may connect from any address in plain text.
     fn guarded(dir: &tempfile::TempDir) -> Authorization {
         let write = |name: &str, token: &str| {
             let path = dir.path().join(name);
@@ -221,7 +222,8 @@ mod tests {
             Authorization { ops_plain_from: AllowedFrom::parse("10.0.0.0/8").unwrap(), ..open() };
         assert_eq!(check(&asked, far), Ok(()));
         assert_eq!(check(&asked, caller("11.1.2.3", Port::Shared)), Err(Reason::Plain));
-        // Timestamps are not a secret, and health answers reveal little.
+        // Neither check needs a token: timestamps are not a secret, and health answers reveal
+        // little.
         assert_eq!(authz.check(Right::Timestamps, &far, &HeaderMap::new()), Ok(()));
         assert_eq!(authz.check(Right::Health, &far, &HeaderMap::new()), Ok(()));
     }
@@ -297,7 +299,8 @@ mod tests {
             followed(&mut authz, reason.advice());
             assert_eq!(authz.check(Right::Change, &caller, &change), Ok(()), "{reason:?}");
         }
-        // One of the two settings is not enough. With only one, the refusal names the other.
+        // A change needs both settings, `ADMIN_FROM` and `OPS_PLAIN_FROM`. If only one is set, the
+        // refusal names the other.
         let far = caller("10.1.2.3", Port::Shared);
         let mut authz = Authorization { admin_from: AllowedFrom::Any, ..open() };
         assert_eq!(authz.check(Right::Change, &far, &change), Err(Reason::Plain));

@@ -8,7 +8,7 @@ use epicepoch_wire::http::{ErrorCode, HEADER_ADMIN};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Right {
-    /// To ask whether the node is well. Everybody has this right, because load balancers and
+    /// To ask whether the node is well. Every caller has this right, because load balancers and
     /// supervisors have no token.
     Health,
     /// To get timestamps, and the addresses of nodes that give them.
@@ -17,7 +17,7 @@ pub enum Right {
     Operations,
     /// To change the cluster, such as its members, its leader or its settings.
     Change,
-    /// To speak as a member of the cluster. Only the peer port needs it, and no route.
+    /// To speak as a member of the cluster. Only the peer port needs this right; no route does.
     Peer,
 }
 
@@ -42,7 +42,8 @@ impl Right {
 /// The listener that accepted a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// The client port of a node without `OPS_ADDR`. It answers everything except peers.
+    /// The client port of a node without `OPS_ADDR`. It answers every request except those of
+    /// peers.
     Shared,
     /// The client port of a node with `OPS_ADDR`.
     Clients,
@@ -101,8 +102,8 @@ pub enum Reason {
     /// The request came from another machine over TLS, but the node has no tokens to identify
     /// operators.
     NoTokenFile,
-    /// A caller of the peer port did not identify itself in time, or was dropped before in favour
-    /// of others.
+    /// A caller of the peer port did not send its hello in time, or was dropped earlier to make
+    /// room for other callers.
     NoHello,
 }
 
@@ -187,5 +188,6 @@ impl Reason {
     }
 }
 
-// The advice contains the header's name as people type it.
+// The advice for a missing header contains the header's name. Here the name is checked against the
+// constant.
 const _: () = assert!(matches!(HEADER_ADMIN.as_bytes(), b"epicepoch-admin"));

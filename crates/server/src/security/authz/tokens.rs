@@ -1,6 +1,6 @@
-//! Bearer tokens from a file, one on each line, so that a new token can be handed out before an old
-//! one is withdrawn. Tokens are never logged or shown. The time of a comparison does not reveal how
-//! much of a token was right; the lengths of tokens are not a secret.
+//! Bearer tokens from a file, one on each line. With several tokens, a new one can be handed out
+//! before an old one is withdrawn. Tokens are never logged or shown. The time of a comparison does
+//! not reveal how much of a token was right; the lengths of tokens are not a secret.
 
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use subtle::{Choice, ConstantTimeEq as _};
 use thiserror::Error;
 
-/// Shortest token, bytes. A shorter one than 16 random hexadecimal digits could be guessed over a
+/// Shortest token, bytes. A token shorter than 16 random hexadecimal digits could be guessed over a
 /// network.
 pub const TOKEN_LEN_MIN: usize = 16;
 /// Longest token, bytes. It has to fit in the hello of the native protocol.
@@ -59,7 +59,7 @@ pub struct Tokens {
     setting: &'static str,
     path: PathBuf,
     current: ArcSwap<Vec<Box<[u8]>>>,
-    /// Grows by one after other tokens came into force.
+    /// Grows by one each time the tokens have changed.
     version: AtomicU64,
     /// The last error of the file, so that each error is logged once.
     complaint: Mutex<Option<String>>,
@@ -87,8 +87,8 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Logs a warning when users other than the owner can newly read the file. Returns whether it
-    /// did.
+    /// Logs a warning if users other than the owner can read the file and could not at the last
+    /// check. Returns whether it logged.
     fn warn_of_exposure(&self) -> bool {
         let mode = self.path.metadata().map(|data| data.permissions().mode());
         let is_exposed = mode.is_ok_and(|mode| mode & 0o077 != 0);
@@ -109,7 +109,7 @@ impl Tokens {
         bool::from(tokens.iter().fold(none, |found, token| found | token.ct_eq(sent)))
     }
 
-    /// How often other tokens came into force. After a change, clients with an older token must be
+    /// How often the tokens have changed. After a change, clients with an older token must be
     /// checked again.
     #[must_use]
     pub fn version(&self) -> u64 {
@@ -163,10 +163,11 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<Box<[u8]>>, TokenFileE
     parse(&text).map_err(|complaint| TokenFileError::Content { setting, path, complaint })
 }
 
-/// Parses the tokens of a file: one on each line, beside comments and empty lines.
+/// Parses the tokens of a file: one on each line. Comments and empty lines are skipped.
 ///
 /// # Errors
-/// When the content is invalid. The text says why, and never quotes the file: it might be a token.
+/// When the content is invalid. The text says why. It never quotes the file, because the quoted
+/// part might be a token.
 pub fn parse(text: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     if text.len() as u64 > FILE_LEN_MAX {
         return Err(format!("it is longer than {FILE_LEN_MAX} bytes"));

@@ -1,11 +1,12 @@
 //! The TLS handshakes of one thread: those of a worker's clients, or those of peers. One step of a
 //! handshake costs as much as hundreds of requests. So each turn of the event loop takes at most
-//! one step, and all other work goes on between.
+//! one step, and does its other work before the next step.
 //!
 //! The number of handshakes under way is limited ([`UNDER_WAY_MAX`] per worker). If a new handshake
 //! exceeds the limit, the address with the most handshakes loses its oldest one. So one address
-//! cannot keep others out. Expected members come first: they are dropped last, and never wait
-//! behind strangers. The caller limits the time of a handshake.
+//! cannot keep others out. An expected member is a caller from an address at which a member is
+//! known. Its handshakes are dropped last, and never wait behind strangers. The caller of this
+//! module limits the time of a handshake.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -29,8 +30,8 @@ use super::socket::Socket;
 use crate::security::limits::Key;
 use crate::sync::signal::Signal;
 
-/// At most this many handshakes under way on one worker. Each needs some ten kilobytes, and all are
-/// examined when one must be dropped.
+/// At most this many handshakes are under way on one worker. Each handshake needs some ten
+/// kilobytes, and all of them are examined when one must be dropped.
 pub(crate) const UNDER_WAY_MAX: usize = 512;
 /// TLS accepts no more answers for a client while its records hold this many unsent bytes.
 const RECORDS_LEN_MAX: usize = 32 << 10;
@@ -62,7 +63,7 @@ pub(crate) struct Beginner {
 }
 
 impl Beginner {
-    /// A caller from address `from`. `is_expected`: a member is known at this address.
+    /// A caller from address `from`. `is_expected` says whether a member is known at this address.
     pub(crate) fn at(from: Option<IpAddr>, is_expected: bool) -> Self {
         Self { from: from.map(Key::of), is_expected }
     }
@@ -83,7 +84,7 @@ struct Slot {
     turn: Rc<Turn>,
 }
 
-/// A handshake holds this until it is over.
+/// A handshake holds this value until the handshake is over.
 struct UnderWay<'a> {
     handshakes: &'a Handshakes,
     id: u64,
@@ -128,7 +129,7 @@ impl Default for Handshakes {
 }
 
 impl Handshakes {
-    /// At most `under_way_max` handshakes at once, with the speed limit `pace`.
+    /// Allows at most `under_way_max` handshakes at once, with the speed limit `pace`.
     pub(crate) fn new(under_way_max: usize, pace: Option<Pace>) -> Self {
         Self {
             under_way_max,
@@ -254,7 +255,7 @@ impl Handshakes {
 }
 
 /// Returns the handshake to drop: the oldest one of the address that has the most. If several
-/// addresses have equally many, the oldest of all of them is dropped. Strangers are dropped before
+/// addresses have the most, it is the oldest of all their handshakes. Strangers are dropped before
 /// expected members.
 fn one_too_many(under_way: &BTreeMap<u64, Slot>) -> Option<u64> {
     let mut of_address: HashMap<Beginner, (bool, usize, Reverse<u64>)> = HashMap::new();
@@ -297,7 +298,7 @@ impl Turn {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.handshakes.under_way.borrow_mut().remove(&self.id);
-        // This also applies to a dropped handshake: it must not use up a turn.
+        // A handshake that was dropped must not use up a turn.
         self.turn.stage.set(Stage::Idle);
     }
 }
@@ -327,8 +328,8 @@ mod tests {
             assert!(handshakes.poll_turn(&under_way.turn, &context).is_pending());
             under_way
         };
-        // Many strangers with one handshake each, and a peer with three. One stranger has the
-        // peer's address, from before the peer was known.
+        // There are many strangers with one handshake each, and a peer with three. One stranger has
+        // the peer's address, because it began before the peer was known.
         let first = begin(stranger(1));
         let peer = [(); 3].map(|()| begin(expected(9)));
         let others: Vec<_> = (2..100).map(|last| begin(stranger(last))).collect();
@@ -430,7 +431,7 @@ mod tests {
             let context = Context::from_waker(Waker::noop());
             let is_granted = |turn| handshakes.poll_turn(turn, &context).is_ready();
             assert!(turns.iter().all(|turn| !is_granted(turn)), "none before its turn");
-            // A handshake that is over waits no more.
+            // A handshake that is over no longer waits for a turn.
             turns[1].stage.set(Stage::Idle);
             for expected in [[true, false, false], [false, false, true]] {
                 assert!(poll(handing_out.as_mut()).is_pending());

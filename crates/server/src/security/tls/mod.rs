@@ -32,9 +32,9 @@ pub struct ClientTls {
     pub takes_plain: bool,
     /// The settings of rustls for clients.
     pub config: Arc<ServerConfig>,
-    /// The settings of rustls for `OPS_ADDR`, which needs no client certificates: `CLIENT_CA_FILE`
-    /// is for clients. Monitoring has no certificate, and operators who change something have a
-    /// token.
+    /// The settings of rustls for `OPS_ADDR`. That port needs no client certificates, because
+    /// `CLIENT_CA_FILE` is for clients: monitoring has no certificate, and operators who change
+    /// something have a token.
     pub operators: Arc<ServerConfig>,
     /// The node's certificate.
     pub pair: Arc<LivePair>,
@@ -55,8 +55,8 @@ pub enum TlsError {
 }
 
 impl ClientTls {
-    /// Reads the files that `config` names; `None` if TCP clients speak no TLS. A missing pair is
-    /// created, unless clients need certificates.
+    /// Reads the files that `config` names; `None` if TCP clients speak no TLS. A missing
+    /// certificate and key are created, unless clients need certificates.
     ///
     /// # Errors
     /// When a file cannot be used.
@@ -68,8 +68,8 @@ impl ClientTls {
         };
         let roots = config.tls.client_ca_file.as_ref();
         let pair = match roots {
-            // If clients need a certificate of an authority, the node must have one, too. Then none
-            // is created here.
+            // If clients need a certificate of an authority, the node needs one of an authority,
+            // too. So none is created here.
             Some(_) => Pair::load(certificate_file(config), key_file(config))?,
             None => load_pair(config)?,
         };
@@ -90,9 +90,10 @@ impl ClientTls {
 }
 
 /// The TLS settings of HTTP/3; `None` if HTTP/3 is off. They use the certificate and authorities of
-/// TCP with TLS. Without these, they use a pair for HTTP/3 alone, which is reloaded from now on.
-/// The result is also `None` if that pair cannot be created at the default place. The node may have
-/// no right to write there, or only half of a pair is there. The node still serves over TCP.
+/// TCP with TLS. If TCP has no TLS, HTTP/3 gets a certificate and key of its own, which are
+/// reloaded from now on. If these cannot be created at the default place, the result is also
+/// `None`: the node may have no right to write there, or only one of the two files is there. The
+/// node still serves over TCP.
 ///
 /// # Errors
 /// When a file cannot be used.

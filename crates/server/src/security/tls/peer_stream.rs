@@ -1,5 +1,5 @@
-//! A connection to a peer, plain or TLS. A plain one is tokio's socket without another layer.
-//! Before it is split, a connection can move to another thread.
+//! A connection to a peer, plain or TLS. A plain connection is tokio's socket without another
+//! layer. Before a connection is split, it can move to another thread.
 
 use std::cell::RefCell;
 use std::io;
@@ -35,7 +35,8 @@ pub(crate) enum DetachedStream {
 #[derive(Debug)]
 pub(crate) struct Secured {
     stream: TlsStream<Movable>,
-    /// How many bytes of the next write the TLS session has accepted and the kernel has not.
+    /// For the next write: how many of its bytes the TLS session has accepted, but the kernel has
+    /// not.
     accepted: usize,
 }
 
@@ -139,8 +140,8 @@ impl PeerWriter {
         }
     }
 
-    /// Waits until the next write may succeed. With TLS only a write can tell, so it returns at
-    /// once.
+    /// Waits until the next write may succeed. With TLS this returns at once, because only a write
+    /// can tell.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Plain(writer) => writer.writable().await,
@@ -148,7 +149,7 @@ impl PeerWriter {
         }
     }
 
-    /// Writes after [`Self::writable`]. Returns `None` if the socket accepted no bytes even so.
+    /// Writes after [`Self::writable`]. Returns `None` if the socket still accepted no bytes.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -174,7 +175,8 @@ impl Secured {
     }
 
     /// Ready when the kernel has accepted the bytes. The session then holds no bytes, so no flush
-    /// is needed. Until then the next call must pass the same bytes again; more may follow them.
+    /// is needed. If this is not ready, the next call must pass the same bytes again; more bytes
+    /// may follow them.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut stream = Pin::new(&mut self.stream);
         if self.accepted == 0 {

@@ -33,7 +33,7 @@ pub struct PeerTls {
     server: Arc<ServerConfig>,
     /// For connecting to a node whose id is known.
     client: Arc<ClientConfig>,
-    /// For connecting to any node: a node that joins knows only addresses.
+    /// For connecting to any node, because a node that joins knows only addresses.
     client_of_any_node: Arc<ClientConfig>,
     pair: Arc<LivePair>,
     roots: Arc<LiveRoots>,

@@ -12,10 +12,10 @@ use crate::reload::RELOAD_INTERVAL;
 
 /// How long before a certificate expires the reloader begins to warn.
 pub const WARNING: Duration = Duration::from_hours(30 * 24);
-/// Checks between two warnings of an expiry: one day.
+/// The number of checks between two warnings of an expiry: one day of checks.
 const WARNING_LOOKS: u64 = 24 * 3600 / RELOAD_INTERVAL.as_secs();
-/// A file must be unusable for this many checks before it is logged, because two files cannot be
-/// replaced at the same moment.
+/// A file must be unusable for this many checks before this is logged. A certificate and its key
+/// are two files, and they cannot be replaced at the same moment.
 const FAILING_LOOKS: u32 = 3;
 
 /// The certificates and authorities that are reloaded.
@@ -261,7 +261,7 @@ mod tests {
         reloader.kept[0].1.quiet_looks = 1;
         assert_eq!(reloader.look_at(now + 91 * DAY), [News::Expired { setting }]);
 
-        // First only one file of the new pair is there, then both.
+        // First only the new certificate is there, then its key, too.
         let second = issue(20);
         write(&certificate, &second.certificate);
         for _ in 1..FAILING_LOOKS {
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(reloader.look_at(now), expected);
         assert_eq!(reloader.look_at(now), []);
 
-        // Each time that others can newly read the key, one message follows.
+        // Each time the key becomes readable for others, one message follows.
         for _ in 0..2 {
             set_mode(0o640);
             assert_eq!(reloader.look_at(now), [News::Exposed { setting }]);

@@ -36,8 +36,8 @@ impl Socket {
         Self::Secured(Box::new(Secured { stream, ahead: [0; AHEAD_LEN_MAX], ahead_len: 0 }))
     }
 
-    /// Copies the first bytes into `bytes` and returns how many; a later read returns them again. 0
-    /// at the end of the connection.
+    /// Copies the first bytes into `bytes` and returns how many. A later read returns these bytes
+    /// again. Returns 0 at the end of the connection.
     ///
     /// # Errors
     /// When the connection is lost.
@@ -60,9 +60,9 @@ impl Socket {
         }
     }
 
-    /// Reads once, behind the earlier bytes `held`. Copies `held` to the beginning of `scratch`,
-    /// which is longer, and returns the length of both together. At the end of the connection that
-    /// is the length of `held`.
+    /// Reads once and puts the new bytes behind `held`, the bytes of an earlier read. Copies `held`
+    /// to the beginning of `scratch`, which is longer, and returns the length of both together. At
+    /// the end of the connection that is the length of `held`.
     ///
     /// # Errors
     /// When the connection is lost.
