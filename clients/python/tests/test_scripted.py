@@ -296,7 +296,7 @@ class Leaders(Case):
             call = self.call(client)
             await until(lambda: node.greeted)
             if not behind:
-                await asyncio.sleep(0.01)  # Enough, in most runs, for the client to read the welcome.
+                await asyncio.sleep(0.01)  # Mostly enough to read the welcome.
                 node.peers[0].say(notice(0, "") + notice(1, node.addr) + frame.ping(6))
             await call
             await until(lambda: 6 in node.peers[0].pongs)

@@ -1,11 +1,12 @@
 /**
- * What the client costs: the latency of one caller, the rate of a thousand, beside a bare echo on
- * loopback and, if a Redis server and its client are there, INCR.
+ * Measures what the client costs: the latency of one caller, and the rate of a thousand callers.
+ * For comparison it also measures a bare echo on loopback and, if a Redis server and its client are
+ * there, INCR of Redis.
  *
  *     npm run bench -- [SECONDS]
  *
- * EPICEPOCH_BIN names a release build for figures. REDIS_URL names a Redis server; its client comes
- * with `npm install --no-save redis`.
+ * EPICEPOCH_BIN names the binary; use a release build. REDIS_URL names a Redis server. `npm install
+ * --no-save redis` installs the client of Redis.
  */
 
 import { spawn } from "node:child_process";
@@ -16,7 +17,7 @@ import { start } from "../test/cluster.js";
 
 const CALLERS = 1_000;
 
-/** Lets this many callers call again and again. Prints the cost of a call. */
+/** Starts callers, which call again and again for `ms` milliseconds. Prints the cost of a call. */
 async function measure(name: string, callers: number, ms: number, call: () => Promise<unknown>) {
   const took: number[] = [];
   let calls = 0;
@@ -46,7 +47,7 @@ async function measure(name: string, callers: number, ms: number, call: () => Pr
   console.log(`${name.padEnd(28)} ${rate.padStart(10)} /s${latency}`);
 }
 
-/** Measures a bare exchange of 16 bytes with another process. */
+/** Measures an echo: sends 16 bytes to another process, which sends them back. */
 async function echo(ms: number): Promise<void> {
   const server = spawn(process.execPath, [process.argv[1] as string, "--echo"]);
   const port = await new Promise<number>((resolve) => {

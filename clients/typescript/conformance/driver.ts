@@ -1,6 +1,6 @@
 /**
- * The conformance driver of the TypeScript client (clients/README.md). It reads commands, a JSON
- * object a line, and writes the client's answers.
+ * The conformance driver of the TypeScript client (clients/README.md). It reads commands, one JSON
+ * object per line, and writes the client's answers.
  */
 
 import { createInterface } from "node:readline";
@@ -34,7 +34,7 @@ const origin = process.hrtime.bigint();
 const calls = new Map<number, AbortController>();
 let client: Client | undefined;
 
-/** Carries out a command. Returns the range of a call. */
+/** Carries out a command. If the command is a call, returns its timestamps. */
 async function carryOut(command: Command): Promise<TimestampRange | void> {
   switch (command.do) {
     case "open":

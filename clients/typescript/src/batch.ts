@@ -9,7 +9,7 @@ import { Timestamp, TimestampRange } from "./timestamp.js";
 /** One call of one caller. */
 export class Call {
   readonly count: number;
-  /** When the call ends without an answer, on the clock of `performance.now`. */
+  /** The time at which the call ends without an answer, by `performance.now`. */
   readonly deadline: number;
   /** The batch that the call waits in. */
   batch: Batch | undefined;
@@ -21,7 +21,7 @@ export class Call {
   #isSettled = false;
   #whenSettled: () => void;
 
-  /** The function is called once, when the call has its result. */
+  /** Makes a call. The function `whenSettled` is called once, when the call has its result. */
   constructor(count: number, deadline: number, whenSettled: () => void) {
     this.count = count;
     this.deadline = deadline;
@@ -65,7 +65,7 @@ export class Batch {
   /** The request's id; 0 until it is sent. */
   id = 0n;
   sent = 0;
-  /** The highest timestamp returned before the request was sent. */
+  /** The highest timestamp that the client had returned when it sent the request. */
   floor: Timestamp | undefined;
   readonly calls = new Set<Call>();
 
@@ -75,14 +75,20 @@ export class Batch {
     this.count += call.count;
   }
 
-  /** Removes a call that has ended. Once the request is sent, its timestamps are lost instead. */
+  /**
+   * Removes a call that has ended. If the request was already sent, the call stays, and its
+   * timestamps are lost.
+   */
   remove(call: Call): void {
     if (this.id === 0n && this.calls.delete(call)) {
       this.count -= call.count;
     }
   }
 
-  /** Gives each caller its part of the answer. A late answer is discarded. */
+  /**
+   * Gives each caller its part of the answer. A caller whose deadline has passed gets an error
+   * instead.
+   */
   succeed(answer: TimestampRange, now: number, expired: (call: Call) => Error): void {
     let { index } = answer.first;
     for (const call of this.calls) {
@@ -112,13 +118,13 @@ export class Batch {
   }
 }
 
-/** What an answer is checked against: the sending of a request over one connection. */
+/** What is needed to check the answer to a request that was sent over one connection. */
 export interface Asked {
   readonly count: number;
   readonly floor: Timestamp | undefined;
 }
 
-/** Throws if this cannot be the answer to what was asked. */
+/** Throws if the answer does not fit the request. */
 export function checkAnswer(asked: Asked, addr: string, answer: TimestampRange): void {
   if (answer.count !== asked.count) {
     throw new ProtocolError(`${answer.count} timestamps, not ${asked.count}`);

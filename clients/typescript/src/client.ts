@@ -1,4 +1,4 @@
-/** The public client: it checks what the caller gives, and leaves the rest to a session. */
+/** The public client. It checks its arguments, and leaves the rest to a session. */
 
 import { CountError } from "./errors.js";
 import { COUNT_MAX, type Cluster } from "./frame.js";
@@ -11,8 +11,8 @@ export interface CallOptions {
   /** How long the call may take, milliseconds. Default {@link Options.timeout}. */
   timeout?: number;
   /**
-   * Ends the call; it then rejects with the signal's reason, or with a `DeadlineExceededError` if
-   * the reason is that of `AbortSignal.timeout`.
+   * A signal that ends the call. The call then rejects with the signal's reason. If the signal is
+   * one of `AbortSignal.timeout`, the call rejects with a `DeadlineExceededError`.
    */
   signal?: AbortSignal;
 }
@@ -79,8 +79,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * The client addresses of the members as last learned. While the cluster is reachable, that is at
-   * most {@link Options.refreshInterval} ago.
+   * The client addresses of the members, as the client last learned them. While the cluster is
+   * reachable, the client learns them again every {@link Options.refreshInterval}.
    */
   get members(): readonly string[] {
     return [...this.#session.directory.members];
@@ -91,7 +91,7 @@ export class Client implements AsyncDisposable {
     return this.#session.leader?.addr;
   }
 
-  /** The cluster of the first answer. */
+  /** The id and history of this client's cluster, as the first node named them. */
   get cluster(): Cluster | undefined {
     return this.#session.cluster;
   }

@@ -1,6 +1,6 @@
 /**
  * One connection to a node: handshake, frames in, bytes out. It never decides which node to ask,
- * and never repeats anything.
+ * and never sends a request again.
  */
 
 import { connect as connectTcp, type Socket } from "node:net";
@@ -25,15 +25,15 @@ import { currentToken, splitAddress, type Settings } from "./options.js";
 
 /** This client's name and version in its hello. */
 const AGENT = "epicepoch-ts/0.1";
-/** The native protocol in the TLS handshake. */
+/** Names the native protocol in the TLS handshake. */
 const ALPN = "epicepoch/1";
 /**
- * At most this many bytes wait until the node reads: some thousand pongs, because few requests
- * wait.
+ * At most this many bytes wait until the node reads. Few requests wait, so most of these bytes are
+ * pongs. The limit is enough for about 4,000 of them.
  */
 const OUTBOX_MAX = 64 * 1024;
 
-/** Why the client has left a connection. */
+/** The reasons for which the client leaves a connection. */
 export const LEFT = "the connection was left";
 export const SILENT = "it did not answer in time";
 const DOES_NOT_READ = "it does not read";
@@ -50,13 +50,16 @@ export class Connection {
   #onFrame: ((frame: Frame) => void) | undefined;
   #finish!: (why: Error) => void;
   #isLeft = false;
-  /** Writes that the system has not taken yet, and since when it has taken none. */
+  /**
+   * The number of writes that the system has not taken yet and, below, the time since which it has
+   * taken none.
+   */
   #unwritten = 0;
   #writingSince = 0;
 
   /**
-   * Connects and does the handshake, within a time in milliseconds. A signal ends it earlier.
-   * Rejects with the error of this node.
+   * Connects and does the handshake, within `within` milliseconds. The signal `closing` ends this
+   * earlier. If it fails, the promise rejects with an error that names this node.
    */
   static async open(
     settings: Settings,
@@ -72,7 +75,8 @@ export class Connection {
     const socket = dial(settings, addr);
     const connection = new Connection(addr, socket, hello, settings.tls !== undefined);
     const leave = () => connection.leave(new Error(LEFT));
-    // The answer may have come while this process was busy: read before judging.
+    // The answer may have come while this process was busy. So read once more before the attempt
+    // counts as failed.
     const timer = setTimeout(() => setImmediate(() => connection.#expire()), within);
     closing.addEventListener("abort", leave);
     try {
@@ -113,7 +117,7 @@ export class Connection {
     return !this.#isLeft;
   }
 
-  /** Passes every frame to a function. If it throws, the connection ends. */
+  /** Passes every frame to a function. If the function throws, the connection ends. */
   listen(onFrame: (frame: Frame) => void): void {
     this.#onFrame = onFrame;
     this.#socket.resume();
@@ -126,7 +130,9 @@ export class Connection {
     this.#socket.pause();
   }
 
-  /** Writes frames. A node that does not read is left. */
+  /**
+   * Writes frames. If too many bytes wait because the node does not read, the connection is closed.
+   */
   write(frames: Buffer): void {
     if (this.#isLeft) {
       return;
@@ -145,14 +151,14 @@ export class Connection {
   }
 
   /**
-   * Returns for how long the node has read none of the bytes that wait for it, milliseconds.
-   * Returns 0 if no bytes wait.
+   * Returns for how many milliseconds the node has read none of the bytes that wait for it. Returns
+   * 0 if no bytes wait.
    */
   unreadFor(now: number): number {
     return this.#unwritten > 0 ? now - this.#writingSince : 0;
   }
 
-  /** Closes the connection. The first reason counts. */
+  /** Closes the connection for a reason. If it is called again, the first reason stays. */
   leave(why: Error): void {
     if (this.#isLeft) {
       return;
@@ -163,7 +169,10 @@ export class Connection {
     this.#finish(named(this.addr, why));
   }
 
-  /** Handles the frames that mean the same on every connection. Throws if the connection ends. */
+  /**
+   * Handles the frames that mean the same on the first and on the second connection, such as a
+   * ping. Throws if the frame ends the connection.
+   */
   handlePlain(frame: Frame): void {
     switch (frame.kind) {
       case Kind.ping:
@@ -186,8 +195,8 @@ export class Connection {
   }
 
   /**
-   * The error for a leader that names no cluster. Such a leader is refused, because its timestamps
-   * may have any order.
+   * Returns the error for a leader that names no cluster. Such a leader is refused, because its
+   * timestamps may have any order.
    */
   homeless(): Error {
     return refusal(this.addr, 11, "it leads and names no cluster");
@@ -223,7 +232,7 @@ export class Connection {
     return new Promise((resolve, reject) => {
       void this.ended.then(reject);
       this.listen((frame) => {
-        // The next frames wait for the next listener.
+        // Frames after the welcome wait until the next listener is set.
         this.pause();
         if (frame.kind === Kind.error) {
           throw readError(frame, this.addr).error;
@@ -248,7 +257,8 @@ export class Connection {
 
   #deliver(): void {
     try {
-      // A server of another protocol may send less than a frame and then wait.
+      // A server of another protocol may send less than a frame and then wait. So check the first
+      // byte before a whole frame has come.
       const first = this.welcome ? undefined : this.#reader.peek();
       if (first !== undefined && first !== Kind.welcome && first !== Kind.error) {
         throw new ProtocolError(`the hello was answered with the byte ${first}`);
@@ -294,7 +304,10 @@ function isSame(one: Cluster, other: Cluster): boolean {
   return one.id === other.id && one.history === other.history;
 }
 
-/** Adds the node's address to an error. A foreign error becomes an {@link UnreachableError}. */
+/**
+ * Adds the node's address to an error. An error that is not one of this package becomes an {@link
+ * UnreachableError}.
+ */
 function named(addr: string, error: Error): Error {
   if (error instanceof ProtocolError) {
     return new ProtocolError(`${addr} gave an answer that no oracle gives: ${error.message}`);

@@ -7,22 +7,22 @@ import type { Member } from "./frame.js";
 const BACKOFF_MIN_MS = 1;
 /** The longest pause between attempts while callers wait. */
 export const BACKOFF_MAX_MS = 50;
-/** The longest pause without callers. A call ends it. */
+/** The longest pause between attempts while no caller waits. A new call ends the pause. */
 const IDLE_MAX_MS = 5_000;
 const DOUBLINGS_MAX = 13;
 /**
- * How long hints to a failed node are ignored: longer than an election takes. The node's own claim
- * to lead still counts.
+ * How long the client ignores hints to a failed node. It is longer than an election takes. If the
+ * failed node itself says that it leads, the client believes it.
  */
 const SUSPICION_MS = 1_000;
 const SUSPECTS_MAX = 128;
 
 export class Directory {
-  /** Client addresses of the members, as last learned. */
+  /** Client addresses of the members, as the client last learned them. */
   members: string[] = [];
   /** The address at which the leader probably is. */
   leader: string | undefined;
-  /** Consecutive failures. */
+  /** The number of failures since the last answer. */
   setbacks = 0;
   readonly #seeds: readonly string[];
   /**
@@ -36,12 +36,18 @@ export class Directory {
     this.#seeds = [...seeds];
   }
 
-  /** Returns the leader if it is known. Otherwise one address after another, members first. */
+  /**
+   * Returns the leader if it is known. Otherwise returns one address after another, the members
+   * first.
+   */
   next(): string {
     return this.leader ?? this.#inTurn();
   }
 
-  /** Returns the next address that differs from this one, or this one if no other is known. */
+  /**
+   * Returns the next address that differs from the given one, or the given one if no other is
+   * known.
+   */
   other(than: string): string {
     const addr = this.#inTurn();
     return addr === than ? this.#inTurn() : addr;
@@ -59,7 +65,10 @@ export class Directory {
     }
   }
 
-  /** Follows a hint unless that node has failed a short time ago. Returns whether it did. */
+  /**
+   * Takes the named node for the leader, unless it has failed a short time ago. Returns whether it
+   * took it.
+   */
   follow(addr: string, now: number): boolean {
     if (this.isSuspect(addr, now)) {
       return false;
@@ -91,8 +100,8 @@ export class Directory {
   }
 
   /**
-   * Returns the pauses with and without callers, milliseconds. Both double with each failure, up to
-   * their limits.
+   * Returns two pauses before the next attempt, in milliseconds: one while callers wait, and one
+   * while none waits. Both double with each failure, each up to its own limit.
    */
   backoff(): { pause: number; idle: number } {
     const grown = BACKOFF_MIN_MS * 2 ** Math.min(this.setbacks, DOUBLINGS_MAX);

@@ -48,22 +48,23 @@ export class TooManyCallsError extends EpicEpochError {
   }
 }
 
-/** An answer is not one of an oracle. The address is probably wrong. */
+/** No oracle gives such an answer. The address is probably wrong. */
 export class ProtocolError extends EpicEpochError {
   override name = "ProtocolError";
 }
 
 /**
- * A timestamp was not above one that this client had returned before. Never use it. The cause is
- * two clusters behind one address, or a cluster restored without a new history.
+ * A timestamp was not above one that this client had returned before. The caller does not get it,
+ * because it may have been given before. The cause is two clusters behind one address, or a cluster
+ * restored without a new history.
  */
 export class WentBackwardsError extends EpicEpochError {
   override name = "WentBackwardsError";
 }
 
 /**
- * A node accepts no connection, has closed it or does not answer. The client tries other nodes, so
- * this is only the `cause` of another error.
+ * A node accepts no connection, has closed it or does not answer. The client tries other nodes. So
+ * a caller sees this only as the `cause` of another error.
  */
 export class UnreachableError extends EpicEpochError {
   override name = "UnreachableError";
@@ -110,8 +111,8 @@ const CURABLE: ReadonlySet<RefusalCode> = new Set<RefusalCode>([
 ]);
 
 /**
- * A node refused. If another attempt may help, the client makes it, and the refusal is only the
- * `cause` of another error.
+ * A node refused. If another attempt may help, the client tries again. A caller then sees the
+ * refusal only as the `cause` of another error.
  */
 export class RefusedError extends EpicEpochError {
   override name = "RefusedError";
@@ -134,7 +135,10 @@ export class RefusedError extends EpicEpochError {
   }
 }
 
-/** The address belongs to another cluster, or to another history of it. Correct the address. */
+/**
+ * The node belongs to another cluster, or to another history of this client's cluster. Correct the
+ * address.
+ */
 export class WrongClusterError extends RefusedError {
   override name = "WrongClusterError";
 }

@@ -1,6 +1,6 @@
 /**
- * The frames of the native protocol (docs/protocol.md). Everything that is read has a limit; a
- * frame that breaks the protocol is a {@link ProtocolError}. This module does no IO.
+ * The frames of the native protocol (docs/protocol.md). Everything that is read has a limit. A
+ * frame that violates the protocol throws a {@link ProtocolError}. This module does no IO.
  */
 
 import { ProtocolError, refusal, type RefusedError } from "./errors.js";
@@ -8,12 +8,12 @@ import { Timestamp, TimestampRange } from "./timestamp.js";
 
 export const HEAD_SIZE = 16;
 const WIDE_TAIL = 16;
-/** At most this many bytes after the head of a frame. */
+/** At most this many bytes follow the head of a frame. */
 const TAIL_MAX = 32_768;
 const MEMBERS_MAX = 64;
 const ADDRESS_MAX = 260;
 const ERROR_TEXT_MAX = 512;
-/** At most this many bytes of a cluster's name, and of a token. */
+/** The longest name of a cluster and, below, the longest token, in bytes. */
 export const NAME_MAX = 64;
 export const TOKEN_MAX = 256;
 /** The largest count of a request in version 1. */
@@ -22,7 +22,10 @@ export const COUNT_MAX = 2 ** 32;
 const MAGIC = 0x4550_4f43_4854_534fn; // EPOCHTSO
 const VERSION = 1;
 const ERROR_CLOSES = 1;
-/** Idle limit of a node whose welcome names none, and the shortest limit that is believed. */
+/**
+ * The idle limit of a node whose welcome names none and, below, the shortest idle limit that the
+ * client accepts.
+ */
 const IDLE_MS_DEFAULT = 120_000;
 const IDLE_MS_MIN = 300;
 
@@ -103,7 +106,7 @@ export interface Welcome {
   members: Member[];
 }
 
-/** Writes a head, into a new buffer or at a place of a given one. */
+/** Writes a head into a new buffer, or into the given buffer at an offset. */
 export function encodeHead(head: Partial<Head> & { kind: number }, to?: Buffer, at = 0): Buffer {
   const bytes = to ?? Buffer.allocUnsafe(HEAD_SIZE);
   bytes.writeUInt8(head.kind, at);
@@ -163,11 +166,11 @@ function u64(value: bigint): Buffer {
   return bytes;
 }
 
-/** Cuts a stream of bytes into frames. It keeps one incomplete frame at most. */
+/** Cuts a stream of bytes into frames. It keeps at most one incomplete frame. */
 export class FrameReader {
   #parts: Buffer[] = [];
   #length = 0;
-  /** The head of the next frame, if it was read already. */
+  /** The head of the next frame, if the head has been read and the tail not yet. */
   #head: Head | undefined;
 
   push(bytes: Buffer): void {
@@ -305,7 +308,7 @@ export function readWelcome(frame: Frame): Welcome {
   };
   const seen = new Set<number>();
   for (const [tag, value] of fields(frame.tail)) {
-    // Only members and fields of later versions may come twice.
+    // Only the member and fields of later versions may repeat.
     if (seen.has(tag) && tag < Tag.member) {
       throw new ProtocolError(`the field ${tag} twice`);
     }
@@ -318,7 +321,7 @@ export function readWelcome(frame: Frame): Welcome {
   return welcome;
 }
 
-/** Returns the time between pings that keeps an idle connection open, milliseconds. */
+/** Returns the time between pings, in milliseconds, that keeps an idle connection open. */
 export function pingEvery(welcome: Welcome): number {
   return Math.max(welcome.idleMs || IDLE_MS_DEFAULT, IDLE_MS_MIN) / 3;
 }

@@ -1,6 +1,7 @@
 /**
- * Hedging: repeats slow requests over a second connection. Callers get the first answer; the other
- * one is checked and dropped. docs/decisions/0014-hedged-requests.md says why the order holds.
+ * Hedging: repeats slow requests over a second connection. Callers get the first answer. The other
+ * answer is checked and dropped. docs/decisions/0014-hedged-requests.md says why the order of
+ * timestamps holds.
  */
 
 import { checkAnswer, type Asked } from "./batch.js";
@@ -13,11 +14,11 @@ import type { TimestampRange } from "./timestamp.js";
 /** At most this many requests wait for an answer over the second connection. */
 const COPIES_MAX = 64;
 /**
- * At most this many requests were answered over the second connection and not yet over the first. A
- * node reads as many requests ahead.
+ * At most this many requests are burnt: answered over the second connection and not yet over the
+ * first. A node reads as many requests of a connection before it answers.
  */
 const BURNT_MAX = 1024;
-/** How often the client looks for slow requests. */
+/** The longest time between two searches for slow requests. */
 const TICK_MS_MAX = 5;
 
 /** A request, as it was sent over one connection. */
@@ -28,19 +29,22 @@ interface Sent extends Asked {
 export class Hedge {
   readonly #session: Session;
   readonly #after: number;
-  /** How long one node is tried before the next one. */
+  /** How long the client waits for one node before it tries the next one, in milliseconds. */
   readonly #nodeTimeout: number;
   readonly #timer: NodeJS.Timeout;
   /** The second connection, if there is one. */
   #connection: Connection | undefined;
   #isOpening = false;
-  /** The address to try next. Without one the leader comes first, then one after another. */
+  /**
+   * The address at which the second connection is opened next. If it is undefined, the leader is
+   * tried first, and then one address after another.
+   */
   #hint: string | undefined;
   #hasTriedLeader = false;
   #notBefore = 0;
   /** Requests that were sent over the second connection and have no answer there yet. */
   readonly #copies = new Map<bigint, Sent>();
-  /** Requests whose answer the first connection still owes, while their callers have one. */
+  /** The burnt requests: answered over the second connection and not yet over the first. */
   readonly #burnt = new Map<bigint, Sent>();
   #answeredAt = -Infinity;
 
@@ -48,7 +52,8 @@ export class Hedge {
     this.#session = session;
     this.#after = after;
     this.#nodeTimeout = Math.max(after, session.settings.attemptTimeout / 8);
-    // After a pause of the whole process, answers are read before anything is judged.
+    // If the whole process has stood still, answers may wait unread. Read them before a request
+    // counts as slow.
     const look = () => setImmediate(() => this.#turn(performance.now()));
     this.#timer = setInterval(look, Math.min(Math.max(after, 1), TICK_MS_MAX));
   }
@@ -59,8 +64,9 @@ export class Hedge {
   }
 
   /**
-   * Takes an answer of the first connection to a request that the second one has answered. Returns
-   * false if there is no such request. Throws if the answer does not fit the request.
+   * Takes an answer of the first connection to a burnt request, which the second connection has
+   * answered. Returns false if there is no such request. Throws if the answer does not fit the
+   * request.
    */
   takeBurnt(addr: string, id: bigint, answer: TimestampRange): boolean {
     const sent = this.#burnt.get(id);
@@ -72,20 +78,23 @@ export class Hedge {
     return true;
   }
 
-  /** The first connection has refused a request. Returns whether its callers have an answer. */
+  /**
+   * Removes a burnt request, which the node refused over the first connection. Returns whether the
+   * request was burnt.
+   */
   forgive(id: bigint): boolean {
     return this.#burnt.delete(id);
   }
 
-  /** Returns the age of the oldest answer that the first connection owes, milliseconds. */
+  /** Returns the age of the oldest burnt request in milliseconds, or 0 if there is none. */
   oldest(now: number): number {
     const [oldest] = this.#burnt.values();
     return oldest ? now - oldest.at : 0;
   }
 
   /**
-   * The first connection has ended, and owes nothing any more. Returns the address that answers
-   * over the second one, if there is one.
+   * Forgets the answers that the first connection owed, because it has ended. If the second
+   * connection has brought an answer recently, returns its address.
    */
   succeed(now: number): string | undefined {
     this.#burnt.clear();
@@ -123,7 +132,8 @@ export class Hedge {
         break;
       }
       if (!this.#copies.has(batch.id) && batch.count <= connection.welcome.countMax) {
-        // This answer must lie above all timestamps returned since the first sending, too.
+        // The client may have returned timestamps since it sent the first request. The answer to
+        // the copy must be above these, too.
         const floor = this.#session.highest;
         this.#copies.set(batch.id, { count: batch.count, floor, at: now });
         slow.push(batch);
@@ -173,7 +183,8 @@ export class Hedge {
     connection.listen((frame) => this.#handle(connection, frame));
     const why = await connection.ended;
     if (this.#connection === connection) {
-      // Nodes close idle connections, so the leader may be healthy.
+      // This end is no sign of a failure, because nodes close idle connections. So the leader may
+      // be tried again.
       this.#hasTriedLeader = false;
       this.#leave(performance.now() + this.#nodeTimeout);
     }
@@ -185,7 +196,7 @@ export class Hedge {
     }
   }
 
-  /** Gives the callers an error that no retry cures. Also leaves the leader. */
+  /** Gives the callers an error that no retry cures. Also closes the connection to the leader. */
   #fail(error: Error): void {
     this.#session.observe("setback", error);
     this.#session.failAll(error);

@@ -1,4 +1,4 @@
-/** The settings of a client: their meaning, their defaults, and what is refused. */
+/** The settings of a client: their meaning, their defaults, and which values are refused. */
 
 import type { ConnectionOptions } from "node:tls";
 
@@ -7,8 +7,8 @@ import { NAME_MAX, TOKEN_MAX } from "./frame.js";
 /** Functions that the client calls, for metrics. They must return quickly. */
 export interface Observer {
   /**
-   * A request was answered: the callers that shared it, its timestamps, and the milliseconds from
-   * sending to answer.
+   * A request was answered. The arguments are the number of callers that shared it, the number of
+   * timestamps, and the milliseconds from sending to answer.
    */
   answered?(callers: number, timestamps: number, latency: number): void;
   /** A request was refused, a connection has ended, or an attempt to find the leader has failed. */
@@ -20,40 +20,43 @@ export interface Observer {
 /** Options of {@link Client.connect}. All times are milliseconds. */
 export interface Options {
   /**
-   * Limit of connecting, and of a call without its own timeout. Default 2,000: several elections.
+   * How long connecting may take, and a call without its own timeout. Default 2,000, the time of
+   * several elections.
    */
   timeout?: number;
   /**
-   * How long one node may take to accept a connection, to read or to answer before the client asks
-   * another one. Default 500: longer than a loaded node needs, and shorter than a caller wants to
-   * wait in a failover. At least 10.
+   * How long one node may take to accept a connection, to read or to answer. After that time the
+   * client asks another node. Default 500: longer than a loaded node needs, and shorter than a
+   * caller wants to wait in a failover. At least 10.
    */
   attemptTimeout?: number;
   /** How often the client learns the members again. Default 30,000. At least 100. */
   refreshInterval?: number;
   /**
-   * At most this many requests are without an answer at once, 1 to 256. Default 4. When so many are
-   * under way, new callers share the next one. A higher value lowers the latency under light load
-   * and costs more requests under heavy load.
+   * How many requests may be in flight at once, 1 to 256. Default 4. When that many are in flight,
+   * new callers share the next request. A higher value lowers the latency under light load and
+   * costs more requests under heavy load.
    */
   inFlight?: number;
   /**
    * The name of the cluster, 1 to 64 bytes. Nodes of another name are refused. By default any name
-   * is accepted, and the first node that answers decides which cluster it is.
+   * is accepted, and the client keeps to the cluster of the first node that answers.
    */
   clusterName?: string;
   /**
    * Time after which a request without an answer is sent a second time. The copy goes over another
-   * connection to the leader, or to the next known node if the leader does not answer. The first
-   * answer counts; the timestamps of the other one are skipped. The client checks every 5 ms, or
-   * every `hedgeAfter` if that is shorter. Default never, because hedging costs a connection and,
-   * if the whole cluster is slow, up to twice the requests.
+   * connection to the leader. If that connection fails, the copy goes to the next known node. The
+   * first answer counts; the timestamps of the other answer are never used. The client looks for
+   * slow requests every `hedgeAfter`, but at least every 5 ms and at most every 1 ms. Default
+   * never, because hedging costs a connection and, if the whole cluster is slow, up to twice the
+   * requests.
    */
   hedgeAfter?: number;
   /**
    * TLS on every connection, with these options of node:tls: `ca` for the cluster's authority,
-   * `cert` and `key` if nodes ask for a certificate. A function is called at each connection, so
-   * certificates can change. Default plain TCP. TLS 1.3 unless `minVersion` is set.
+   * `cert` and `key` if nodes ask for a certificate. If this is a function, it is called at each
+   * connection, so that certificates can change. Default plain TCP. The client uses TLS 1.3 unless
+   * `minVersion` is set.
    */
   tls?: ConnectionOptions | (() => ConnectionOptions);
   /**
@@ -61,11 +64,14 @@ export interface Options {
    * Use it only over TLS; otherwise anyone on the network path can read it.
    */
   token?: string;
-  /** A function that is called for the token at each connection, instead of `token`. */
+  /**
+   * A function that returns the token. It is called at each connection, and is used instead of
+   * `token`.
+   */
   tokenSource?: () => string;
   /** Functions for metrics. Default none. */
   observer?: Observer;
-  /** Ends connecting. It has no effect on the connected client. */
+  /** A signal that ends connecting. It has no effect on the connected client. */
   signal?: AbortSignal;
 }
 
@@ -82,7 +88,10 @@ const DEFAULTS = {
 
 /** The longest time that a timer of Node.js takes, milliseconds. */
 export const DURATION_MAX_MS = 2 ** 31 - 1;
-/** At most this many requests under way. A node reads at most 1024 before it answers. */
+/**
+ * The limit of `inFlight`. It is below 1024, the number of requests that a node reads before it
+ * answers.
+ */
 const IN_FLIGHT_MAX = 256;
 
 /** Checks options and adds the defaults. Throws a RangeError or a TypeError. */

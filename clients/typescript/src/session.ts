@@ -1,6 +1,7 @@
 /**
- * Finds the leader, follows it, and exchanges batches of calls for answers with it. It never gives
- * a caller timestamps that were allocated before the call, and never gives any twice.
+ * Finds the leader, follows leadership to another node, sends batches of calls and passes on the
+ * answers. It never gives a caller timestamps that were allocated before the call, and never gives
+ * a timestamp twice.
  */
 
 import { Batch, Call, checkAnswer } from "./batch.js";
@@ -39,45 +40,48 @@ import type { Timestamp, TimestampRange } from "./timestamp.js";
 const HOPS_MAX = 3;
 /** At most this many calls wait. */
 const CALLS_MAX = 2 ** 20;
-/** The longest time between two looks at the connection. */
+/** The longest time between two checks of the connection. */
 const WATCH_MS_MAX = 100;
 
 export class Session {
   readonly settings: Settings;
   readonly directory: Directory;
-  /** The cluster of the first answer. */
+  /** The cluster that the first node named. The client keeps to it. */
   cluster: Cluster | undefined;
   /** The connection to the leader, if there is one. */
   leader: Connection | undefined;
   /** Requests without an answer, the oldest first. */
   readonly inFlight = new Map<bigint, Batch>();
-  /** The highest timestamp returned. */
+  /** The highest timestamp that the client has returned to a caller. */
   highest: Timestamp | undefined;
   /** Ends connections that are being opened. */
   readonly closing = new AbortController();
-  /** Is resolved at the first connection to a leader; rejected if no retry helps. */
+  /**
+   * Is resolved when the client first connects to a leader, or rejected at an error that no retry
+   * cures.
+   */
   readonly ready: Promise<void>;
 
-  /** Batches that are not sent yet. Calls join the last one, `#open`. */
+  /** Batches that are not sent yet. Calls join the last of them, which is also `#open`. */
   readonly #pending = new Set<Batch>();
   #open: Batch | undefined;
   #isPumpDue = false;
   #lastId = 0n;
   #countLimit = COUNT_MAX;
   #inFlightLimit: number;
-  /** Runs while nothing is sent to an overloaded leader. */
+  /** The timer of the pause in which nothing is sent to an overloaded leader. */
   #quiet: NodeJS.Timeout | undefined;
   /** The number of calls that wait. */
   #waiting = 0;
   readonly #signals = new Signals();
-  /** Ends calls at their deadlines, the first of which is `#expiresAt`. */
+  /** The timer that ends calls at their deadlines. The earliest deadline is `#expiresAt`. */
   #expiry: NodeJS.Timeout | undefined;
   #expiresAt = Infinity;
   /** The last error since the last answer or new connection. */
   #lastError: Error | undefined;
-  /** The connection that `#run` uses. It may lead to a node that is not the leader. */
+  /** The connection that `#run` uses. Its node may not be the leader. */
   #current: Connection | undefined;
-  /** Ends the current pause of `#run`; `#isIdle` if a call may do that, too. */
+  /** Ends the present pause of `#run`. If `#isIdle` is true, a new call ends the pause, too. */
   #wake: (() => void) | undefined;
   #isIdle = false;
   #isReady = false;
@@ -99,7 +103,8 @@ export class Session {
     if (settings.hedgeAfter !== undefined) {
       this.#hedge = new Hedge(this, settings.hedgeAfter);
     }
-    // After a pause of the whole process, answers are read before the leader is judged.
+    // If the whole process has stood still, answers may wait unread. Read them before the check
+    // decides that the leader is silent.
     const look = () => setImmediate(() => this.#watch(performance.now()));
     this.#watcher = setInterval(look, Math.min(settings.attemptTimeout / 5, WATCH_MS_MAX));
     this.#ended = this.#run();
@@ -109,7 +114,7 @@ export class Session {
     return this.closing.signal.aborted;
   }
 
-  /** Waits for the first leader, for the time of `timeout`. */
+  /** Waits until the first leader is found, at most as long as the setting `timeout`. */
   opened(signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
       const expire = () => reject(new DeadlineExceededError(this.#lastError));
@@ -183,7 +188,10 @@ export class Session {
     batch.succeed(answer, now, (call) => this.#expired(call));
   }
 
-  /** Ends the requests that were sent. If no retry helps, also ends all calls. */
+  /**
+   * Ends the requests in flight. After an error that a retry may cure, their calls wait for another
+   * request. Otherwise all calls fail.
+   */
   failAll(error: Error): void {
     const sent = [...this.inFlight.values()];
     this.inFlight.clear();
@@ -247,7 +255,10 @@ export class Session {
     }
   }
 
-  /** Sends when the calls that are about to be made have joined, before anything else is read. */
+  /**
+   * Sends the open batch after the calls that are about to be made have joined it, but before
+   * anything else is read.
+   */
   #pumpSoon(): void {
     if (!this.#isPumpDue) {
       this.#isPumpDue = true;
@@ -280,7 +291,7 @@ export class Session {
     }
   }
 
-  /** Lets the callers of a batch ask again. */
+  /** Puts the calls of a failed batch into other batches. */
   #retry(batch: Batch, error: Error): void {
     for (const call of batch.calls) {
       if (!call.isSettled) {
@@ -297,7 +308,7 @@ export class Session {
     this.#expiry = setTimeout(() => this.#expire(), wait);
   }
 
-  /** Ends the calls whose deadline has come, and waits for the next deadline. */
+  /** Ends the calls whose deadline has come, and sets the timer for the next deadline. */
   #expire(): void {
     const now = performance.now();
     let next = Infinity;
@@ -322,7 +333,7 @@ export class Session {
 
   /** Keeps a connection to the leader until the client is closed. */
   async #run(): Promise<void> {
-    // Consecutive connections that brought no answer.
+    // How many connections in a row have brought no answer.
     let fruitless = 0;
     for (;;) {
       const connection = await this.#establish();
@@ -336,7 +347,8 @@ export class Session {
       this.observe("setback", why);
       this.failAll(why);
       fruitless = connection.hasAnswered ? 0 : fruitless + 1;
-      // Two nodes may name each other, so only a few hints in a row are followed at once.
+      // The client follows a hint to another leader at once. But it follows only HOPS_MAX in a row
+      // without a pause, because two nodes may name each other.
       const isHint = isRefusal(why, "NOT_LEADER") && fruitless <= HOPS_MAX;
       if (isRefusal(why, "OVERLOADED")) {
         await this.#sleep(jitter(BACKOFF_MAX_MS));
@@ -374,8 +386,8 @@ export class Session {
   }
 
   /**
-   * Asks one node whether it leads. Returns a connection if it does, and undefined if it names
-   * another node, which is to be asked next. Otherwise throws why not.
+   * Asks one node whether it leads. Returns a connection if it does. Returns undefined if it names
+   * another leader, which is to be asked next. Otherwise throws the reason.
    */
   async #ask(addr: string, mayFollow: boolean): Promise<Connection | undefined> {
     const { directory, settings } = this;
@@ -412,7 +424,7 @@ export class Session {
     throw refusal(addr, 3);
   }
 
-  /** Lets callers use the connection until it ends. Returns why it has ended. */
+  /** Lets callers use the connection until it ends. Returns the reason of its end. */
   async #serve(connection: Connection): Promise<Error> {
     if (this.isClosed) {
       connection.leave(new ClosedError());
@@ -435,8 +447,8 @@ export class Session {
     if (answering !== undefined && isCurable(why)) {
       directory.succeed(answering);
     } else if (isRefusal(why, "NOT_LEADER") && why.text !== connection.addr) {
-      // The node says that it does not lead, and that is trusted. The leader that it names may be
-      // suspect.
+      // The client believes a node that says that it does not lead. The leader that the node names
+      // may be one that has just failed.
       directory.leader = undefined;
       directory.follow(why.text, now);
     } else {
@@ -445,7 +457,7 @@ export class Session {
     return why;
   }
 
-  /** Applies a leader's limits. Calls that wait together part if they exceed them. */
+  /** Applies a leader's limits. If a waiting batch exceeds them, its calls join other batches. */
   #abide(welcome: Welcome): void {
     this.#countLimit = Math.min(Number(welcome.countMax), COUNT_MAX);
     this.#inFlightLimit = Math.min(welcome.inFlightMax, this.settings.inFlight);
@@ -478,8 +490,8 @@ export class Session {
       case Kind.leader: {
         const leader = readLeader(frame);
         if (leader && leader.node !== connection.welcome.node) {
-          // The notice is only a hint. But a node names another leader only when it does not lead
-          // itself.
+          // The named leader is only a hint. But a node names another leader only when it does not
+          // lead itself.
           throw refusal(connection.addr, 1, leader.addr);
         }
         return;
@@ -499,7 +511,10 @@ export class Session {
     }
   }
 
-  /** Gives a refusal to the callers of a request. Throws it if the connection is of no more use. */
+  /**
+   * Gives a refusal to the callers of a request. Throws the refusal if the connection cannot be
+   * used any more.
+   */
   #refused(id: bigint, error: RefusedError): void {
     const batch = this.inFlight.get(id);
     const isBurnt = this.#hedge?.forgive(id) ?? false;
@@ -526,13 +541,13 @@ export class Session {
     this.#pumpSoon();
   }
 
-  /** Sends nothing to an overloaded leader for a moment. Calls during the pause share requests. */
+  /** Pauses requests to an overloaded leader. Calls during the pause share the next requests. */
   #rest(): void {
     const end = () => {
       this.#endRest();
       this.#pump();
     };
-    // A timer may come a millisecond early.
+    // A timer of Node.js may fire a millisecond early, so wait one more.
     this.#quiet ??= setTimeout(end, Math.ceil(jitter(BACKOFF_MAX_MS)) + 1);
   }
 
@@ -541,7 +556,10 @@ export class Session {
     this.#quiet = undefined;
   }
 
-  /** Waits before the next attempt: longer with each failure, and much longer without callers. */
+  /**
+   * Waits before the next attempt. The pause grows with each failure, and is much longer while no
+   * caller waits.
+   */
   async #pause(): Promise<void> {
     const { pause, idle } = this.directory.backoff();
     await this.#sleep(pause);
@@ -584,7 +602,7 @@ export class Session {
     }
   }
 
-  /** Returns the age of the oldest request in flight, milliseconds. */
+  /** Returns the age of the oldest request in flight in milliseconds, or 0 if there is none. */
   #oldest(now: number): number {
     const [oldest] = this.inFlight.values();
     return oldest ? now - oldest.sent : 0;
@@ -605,7 +623,10 @@ export class Session {
   }
 }
 
-/** Returns why a caller gave up. The signal of `AbortSignal.timeout` is a deadline. */
+/**
+ * Returns the error for a caller whose signal was aborted. A signal of `AbortSignal.timeout` counts
+ * as a deadline.
+ */
 function reasonOf(signal: AbortSignal | undefined, last: Error | undefined): unknown {
   const reason: unknown = signal?.reason;
   const isTimeout = reason instanceof DOMException && reason.name === "TimeoutError";

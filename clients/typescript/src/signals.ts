@@ -1,6 +1,6 @@
 /**
- * Calls by the signal that cancels them, with one listener for each signal: many calls may share
- * one, and each further listener of a signal costs more than the one before.
+ * Finds the calls that a signal cancels. Each signal has one listener, although many calls may
+ * share the signal, because each further listener of a signal costs more than the one before.
  */
 
 import type { Call } from "./batch.js";

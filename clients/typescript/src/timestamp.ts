@@ -51,14 +51,15 @@ export class Timestamp {
   }
 
   /**
-   * Returns the lowest timestamp of a wall time, for queries that begin there. The time is a date,
-   * or Unix time in nanoseconds. A time before 1970 or after 2554 becomes the nearest one.
+   * Returns the lowest timestamp of a wall time, for queries that begin at that time. The time is a
+   * date, or Unix time in nanoseconds. A time before 1970 or after 2554 counts as the nearest time
+   * that has an epoch.
    */
   static lowest(at: Date | bigint): Timestamp {
     return new Timestamp(epochOf(at), 0n);
   }
 
-  /** Returns the highest timestamp of a wall time, for queries that end there. */
+  /** Returns the highest timestamp of a wall time, for queries that end at that time. */
   static highest(at: Date | bigint): Timestamp {
     return new Timestamp(epochOf(at), U64_MAX);
   }
@@ -84,7 +85,7 @@ export class Timestamp {
     return this.epoch === other.epoch && this.index === other.index;
   }
 
-  /** Returns the timestamp as a number of 128 bits. `<` and `>` call this. */
+  /** Returns the timestamp as a number of 128 bits. JavaScript calls this for `<` and `>`. */
   valueOf(): bigint {
     return (this.epoch << 64n) | this.index;
   }

@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 
 const repository = fileURLToPath(new URL("../../../..", import.meta.url));
 
-/** Returns the path in EPICEPOCH_BIN, or builds this tree for development. */
+/** Returns the path in EPICEPOCH_BIN. Without this variable, builds the binary of this tree. */
 export function binary(): string {
   const given = process.env.EPICEPOCH_BIN;
   if (given) {
@@ -30,8 +30,8 @@ export function directory(): string {
 const given = new Set<number>();
 
 /**
- * Returns a port at which nothing listens. It is below the ports of outgoing connections, because
- * one of those could be taken before the node listens.
+ * Returns a port at which nothing listens. It is below the ports that the system gives to outgoing
+ * connections. Otherwise some connection could take the port before the node listens there.
  */
 export async function freePort(): Promise<number> {
   for (;;) {
@@ -48,7 +48,10 @@ export async function freePort(): Promise<number> {
   }
 }
 
-/** Starts nodes, each with these arguments and its own. Returns their addresses. */
+/**
+ * Starts nodes, and returns their addresses. Every node gets the arguments in `own` besides its own
+ * id, ports and directory.
+ */
 export async function start(
   nodes: number,
   own: readonly string[] = [],

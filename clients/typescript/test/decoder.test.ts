@@ -1,4 +1,7 @@
-/** Properties of the decoder, on bytes from a seed. EPICEPOCH_SEED and EPICEPOCH_CASES set them. */
+/**
+ * Tests properties of the decoder with random bytes. EPICEPOCH_SEED sets the seed, and
+ * EPICEPOCH_CASES the number of inputs.
+ */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -60,7 +63,7 @@ function decode(read: Frame): unknown {
   }
 }
 
-/** Reads pieces to the end, or to the first frame that breaks the protocol. */
+/** Reads the pieces to their end, or to the first frame that violates the protocol. */
 function readAll(pieces: readonly Buffer[]): unknown[] {
   const reader = new FrameReader();
   const read: unknown[] = [];
@@ -79,7 +82,7 @@ function readAll(pieces: readonly Buffer[]): unknown[] {
   return read;
 }
 
-/** Frames in a row, some of them changed. */
+/** Returns one to four frames in a row. Some of them are changed or cut short. */
 function input(next: () => number): Buffer {
   const parts = Array.from({ length: 1 + (next() % 4) }, () => {
     const bytes = Buffer.from(SEEDS[next() % SEEDS.length] as Buffer);

@@ -1,6 +1,6 @@
 /**
- * Hedged requests: the range of the second answer reaches no caller, whichever connection it comes
- * from.
+ * Tests of hedged requests: the range of the second answer goes to no caller, whichever connection
+ * it comes over.
  */
 
 import assert from "node:assert/strict";
@@ -17,14 +17,19 @@ import { Kind } from "../src/frame.js";
 import { connect, Hand, Node, Oracle, pause, random, until, type Peer } from "./node.js";
 
 const AFTER = 20;
-/** The copy comes long before the client leaves a silent node. */
+/**
+ * The client leaves a silent node after this time, in milliseconds. It is so long that only the
+ * copy can bring an answer in time.
+ */
 const ATTEMPT = 20_000;
 
 function hedging(t: TestContext, node: Node, options: Options = {}): Promise<Client> {
   return connect(t, node, { hedgeAfter: AFTER, attemptTimeout: ATTEMPT, ...options });
 }
 
-/** Returns whether a connection is the first over which a request came. */
+/**
+ * Returns a function that tells whether a connection is the one over which the first request came.
+ */
 function firstOnly(): (to: Peer) => boolean {
   let first: Peer | undefined;
   return (to) => (first ??= to) === to;
@@ -61,7 +66,7 @@ test("a silent leader is left for another node that answers the hedge", async (t
     welcome.members.push({ node: 2n, addr: next.addr });
     return hasMoved ? undefined : welcome;
   };
-  // The client tries each node for an eighth of an attempt.
+  // The hedge waits for each node for an eighth of the attempt timeout, here 500 ms.
   const client = await hedging(t, old, { attemptTimeout: 4_000 });
   const before = await client.timestamp();
   hasMoved = true;
@@ -84,7 +89,8 @@ for (const burnt of ["copy", "first"]) {
     const slow = client.timestamp();
     const asked = await hand.take(isMain);
     const again = await hand.take((one) => !isMain(one) && one.id === asked.id);
-    // Of these two callers one is under way, and one waits for the end of a request.
+    // Two more callers ask. The first one's request is in flight. The second one's request waits,
+    // because of the limit of requests in flight.
     const sent = client.timestamp();
     const next = await hand.take(isMain);
     const open = client.timestamp();
@@ -95,7 +101,8 @@ for (const burnt of ["copy", "first"]) {
     loser.answer(20n);
     const last = await hand.take(isMain);
     if (burnt === "copy") {
-      // The burnt answer comes over another connection than the next ones.
+      // The burnt answer comes over another connection than the next answers. Give the client time
+      // to read it first.
       await pause(20);
     }
     next.answer(12n);
@@ -121,7 +128,8 @@ test("a burnt answer that goes backwards is refused", async (t) => {
   const owed = await hand.take(isMain);
   (await hand.take((one) => !isMain(one))).answer(101n);
   await slow;
-  // A bad answer fails every caller that waits at that moment, whatever its request is.
+  // The late answer to the first request is wrong. It fails every caller that waits at that moment,
+  // also this caller of another request.
   const waiting = assert.rejects(client.timestamp(), WentBackwardsError);
   await hand.take(isMain);
   owed.answer(1n);
@@ -157,7 +165,8 @@ test("a refusal of what the hedge has answered is no debt of the leader", async 
     const next = client.timestamp();
     (await hand.take(({ to }) => to === first.to)).answer(2n);
     await next;
-    // A second refusal of the same request is one of nothing.
+    // The request is not burnt any more. A second refusal of it belongs to no request, which
+    // violates the protocol.
     first.to.refuse(first.id, code);
     await assert.rejects(client.timestamp(), ProtocolError);
   }

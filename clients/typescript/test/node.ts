@@ -1,4 +1,4 @@
-/** A node that a test plays by hand, and what tests share. */
+/** A scripted node, whose behaviour a test decides, and helpers that the tests share. */
 
 import { createServer, type Server, type Socket } from "node:net";
 import type { TestContext } from "node:test";
@@ -17,7 +17,7 @@ import {
 export const CLUSTER = { id: "01".repeat(16), history: 1n };
 const MAGIC = 0x4550_4f43_4854_534fn;
 
-/** Limits that a busy machine does not reach. */
+/** Time limits, in milliseconds, that a busy machine does not reach. */
 const PATIENT = { timeout: 30_000, attemptTimeout: 20_000 };
 
 /** A client's connection, on the node's side. */
@@ -63,11 +63,14 @@ export class Oracle {
 /** A server whose behaviour a test decides. */
 export class Node {
   readonly id: bigint;
-  /** Returns the welcome. Without one, the node accepts the connection and says nothing. */
+  /**
+   * Returns the welcome. If it returns undefined, the node accepts the connection and sends
+   * nothing.
+   */
   greet: () => Welcome | undefined = () => this.welcome(this);
   /** Returns bytes that follow the welcome in the same write. */
   behind: () => Buffer = () => Buffer.alloc(0);
-  /** Is called for every request. */
+  /** The function that is called for every request. */
   ask: (to: Peer, id: bigint, count: number) => void = new Oracle().serve;
   asked = 0;
   met = 0;
@@ -98,7 +101,7 @@ export class Node {
     return `127.0.0.1:${typeof address === "object" ? address?.port : 0}`;
   }
 
-  /** Returns a welcome that names this leader, or none. */
+  /** Returns a welcome that names the given leader, or no leader. */
   welcome(leader?: Node): Welcome {
     return {
       features: 0n,
@@ -145,7 +148,7 @@ export class Node {
   }
 }
 
-/** Encodes a frame. A variable frame gets the length of its tail. */
+/** Encodes a frame. If its kind has a tail of any length, the head gets the length of the tail. */
 export function frame(head: Partial<Head> & { kind: number }, tail: Buffer | string): Buffer {
   const bytes = Buffer.from(tail);
   const argument = head.kind >> 6 === 2 ? bytes.length : (head.argument ?? 0);
@@ -171,7 +174,7 @@ export function encodeWelcome(welcome: Welcome): Buffer {
   return frame({ kind: Kind.welcome, flags: 1, id: MAGIC }, Buffer.concat(fields));
 }
 
-/** Connects a patient client, and closes it after the test. */
+/** Connects a client with the limits of PATIENT, and closes it after the test. */
 export async function connect(
   t: TestContext,
   nodes: Node | readonly Node[],
@@ -183,7 +186,7 @@ export async function connect(
   return client;
 }
 
-/** Waits until something is so, for thirty seconds at most. */
+/** Waits until a condition holds. Fails after thirty seconds. */
 export async function until(isSo: () => unknown): Promise<void> {
   for (const begin = performance.now(); !isSo(); await pause(1)) {
     if (performance.now() - begin > 30_000) {
@@ -196,7 +199,7 @@ export function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Requests that a node has read, until the test answers them. */
+/** Keeps the requests that a node has read, until the test answers them. */
 export class Hand {
   readonly kept: { to: Peer; id: bigint; count: number }[] = [];
 
@@ -214,7 +217,9 @@ export class Hand {
   }
 }
 
-/** A small generator of the same numbers for the same seed, within 0 to 2^32 - 1. */
+/**
+ * Returns a generator of random numbers within 0 to 2^32 - 1. The same seed gives the same numbers.
+ */
 export function random(seed: number): () => number {
   let state = seed;
   return () => {

@@ -1,4 +1,7 @@
-/** The package as its users get it: packed, installed, and the README's code compiled and run. */
+/**
+ * Tests the package as its users get it: it is packed and installed, and the README's code is
+ * compiled and run.
+ */
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -26,7 +29,7 @@ test("the installed package runs the README's code", async (t) => {
   writeFileSync(join(cwd, "package.json"), '{ "type": "module", "private": true }');
   await run("npm", ["install", "--offline", "--no-audit", "--no-fund", filename], { cwd });
 
-  // The code asks this node instead of a cluster.
+  // The README's code asks a cluster. Here it asks this node instead.
   const node = await Node.start(t);
   const readme = readFileSync(join(root, "README.md"), "utf8");
   const blocks = [...readme.matchAll(/```ts\n(.*?)```/gs)].map(([, code]) => code as string);

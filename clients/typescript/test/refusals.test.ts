@@ -1,4 +1,4 @@
-/** Refusals and their retry rules, pauses, and the limits of nodes. */
+/** Tests of refusals and when they are retried, of pauses, and of the limits of nodes. */
 
 import assert from "node:assert/strict";
 import { createServer, type Socket } from "node:net";
@@ -81,7 +81,7 @@ test("an overloaded leader has a pause from all callers", async (t) => {
   const begin = performance.now();
   first.to.refuse(first.id, 4);
   const second = await hand.take();
-  // Half of the longest pause is random.
+  // The pause is random, between 25 ms and 50 ms.
   assert.ok(performance.now() - begin >= 25, `${performance.now() - begin}`);
   assert.equal(second.count, 2);
   second.answer(1n);
@@ -108,7 +108,8 @@ test("an idle client seldom looks for a leader, and a call ends its pause", asyn
   const session = new Session([leader.addr], settings({ timeout: 30_000 }));
   t.after(() => session.close());
   await session.opened(undefined);
-  // The state after a minute of failures.
+  // Pretend that 100 attempts have failed in a row. The pause without callers then has its longest
+  // value.
   session.directory.setbacks = 100;
   const { met } = leader;
   leader.greet = () => {
@@ -122,7 +123,7 @@ test("an idle client seldom looks for a leader, and a call ends its pause", asyn
   leader.greet = () => leader.welcome(leader);
   const begin = performance.now();
   await session.call(1, 30_000, undefined);
-  // The pause without callers would have taken at least 2.5 s.
+  // A pause without callers takes at least 2.5 s. The new call must end it.
   assert.ok(performance.now() - begin < 1_250, `${performance.now() - begin}`);
 });
 

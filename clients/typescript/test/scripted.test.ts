@@ -1,4 +1,4 @@
-/** The client against nodes that are played by hand: merging, leader changes, deadlines, close. */
+/** Tests of the client with scripted nodes: merging, leader changes, deadlines, close. */
 
 import assert from "node:assert/strict";
 import { createServer } from "node:net";
@@ -47,7 +47,8 @@ test("callers share a request, and no caller joins one that was sent", async (t)
   const client = await connect(t, leader, { inFlight: 1 });
   const early = client.timestamp();
   const first = await hand.take();
-  // The timestamps are allocated now and sent later. The next calls begin in between.
+  // The first request's timestamp is allocated now and sent later. The calls below begin in
+  // between, so they must not share it.
   const taken = oracle.take(1);
   const late = [client.timestamps(1), client.timestamps(2), client.timestamps(3)];
   await pause(20);
@@ -200,7 +201,8 @@ test("the deadline ends a call, and its error says why", async (t) => {
     assert.ok(error.cause instanceof RefusedError || error.cause instanceof UnreachableError);
   }
   await assert.rejects(client.timestamp({ timeout: 0 }), DeadlineExceededError);
-  // A timeout that is too long for a timer must not become a timeout of a millisecond.
+  // Node.js turns a timer that is too long into one of a millisecond. These timeouts are too long
+  // for a timer, and must still work.
   leader.ask = new Oracle().serve;
   for (const timeout of [2 ** 40, Infinity]) {
     await client.timestamp({ timeout });
@@ -254,7 +256,8 @@ test("a caller that gives up leaves the others alone", async (t) => {
   assert.equal(first.count, 2);
   first.answer(10n);
   assert.equal((await sent[1]).index, 11n);
-  // A caller that gives up before the request is sent is not asked for.
+  // One of the two waiting callers has given up before its request was sent. So the request asks
+  // for one timestamp only.
   const second = await hand.take();
   assert.equal(second.count, 1);
   second.answer(20n);

@@ -1,4 +1,4 @@
-/** TLS and tokens against a real node. */
+/** Tests of TLS and tokens with a real node. */
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";

@@ -1,4 +1,4 @@
-/** The golden vectors that the implementations of all languages share. */
+/** Tests this client against the golden vectors that the implementations of all languages share. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -68,7 +68,7 @@ function written(means: Means): Buffer {
   }
 }
 
-/** Decodes a frame that a node sends, in the words of the vectors. */
+/** Decodes a frame that a node sends. Returns its fields under the names that the vectors use. */
 function read(frame: Frame): Means {
   const id = String(frame.id);
   switch (frame.kind) {
@@ -120,7 +120,7 @@ function read(frame: Frame): Means {
   }
 }
 
-/** Reads one frame, in pieces of a size. */
+/** Reads one frame, which is given in pieces of `size` bytes. */
 function parse(hex: string, size = Infinity): Means {
   const reader = new FrameReader();
   const bytes = Buffer.from(hex, "hex");
@@ -168,7 +168,8 @@ test("errors have their numbers", () => {
   for (const { name, number, retryable } of errors) {
     if (!onlyHttp.includes(name)) {
       assert.equal(refusalCode(number), name);
-      // INTERNAL means that this node is broken; another one may answer.
+      // The vectors call INTERNAL not retryable, because the node is broken. The client retries it,
+      // because another node may answer.
       assert.equal(isCurable(refusal("", number)), retryable || name === "INTERNAL", name);
     }
   }
