@@ -42,17 +42,17 @@ use crate::worker::turns::Turns;
 /// At most this many header lines in a request. This is also hyper's default.
 const HEADERS_MAX: usize = 100;
 /// At most this many bytes in a request's head, and in answers that hyper holds until they are
-/// written. A request here has a few hundred bytes; proxies add some.
+/// written. A usual request has a few hundred bytes; proxies add some.
 const HEAD_LEN_MAX: usize = 16 << 10;
-/// At most this many idle HTTP/3 connections of a worker keep their grown memory. Beyond this, the
-/// newest ones are closed.
+/// At most this many idle HTTP/3 connections of a worker may hold memory that has grown under load.
+/// Beyond this, the newest of these connections are closed.
 const GROWN_MAX: usize = 256;
-/// After a client's last answer, the node reads and drops further bytes for this long. So the
-/// client can read why it was refused, and gets no reset.
+/// After a client's last answer, the node reads and drops further bytes for this long. If it closed
+/// at once, a reset could destroy the answer before the client has read why it was refused.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
-/// While the node stops, it reads and drops further bytes for at most this long. This is shorter,
-/// because native clients close as soon as they read the goodbye. The node must also write the last
-/// TLS record within this time.
+/// While the node stops, it reads and drops further bytes for at most this long. The time is
+/// shorter than [`LINGER_TIME_MAX`], because native clients close as soon as they read the goodbye.
+/// The node must also write the last TLS record within this time.
 const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
 /// After a client's last answer, the node reads and drops at most this many bytes.
 const LINGER_LEN_MAX: u64 = 4 << 20;
@@ -133,9 +133,9 @@ impl Clients {
                 Some(Opening::Http) => clients.serve(&clients.http1, &state, &stream).await,
                 Some(Opening::Foreign) | None => {}
             }
-            // A stopping worker ends with its last connection. A client closes when it has read the
-            // last answer. Bytes that it sends before that must not reset the connection, because a
-            // reset would lose answers that are still on their way.
+            // A stopping worker ends with its last connection. A client closes its connection when
+            // it has read the last answer. Bytes that the client sends before that must not reset
+            // the connection, because a reset would lose answers that are still on their way.
             let is_last_word = clients.is_closing.get();
             let limit = if is_last_word { LINGER_TIME_CLOSING } else { LINGER_TIME_MAX };
             if !is_last_word {
@@ -253,7 +253,7 @@ impl Clients {
         let metrics = self.sequencer.metrics();
         let Caller { from, port, .. } = state.caller();
         let config = if port == Port::Operations { &tls.operators } else { &tls.config };
-        // Boxed, because the future is large and plain connections do not need it.
+        // This future is boxed, because it is large and plain connections do not need it.
         match Box::pin(self.handshakes.shake(from, config, stream, is_over)).await {
             Shaken::Secured(stream) => {
                 metrics.handshakes_completed.add_alone(1);
@@ -285,8 +285,8 @@ impl Clients {
         self.first_bytes(state, stream, Opening::of).await
     }
 
-    /// Waits for the first bytes and returns `tell` of them. The bytes stay in the socket. `None`
-    /// when the connection ends first.
+    /// Waits for the first bytes and returns the result of `tell` for these bytes. The bytes stay
+    /// in the socket. `None` when the connection ends first.
     async fn first_bytes<T>(
         &self,
         state: &ClientState,
@@ -325,8 +325,8 @@ impl Clients {
         {
             Ok(End::Over) => {}
             Ok(End::HandOver(unread)) => {
-                // Boxed, because hyper's part of a connection is large and most connections need
-                // none.
+                // This future is boxed, because hyper's part of a connection is large and most
+                // connections do not need it.
                 Box::pin(self.serve_hyper(state, stream.clone(), unread)).await;
             }
             Err(error) => {
@@ -352,7 +352,7 @@ impl Clients {
         let poll = |connection: &mut Served<'_>, context: &mut Context<'_>| {
             connection.as_mut().poll(context)
         };
-        // Hyper does not give back memory that it has grown to.
+        // The empty closure gives back no memory: hyper keeps all memory that it has grown to.
         let result = self.until_over(state, connection, close, |_| {}, poll).await;
         if let Err(error) = result {
             tracing::debug!(%error, "a client's connection ended with an error");
@@ -418,7 +418,7 @@ fn protocol() -> http1::Builder {
         .writev(false)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_LEN_MAX)
-        // The sweep limits that time, without a timer per request.
+        // The sweep limits the time to read a head, without a timer for each request.
         .header_read_timeout(None);
     protocol
 }

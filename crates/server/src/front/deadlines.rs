@@ -87,7 +87,7 @@ impl ClientState {
             fast_in_flight: Cell::default(),
             is_native: Cell::default(),
             active_at: Cell::new(sweeps.get()),
-            // The first byte belongs to the first head.
+            // The time limit of the first head starts with the connection, before the first byte.
             head_at: Cell::new(Some(sweeps.get())),
             has_ended: Cell::default(),
             keeps_little: Cell::default(),
@@ -134,8 +134,8 @@ impl ClientState {
         self.active_at.set(self.sweeps.get());
     }
 
-    /// Records the result of a read on a fast path. `has_taken`: it brought at least one whole
-    /// request. `is_in_head`: the remaining bytes begin another one.
+    /// Records the result of a read on a fast path. `has_taken` means that the read brought at
+    /// least one whole request. `is_in_head` means that the remaining bytes begin another request.
     pub(crate) fn record_requests(&self, has_taken: bool, is_in_head: bool) {
         if has_taken {
             self.active_at.set(self.sweeps.get());
@@ -212,8 +212,8 @@ impl ClientState {
         self.gives_back.get() && self.gives_back.take()
     }
 
-    /// How many of `requests` the rate of the client's address allows now. These are counted; the
-    /// others must be refused.
+    /// How many of `requests` the rate of the client's address allows now. The allowed requests are
+    /// counted; the others must be refused.
     pub(crate) fn take(&self, requests: u32, clock: &NodeClock) -> u32 {
         if !self.is_rated {
             return requests;
@@ -221,7 +221,8 @@ impl ClientState {
         self.permit.take(requests, clock.monotonic_ns())
     }
 
-    /// Uncounts this many requests: the node had no capacity for them, and takes them later.
+    /// Takes this many requests out of the count: the node had no capacity for them, and will count
+    /// them again later.
     pub(crate) fn give_back(&self, requests: u32) {
         self.permit.give_back(requests);
     }

@@ -1,5 +1,5 @@
-//! The entry of a worker's clients: serves the connections and sockets that the worker receives,
-//! with the protocols of this module.
+//! The entry of a worker's clients. It serves the connections and sockets that the worker receives,
+//! with the protocols of `front`.
 
 use std::io;
 use std::net::{TcpStream, UdpSocket};
@@ -33,7 +33,7 @@ pub fn spawn_workers(shared: Arc<NodeShared>, metrics: Arc<Metrics>) -> io::Resu
 }
 
 /// Serves HTTP/3 on one UDP port: one socket and one endpoint per worker. Its clients have the same
-/// rights as those of `port`.
+/// rights as the clients of `port`.
 ///
 /// # Errors
 /// When QUIC cannot begin with `tls`.

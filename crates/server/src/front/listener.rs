@@ -60,7 +60,7 @@ impl ClientListener {
         if addr.is_ipv6() {
             socket.set_only_v6(!ip.is_unspecified())?;
         }
-        // Connections inherit this from their listener.
+        // Accepted connections inherit this option from the listener.
         #[cfg(target_os = "linux")]
         socket.set_tcp_notsent_lowat(UNSENT_LEN_MAX)?;
         socket.bind(&addr.into())?;
@@ -104,7 +104,7 @@ impl ClientListener {
     }
 }
 
-/// Registers a port with a new event loop. A node where this fails must not begin to lead.
+/// Registers a port with a new event loop. If this fails, the node must not begin to lead.
 fn watched(listener: TcpListener) -> io::Result<(Runtime, tokio::net::TcpListener)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let context = runtime.enter();
@@ -221,14 +221,14 @@ impl Accepting {
         }
     }
 
-    /// Accepts the next client. Fails if the test switch is on.
+    /// Accepts the next client. Fails while the test switch says that accepts fail.
     async fn accept(
         &self,
         listener: &tokio::net::TcpListener,
     ) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
         self.faults.before_accept()?;
         let accepted = listener.accept().await?;
-        // The switch may have been set during the wait.
+        // The test switch may have been set during the wait.
         self.faults.before_accept()?;
         Ok(accepted)
     }
@@ -364,7 +364,7 @@ mod tests {
         ClientListener::bind(any, port).unwrap();
     }
 
-    /// The kernel has no events for a plain file.
+    /// The listener is a plain file here, because the kernel cannot watch a plain file for events.
     #[test]
     fn a_port_that_cannot_be_watched_is_an_error_before_anything_begins() {
         let file = tempfile::tempfile().unwrap();

@@ -17,12 +17,12 @@ use crate::front::routes::query::{Ask, LIST_COUNT_MAX};
 use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::worker::sequencer::Sequencer;
 
-/// At most this many requests of one connection are read and not answered. Further ones wait in the
-/// socket.
+/// At most this many requests of one connection are read but not answered yet. Further requests
+/// wait in the socket.
 const IN_FLIGHT_MAX: usize = 120;
-/// The node stops reading from a client at this many bytes of answers that are due or wait to be
-/// written. The number is the size of hyper's buffers: one buffer and one chunk of a list. The last
-/// answer may exceed it.
+/// The node stops reading from a client when this many bytes of answers are due or wait to be
+/// written. The last answer may exceed the limit. The number is the size of hyper's buffers: one
+/// buffer, and one chunk of a list.
 const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Approximate bytes of the head of an answer.
 const HEAD_LEN: usize = 256;

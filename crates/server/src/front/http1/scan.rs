@@ -110,7 +110,7 @@ impl<'a> Scanner<'a> {
             return Err(Stop::Other);
         }
         self.at += len;
-        // The caller checks the next byte.
+        // There must be a byte after the query. The caller checks which one it is.
         self.peek()?;
         Ok(std::str::from_utf8(&rest[..len]).ok())
     }
@@ -176,7 +176,7 @@ impl<'a> Lines<'a> {
         };
         match name[0] | 0x20 {
             b'h' if is(b"host") => self.hosts += 1,
-            // Hyper's service refuses a request with two of them.
+            // Hyper's service refuses a request with two `authorization` headers.
             b'a' if is(b"authorization") && self.authorization.replace(value).is_some() => {
                 return Err(Stop::Other);
             }
@@ -193,8 +193,8 @@ impl<'a> Lines<'a> {
                     return Err(Stop::Other);
                 }
             }
-            // Headers that describe a body, its length, another protocol or one hop, and similar
-            // ones.
+            // The fast path does not take requests with headers that describe a body, its length,
+            // another protocol or one hop.
             b'c' if begins(b"content-") => return Err(Stop::Other),
             b'e' if is(b"expect") => return Err(Stop::Other),
             b'h' if begins(b"http2-") => return Err(Stop::Other),
@@ -210,7 +210,8 @@ impl<'a> Lines<'a> {
 
 const REQUEST_ID: &[u8] = epicepoch_wire::http::HEADER_REQUEST_ID.as_bytes();
 
-/// Letters, digits and the hyphen. A token may have more characters (RFC 9110, 5.6.2).
+/// The bytes that the fast path allows in a header name: letters, digits and the hyphen. RFC 9110,
+/// 5.6.2 allows more.
 const IS_OF_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;

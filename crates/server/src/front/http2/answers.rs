@@ -1,7 +1,7 @@
-//! Header blocks of answers (RFC 7541). Answers with timestamps use the client's header table. On
-//! each connection, the first such answer of a second stores all its headers in the table; later
-//! ones need one byte per header. Other answers are rare and do not change the table. The table is
-//! emptied before it is filled, so the node need not track its contents.
+//! Header blocks of answers (RFC 7541). Answers with timestamps use the client's header table. In
+//! each second, the first such answer on a connection stores all its headers in the table; later
+//! answers need one byte per header. Other answers are rare and do not change the table. The table
+//! is emptied before it is filled, so the node need not track its contents.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::front::routes::query::Format;
 use crate::worker::sequencer::Sequencer;
 use crate::worker::view::View;
 
-/// Bytes of the client's table that the node uses. Its headers fill a third of that.
+/// Bytes of the client's table that the node uses. The node's headers fill a third of them.
 const TABLE_LEN: usize = 1024;
 /// The size updates that empty the table: to size 0, then to [`TABLE_LEN`], which is 31 + 0x61 + (7
 /// << 7).
@@ -43,7 +43,7 @@ pub(super) struct Table {
     holds: Holds,
     /// Whether the table is large enough.
     is_usable: bool,
-    /// Whether the client may have shrunk the table since it was last emptied (section 4.2).
+    /// Whether the client may have shrunk the table since it was last emptied (RFC 7541, 4.2).
     is_changed: bool,
 }
 
@@ -53,7 +53,8 @@ impl Default for Table {
     }
 }
 
-/// Which headers the table holds, with their generation of [`ResponseTemplates`].
+/// Which headers the table holds. The number is the generation of the [`ResponseTemplates`] that
+/// they are from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Other,

@@ -9,8 +9,8 @@ use http::{Method, Request, Version};
 
 use crate::front::routes::query::{Ask, FAST_QUERY_LEN_MAX};
 
-/// At most this many bytes in a request's head, as HTTP/2 counts them: names, values, and 32 for
-/// each.
+/// At most this many bytes in a request's head, as HTTP/2 counts them: each field counts its name,
+/// its value and 32 bytes.
 pub const HEAD_LEN_MAX: usize = 16 << 10;
 const REQUEST_ID_LEN_MAX: usize = epicepoch_wire::http::REQUEST_ID_LEN_MAX;
 
@@ -61,8 +61,8 @@ impl Once {
     }
 }
 
-/// The pseudo-headers of a request, section 8.3.1. The one of RFC 8441 is missing, because this
-/// node does not invite clients to send it.
+/// The pseudo-headers of a request (RFC 9113, 8.3.1). `:protocol` of RFC 8441 is missing, because
+/// this node does not invite clients to send it.
 const PSEUDO: [&[u8]; 4] = [b":method", b":scheme", b":authority", b":path"];
 const METHOD: usize = 0;
 const SCHEME: usize = 1;
@@ -127,7 +127,8 @@ impl Head {
         let field = Field { name: self.keep(name), value: self.keep(value) };
         self.fields.push(field);
         match name {
-            // These headers describe a connection. HTTP/2 has other means for that, section 8.2.2.
+            // These headers describe a connection. HTTP/2 has other means for that (RFC 9113,
+            // 8.2.2).
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
             | b"upgrade" => self.is_malformed = true,
             b"te" => self.is_malformed = value != b"trailers",
@@ -148,7 +149,7 @@ impl Head {
         self.len > HEAD_LEN_MAX
     }
 
-    /// Whether the block is valid behind a body.
+    /// Whether the block is valid as trailers, that is, behind a body.
     pub(super) fn is_trailer(&self) -> bool {
         !self.is_malformed && self.pseudo.iter().all(Option::is_none)
     }
@@ -158,7 +159,7 @@ impl Head {
         self.content_length
     }
 
-    /// Whether the head has the fields that a request needs, section 8.3.1.
+    /// Whether the head has the fields that a request needs (RFC 9113, 8.3.1).
     pub(super) fn is_request(&self) -> bool {
         let has = |at: usize| self.pseudo[at].is_some_and(|value| value.start < value.end);
         if self.is_malformed || !has(METHOD) {
@@ -262,7 +263,8 @@ fn decimal(text: &[u8]) -> Option<u64> {
     if is_plain { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
 }
 
-/// The characters of a token (RFC 9110, 5.6.2) without capitals, section 8.2.1.
+/// The bytes that a field name may have: the characters of a token (RFC 9110, 5.6.2) without
+/// capitals (RFC 9113, 8.2.1).
 const IS_OF_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;
@@ -291,7 +293,7 @@ const IS_OF_NAME: [bool; 256] = {
     table
 };
 
-/// Every byte except control bytes. The tab is allowed.
+/// The bytes that a field value may have: every byte except control bytes. The tab is allowed.
 const IS_OF_VALUE: [bool; 256] = {
     let mut table = [true; 256];
     let mut byte = 0;

@@ -18,7 +18,8 @@ use crate::metrics::worker::Abuse;
 const COST_REQUEST: u32 = 1;
 /// Cost of any other frame, and of an empty part of a body that is not the last.
 const COST_CONTROL: u32 = 2;
-/// Bytes that the client must accept to pay back 1. An answer has 40 or more, a pong has 17.
+/// The client must accept this many bytes to reduce its debt by 1. An answer has 40 bytes or more,
+/// a pong has 17.
 const BYTES_PER_CREDIT: u32 = 16;
 /// Highest debt of a client: some 10 ms of a processor. A client that cancels a thousand requests
 /// at once stays far below it.
@@ -37,7 +38,7 @@ pub struct FrameMeter {
     head_len: usize,
     /// Invariant: `debt <= DEBT_MAX`, unless the client was found abusive.
     debt: u32,
-    /// Written bytes that do not pay back 1 yet.
+    /// Written bytes that are still too few to reduce the debt by 1.
     ///
     /// Invariant: `written < BYTES_PER_CREDIT` after each read.
     written: Cell<u32>,

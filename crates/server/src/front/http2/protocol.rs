@@ -29,8 +29,8 @@ use crate::worker::sequencer::Sequencer;
 const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Approximate bytes of an answer without its body. Each open stream may need that many.
 const ANSWER_HEAD_LEN: usize = 64;
-/// The node stops reading at this many waiting requests, cancelled ones included: four times as
-/// many as may be open.
+/// The node stops reading when this many requests wait, including cancelled ones. It is four times
+/// the number of requests that may be open.
 const QUEUE_LEN_MAX: usize = 4 * STREAMS_MAX;
 /// The status of a request whose head is too long.
 const HEAD_TOO_LONG: u16 = 431;
@@ -161,7 +161,7 @@ impl Protocol for Http2 {
         rest
     }
 
-    /// A client that sends no more reads no more, either.
+    /// The node assumes that a client of HTTP/2 that sends no more also reads no more.
     fn end_input(&mut self, line: &mut Line<Request>) {
         line.state.record_end();
         self.drop_all(line);
@@ -227,8 +227,8 @@ impl Protocol for Http2 {
         metrics.count_answers(PathLabel::Timestamp, status, requests);
     }
 
-    /// Announces the end. Requests that arrive before the client knows it are answered, later ones
-    /// are not.
+    /// Announces the end of the connection. Requests that arrive before the client knows of the end
+    /// are answered; later requests are not.
     fn close(&mut self, line: &mut Line<Request>) {
         match &mut self.session {
             Some(session) => session.close(line.outbox.bytes()),
@@ -349,7 +349,7 @@ impl Http2 {
         }
     }
 
-    /// Tells the client the reason, and ends the connection when that is written.
+    /// Tells the client the reason, and ends the connection when the reason is written.
     fn send_away(&mut self, common: &Common<Self>, line: &mut Line<Request>, fault: Fault) {
         common.sequencer.metrics().count_abuse(fault.abuse);
         tracing::debug!(?fault, "a client of HTTP/2 is sent away");

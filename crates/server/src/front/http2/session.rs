@@ -1,8 +1,8 @@
 //! One HTTP/2 connection as its server sees it (RFC 9113, sections 3 to 6): the open streams, how
-//! much may be sent, and what the client's frames mean. Bytes in, requests out. A session has no
-//! socket and no clock, and does not know how a request is answered.
+//! much may be sent, and what the client's frames mean. A session takes bytes and returns requests.
+//! It has no socket and no clock, and does not know how a request is answered.
 //!
-//! A client that breaks a rule of the connection is told which one, and further bytes of it are
+//! A client that breaks a rule of the connection is told which rule, and its further bytes are
 //! ignored. A client that breaks a rule of a stream loses the stream; too many such faults end the
 //! connection.
 
@@ -24,17 +24,19 @@ pub const STREAMS_MAX: usize = 256;
 /// At most this many streams may end because of a client's errors. One more ends the connection
 /// (CVE-2025-8671).
 const FAULTS_MAX: usize = 64;
-/// At most this many bytes in a header block of several frames. A head within its limit is shorter.
+/// At most this many bytes in a header block that comes in several frames. A head of allowed length
+/// is shorter.
 const BLOCK_LEN_MAX: usize = 2 * HEAD_LEN_MAX;
-/// At most this many CONTINUATION frames of one header block. Without a limit, empty ones could go
-/// on for ever (CVE-2024-27316).
+/// At most this many CONTINUATION frames of one header block. Without a limit, empty CONTINUATION
+/// frames could go on for ever (CVE-2024-27316).
 const CONTINUATIONS_MAX: usize = 16;
 /// Initial size of every window, bytes. The node does not change its receive windows, because
 /// bodies here are small.
 const WINDOW_AT_FIRST: i64 = 65_535;
 /// The node reopens the connection's window when it has received this many bytes.
 const OWED_MAX: u32 = 32 << 10;
-/// Payload of a PING. Its answer shows that the client knows of the end.
+/// Payload of the PING that follows the announcement of the end. Its answer shows that the client
+/// knows of the end.
 const END_PING: [u8; 8] = *b"epicend\n";
 /// The highest possible stream id.
 const ID_MAX: u32 = frame::ID_MAX;
@@ -209,7 +211,7 @@ impl Session {
     }
 
     /// Closes a stream whose answer has ended. If the client still sends its body, the node tells
-    /// it to stop (section 8.1).
+    /// it to stop (RFC 9113, 8.1).
     pub fn finish(&mut self, id: u32, out: &mut Vec<u8>) {
         if self.streams.get(id).is_some_and(|stream| stream.is_sending) {
             self.reset(id, code::NO_ERROR, out);
@@ -296,7 +298,7 @@ impl Session {
         event
     }
 
-    /// Handles a whole header block. Every block is decoded, also one that is then ignored: later
+    /// Handles a whole header block. Even a block that is then ignored is decoded, because later
     /// blocks refer to its entries in the table.
     fn handle_block(
         &mut self,

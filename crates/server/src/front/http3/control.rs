@@ -96,7 +96,8 @@ impl Frames {
 }
 
 impl At {
-    /// The position with `left` bytes of a payload left; behind the frame if that is 0.
+    /// The position when `left` bytes of a payload are left. If none is left, the next frame
+    /// begins.
     fn after(left: u64) -> Self {
         if left == 0 { Self::FrameType } else { Self::Payload(left) }
     }

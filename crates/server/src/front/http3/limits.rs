@@ -10,21 +10,21 @@ use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 
 /// At most this many open requests of one connection.
 pub const STREAMS_MAX: u32 = 256;
-/// At most this many streams beside those of requests. HTTP/3 has three (RFC 9114, 6.2); some
+/// At most this many streams that do not carry requests. HTTP/3 needs three (RFC 9114, 6.2); some
 /// clients open more to test that servers ignore unknown ones.
 pub const STREAMS_BESIDE_MAX: u32 = 8;
-/// At most this many bytes in a request's head, as HTTP/3 counts them: names, values, and 32 for
-/// each.
+/// At most this many bytes in a request's head, as HTTP/3 counts them: each field counts its name,
+/// its value and 32 bytes.
 pub const HEAD_LEN_MAX: u64 = 16 << 10;
 /// At most this many bytes on one request's stream: its head, its body, and ignored frames.
 pub const REQUEST_LEN_MAX: usize = 32 << 10;
-/// At most this many bytes on other streams between two requests.
+/// At most this many bytes, between two requests, on streams that do not carry requests.
 pub const BESIDE_LEN_MAX: usize = 16 << 10;
 /// At most this many bytes in a frame on the control stream. Settings and priorities have a few
 /// dozen.
 pub const CONTROL_FRAME_LEN_MAX: u64 = 4 << 10;
-/// Requests that a client may cancel at once. Each answer allows one more. Beyond it the client is
-/// disconnected.
+/// Requests that a client may cancel at once. Each answer allows one more cancelled request. A
+/// client that cancels more is disconnected.
 pub const TAKEN_BACK_MAX: u32 = 256;
 /// A client may cancel this many requests per second without an answer, for as long as it likes.
 /// While no leader is known, a client with deadlines cancels all its requests.
@@ -37,10 +37,10 @@ const WINDOW: u32 = 256 << 10;
 const SEND_WINDOW: u64 = 256 << 10;
 /// Time from a client's first datagram to the end of its handshake.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// At most this many handshakes under way on one worker. Beyond it, clients are refused.
+/// At most this many handshakes are under way on one worker. Beyond this, clients are refused.
 pub const HANDSHAKES_MAX: usize = 256;
-/// At most this many handshakes of one address under way on one worker, while clients must prove
-/// their address. Beyond it, this address is refused, so that others still get in.
+/// While clients must prove their address, at most this many handshakes of one address are under
+/// way on one worker. Beyond this, the address is refused, so that others still get in.
 pub const HANDSHAKES_OF_ADDRESS_MAX: usize = HANDSHAKES_MAX / 4;
 /// While this many handshakes are under way, a new client must first prove that it receives at its
 /// address. Until then the node keeps no state for the client. A faked address then costs one
@@ -72,7 +72,8 @@ pub(crate) fn server(
         .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(VarInt::from_u32(idle_ms as u32).into()));
-    // For tokens of later connections, the node would have to remember which ones were used.
+    // The node hands out no tokens for later connections, because it would have to remember which
+    // ones were used.
     let mut tokens = ValidationTokenConfig::default();
     tokens.sent(0);
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));

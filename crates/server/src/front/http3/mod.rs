@@ -1,8 +1,8 @@
 //! HTTP/3 on the workers' threads, with the same paths, batches and rounds as over TCP. Each worker
 //! has its own endpoint and its own socket of the same UDP port. So the thread that received a
 //! datagram also answers the request ([decision 20](../../../../../docs/decisions/0020-http3.md)).
-//! This module holds no timestamp and decides nothing about one. 0-RTT is off: anyone who saw its
-//! data could send them again.
+//! This module holds no timestamp and decides nothing about one. 0-RTT is off, because anyone who
+//! saw its data could send them again.
 //!
 //! - `endpoint`: which clients may connect, and when a client must prove its address first.
 //! - `serving`: one connection, its requests, and how it ends.

@@ -1,5 +1,5 @@
-//! Runs the tasks of the QUIC library on the worker of the endpoint. They have a time allowance per
-//! turn of the event loop, so that a flood of datagrams does not delay peers.
+//! Runs the tasks of the QUIC library on the worker of the endpoint. The tasks have a time
+//! allowance per turn of the event loop, so that a flood of datagrams does not delay peers.
 
 use std::io;
 use std::net::UdpSocket;
@@ -31,7 +31,7 @@ impl Runtime for WorkerRuntime {
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        // A poll that has begun is not interrupted: one of quinn's takes up to 50 us.
+        // A poll that has begun is not interrupted. One poll of a quinn task takes up to 50 us.
         spawn_local(Paced::new(future, self.turns.clone(), TURN_MAX));
     }
 

@@ -32,11 +32,13 @@ use crate::security::authz::{Caller, Port};
 use crate::security::limits::ConnectionPermit;
 use crate::worker::turns::Turns;
 
-/// Time, beside three round trips, that a client has to read its last answers and the end.
+/// A client has this time, plus three round trips, to read its last answers and the end of the
+/// connection.
 const LINGER_TIME: Duration = Duration::from_millis(50);
-/// Longest such time, including the round trips of a distant client.
+/// The longest time for reading the last answers and the end, including the round trips of a
+/// distant client.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
-/// After this many turns a connection's last datagram has left.
+/// The number of turns of the event loop after which a connection's last datagram has left.
 const TURNS_TO_SAY_CLOSED: usize = 3;
 
 type Connection = h3::server::Connection<streams::Connection, Chunk>;
@@ -76,8 +78,8 @@ pub(super) async fn serve(
         clients.sequencer().metrics().http3_abusers_closed.add_alone(1);
     }
     quic.close(quinn::VarInt::from_u32(Code::H3_NO_ERROR.value() as u32), b"");
-    // A stopping worker ends with its last connection. Then it sends nothing more, so the close
-    // must be sent before.
+    // A stopping worker ends with its last connection, and then sends nothing more. So it must
+    // first send that this connection is closed.
     for _ in 0..TURNS_TO_SAY_CLOSED {
         turns.next().await;
     }

@@ -32,7 +32,8 @@ pub(super) struct AbuseMeter {
     is_sent_away: Cell<bool>,
 }
 
-/// How many requests the client may still cancel. Each answer raises the number, and so does time.
+/// How many requests the client may still cancel. Each answer raises the number, and passing time
+/// raises it, too.
 #[derive(Clone, Copy, Debug)]
 struct TakenBack {
     left: u32,
@@ -304,7 +305,8 @@ impl quic::SendStream<Chunk> for Stream {
 enum Allowed {
     /// This many more bytes.
     Bytes(usize),
-    /// The bytes that all streams beside requests share, in frames of limited length.
+    /// This stream shares a number of bytes with all streams that carry no requests. Its frames
+    /// have a limited length.
     Beside(Rc<AbuseMeter>, Frames),
 }
 
@@ -355,9 +357,10 @@ impl quic::RecvStream for RecvStream {
     }
 }
 
-/// The sending half of a stream. If it is dropped before its end, the stream is reset. So half an
-/// answer never looks like a whole one. One exception ends the stream normally: a single frame that
-/// was written whole. It is the HTTP/3 library's answer to a head that is too long.
+/// The sending half of a stream. If it is dropped before its end, the stream is reset, so that half
+/// an answer never looks like a whole one. There is one exception: a stream on which a single frame
+/// was written whole ends normally. That frame is the HTTP/3 library's answer to a head that is too
+/// long.
 pub(super) struct SendStream {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Chunk>>,

@@ -24,9 +24,9 @@ use crate::security::authz::Right;
 use crate::security::authz::tokens::Tokens;
 use crate::worker::sequencer::Sequencer;
 
-/// At most this many requests of one connection are read and not answered. Further ones wait in the
-/// socket. The limit is enough for the pipeline of a busy client, and eight such clients stay below
-/// the default of `TIMESTAMP_REQUEST_BUFFER`.
+/// At most this many requests of one connection are read but not answered yet. Further requests
+/// wait in the socket. The limit is enough for the pipeline of a busy client. Eight such clients
+/// together stay below the default of `TIMESTAMP_REQUEST_BUFFER`.
 const IN_FLIGHT_MAX: usize = 1024;
 /// The node stops reading from a client at this many bytes of waiting answers.
 const OUTBOX_LEN_MAX: usize = 64 << 10;
@@ -180,7 +180,7 @@ impl Protocol for Native {
         refusal: &Refusal,
         out: &mut Vec<u8>,
     ) {
-        // Without a known leader the text is empty: the code is enough.
+        // If no leader is known, the text is empty, because the code is enough.
         let leader = refusal.leader().and_then(|leader| std::str::from_utf8(&leader.body).ok());
         let (code, text) = (refusal.code as u16, leader.unwrap_or(""));
         refused.each(|request, _| {

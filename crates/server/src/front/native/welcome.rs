@@ -21,7 +21,8 @@ pub(super) fn check(
     }
     let Some((cluster, history)) = hello.cluster else { return Ok(()) };
     if published.cluster.0 == 0 {
-        // The node cannot promise yet that it will join the cluster that the client expects.
+        // This node has not joined a cluster yet, so it cannot promise to be in the cluster that
+        // the client expects.
         return Err((ErrorCode::NotReady, "this node has not joined its cluster yet"));
     }
     if published.cluster != cluster {

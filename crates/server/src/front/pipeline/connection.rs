@@ -129,7 +129,8 @@ impl<P: Protocol> Connection<P> {
     }
 
     /// Answers bursts that have their outcome, and lets new requests join a batch. Returns whether
-    /// other connections should have a turn first. They may want the freed capacity, too.
+    /// other connections should have a turn first, because they may want the capacity that became
+    /// free.
     fn settle(&mut self, context: &mut Context<'_>) -> bool {
         if self.line.queue.len() == 0 {
             return false;
@@ -179,7 +180,8 @@ impl<P: Protocol> Connection<P> {
                 let admitted = ticket.requests();
                 queue.join(ticket);
                 if P::WAITS_FOR_ROOM {
-                    // Waiting requests are counted for the rate when they join a batch.
+                    // Requests that must wait are taken out of the rate's count. They are counted
+                    // when they join a batch.
                     state.give_back(allowed - admitted);
                     return true;
                 }
@@ -236,7 +238,8 @@ impl<P: Protocol> Connection<P> {
         self.line.is_full && self.protocol.room(&self.line) > 0
     }
 
-    /// Reads once if allowed, and parses. Pending when there is nothing to read, or too much waits.
+    /// Reads once if allowed, and parses. Pending when there is nothing to read, or when too many
+    /// requests or answers wait.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,

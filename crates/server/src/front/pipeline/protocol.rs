@@ -20,9 +20,9 @@ pub(crate) trait Protocol: Sized {
     /// The state that the connections of one worker share.
     type Shared;
 
-    /// At most this many bytes of one read, including held bytes.
+    /// At most this many bytes are parsed after one read, including bytes held from earlier reads.
     const READ_LEN_MAX: usize;
-    /// Whether requests beyond the admission limit may wait. If so, they wait behind earlier
+    /// Whether requests beyond the admission limit may wait. If they may, they wait behind earlier
     /// requests of this connection, as if the node had not read them yet. Otherwise they are
     /// refused at once.
     const WAITS_FOR_ROOM: bool;
@@ -47,7 +47,7 @@ pub(crate) trait Protocol: Sized {
         seen: usize,
     ) -> &'a [u8];
 
-    /// Handles the end of the client's bytes. The held bytes are an incomplete request.
+    /// Handles the end of the client's bytes. The held bytes, if any, are an incomplete request.
     fn end_input(&mut self, line: &mut Line<Self::Request>);
 
     /// Appends the answers to requests that got timestamps.
@@ -73,7 +73,8 @@ pub(crate) trait Protocol: Sized {
     /// Stops accepting requests, and tells the client. Accepted requests are still answered.
     fn close(&mut self, line: &mut Line<Self::Request>);
 
-    /// Does the work that is not in the queue. Returns whether only a full outbox stops it.
+    /// Does the protocol's work for requests that are not in the queue. Returns whether only a full
+    /// outbox stops this work.
     #[inline]
     fn advance(
         &mut self,
@@ -91,7 +92,7 @@ pub(crate) trait Protocol: Sized {
     /// Appends the bytes that follow the last answer.
     fn end_output(&mut self, _out: &mut Vec<u8>) {}
 
-    /// Whether an open connection has nothing left to do.
+    /// Whether an open connection has nothing left to do, and so may end.
     #[inline]
     fn is_over(&self) -> bool {
         false

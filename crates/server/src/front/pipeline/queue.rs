@@ -357,7 +357,8 @@ mod tests {
             queue.cancelled += usize::from(interest != Interest::Wanted);
         }
         let requests = queue.requests.clone();
-        // A dropped request never joined, so the range has no part for it; a burned one has.
+        // A dropped request never joined a batch, so the range has no part for it. A burned request
+        // did join, so the range has a part for it.
         let joined = |it: &&Request| it.interest != Interest::Dropped;
         let total = requests.iter().filter(joined).map(|it| it.count).sum();
         let first = Timestamp::new(Epoch(9), EpochIndex(u64::MAX - total + 1));

@@ -25,7 +25,7 @@ use crate::shared::NodeShared;
 
 /// How often a new node is asked before it is added.
 const ASKS_MAX: usize = 10;
-/// Pause between two of these questions.
+/// Pause between two questions to a new node.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The parameters that set a cluster's settings. The last one allows zones without a voter.
@@ -194,8 +194,8 @@ async fn introduced(
         return Err(Denied::new(ErrorCode::NotLeader, "this node does not lead"));
     }
     let refused = |text: String| Err(Denied::new(ErrorCode::Refused, text));
-    // The replica can refuse without asking the node. Its reason is clearer than the reason from a
-    // wrong node or a missing node.
+    // The replica can refuse without asking the node. Its reason is clearer than an error from
+    // asking a wrong or missing node.
     let vacancy = Command::Vacancy { node, raft_addr: raft_addr.clone() };
     let known = shared.admin_queue.ask(AdminCommand::Decide(vacancy)).await?;
     let own = &shared.config.raft_addr;
@@ -233,7 +233,7 @@ async fn introduced(
         Ok(Ok(Found::Empty(empty))) if !is_recordable(&empty.client_addr) => {
             refused(format!("node {node} names no client address"))
         }
-        // A transient refusal, so commands repeat it until their deadline.
+        // `Busy` is a transient refusal, so the client's command asks again until its deadline.
         Ok(Ok(Found::Empty(_))) if shared.core.published().format != published.format => {
             let text = "the format of the replicated state has risen meanwhile: repeat the command";
             Err(Denied::new(ErrorCode::Busy, text))
@@ -261,8 +261,8 @@ async fn introduced(
     }
 }
 
-/// The answer to a repeated command. It succeeds if the node at the address is the member that
-/// `known` describes, and not another data directory with the same id.
+/// The answer to a command that adds a node a second time. It succeeds if the node at the address
+/// is the member that `known` describes, and not another data directory with the same id.
 fn is_member(
     node: NodeId,
     raft_addr: &str,
@@ -318,7 +318,7 @@ fn node_id(name: &str, text: &str) -> Result<NodeId, Denied> {
         .ok_or_else(|| bad(format!("{name} is {text:?}; allowed is a node id from 1")))
 }
 
-/// Parses Unix nanoseconds of plain digits.
+/// Parses an epoch: Unix nanoseconds in plain digits, not 0.
 fn epoch(text: &str) -> Option<Epoch> {
     plain(text).filter(|number| *number != 0).map(Epoch)
 }

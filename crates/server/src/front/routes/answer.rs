@@ -110,7 +110,8 @@ pub(crate) fn wrong_method(view: &View, methods: Methods) -> Answer {
     answer
 }
 
-/// `/ready`: the same form for yes and no. A removed node adds `removed=true`.
+/// The answer of `/ready`. Its text has the same form for yes and no. A removed node adds
+/// `removed=true`.
 pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> Answer {
     let published = &view.published;
     let leader = published.leader.map_or(0, |node| node.0);
@@ -128,7 +129,8 @@ pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> A
     }
 }
 
-/// `/leader`: yes only from the node that stamps. No is always 503, as load balancers expect.
+/// The answer of `/leader`: 200 only from a leader with a grant. Every other answer is a 503, as
+/// load balancers expect.
 pub(crate) fn leader(view: &View, leaving: Leaving) -> Answer {
     let is_leaving = leaving != Leaving::No;
     if view.is_serving() && !is_leaving {

@@ -39,8 +39,8 @@ impl Date {
         self.value.as_ref()
     }
 
-    /// The date of now, made again if another second has begun. `now_ns` is the same time, in
-    /// monotonic nanoseconds.
+    /// The date of now, made again if another second has begun. `now_ns` is the present monotonic
+    /// time, nanoseconds.
     pub(crate) fn at(&mut self, now_ns: u64) -> Option<HeaderValue> {
         if self.is_past(now_ns) {
             *self = Self::new(now_ns);

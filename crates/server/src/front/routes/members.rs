@@ -1,5 +1,5 @@
-//! `/members`: the members and the leader of the cluster as JSON. Every client reads the first
-//! fields; the later ones are for people.
+//! `/members`: the members and the leader of the cluster as JSON. All clients read the first fields
+//! of the document. The later fields are for people.
 
 use bytes::Bytes;
 use epicepoch_core::publication::{Published, Role};

@@ -1,5 +1,5 @@
-//! The parameters of a request for timestamps: `n` and `format`. An invalid query is never guessed
-//! at: it is refused with a specific code.
+//! The parameters of a request for timestamps: `n` and `format`. The meaning of an invalid query is
+//! never guessed: the query is refused with a specific code.
 
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
 use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};

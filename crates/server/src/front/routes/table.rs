@@ -1,6 +1,6 @@
-//! The only table of a node's answers: paths, their methods, and the right that each needs. A path
-//! that is not in the table gets a 404, also without any right. A caller without the needed right
-//! is refused. The native protocol has a row here, too.
+//! The only table of a node's answers: paths, their methods, and the right that each path needs. A
+//! path that is not in the table gets a 404, even if the caller has no right. For a path in the
+//! table, a caller without the needed right is refused. The native protocol has a row here, too.
 
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
@@ -91,7 +91,7 @@ pub(crate) enum Route {
 /// The methods that a path allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Methods {
-    /// No `HEAD`: it would use up a timestamp that the client does not see.
+    /// `HEAD` is not allowed, because it would use up a timestamp that the client does not see.
     GetPost,
     /// `HEAD` is a `GET` without the body.
     GetHead,

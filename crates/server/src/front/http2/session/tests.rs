@@ -107,7 +107,8 @@ fn reset(stream: u32, code: u32) -> (u8, u32, Vec<u8>) {
 fn a_request_like_the_last_is_fast_again_and_another_is_parsed() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.say(&headers(1, WHOLE, FIRST)), ["fast 1"]);
-    // The table holds its entries only now; the third request is like the second.
+    // The first request wrote its entries into the client's table. The second request reads them
+    // from there, and the third is identical to the second.
     assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
     assert_eq!(fixture.say(&headers(5, WHOLE, AGAIN)), ["fast 5"]);
     assert_eq!(fixture.session.fast_request().unwrap().ask.count, 1);
@@ -117,7 +118,8 @@ fn a_request_like_the_last_is_fast_again_and_another_is_parsed() {
     assert_eq!((fast_request.ask.count, &fast_request.request_id[..]), (3, &b"42"[..]));
     assert_eq!(fixture.say(&headers(9, WHOLE, AGAIN)), ["fast 9"]);
     assert!(fixture.session.fast_request().unwrap().request_id.is_empty());
-    // Not of the fast path: a request with a body, another path, a connection without a fast path.
+    // These requests are not of the fast path: one with a body, one with another path, and requests
+    // on a connection without a fast path.
     assert_eq!(fixture.say(&headers(11, flag::END_HEADERS, AGAIN)), ["GET /timestamp 11 None"]);
     assert_eq!(fixture.say(&headers(13, WHOLE, &block("/up", &[]))), ["GET /up 13 Some(0)"]);
     fixture.session.takes_fast = false;
@@ -161,7 +163,7 @@ fn a_body_of_another_length_than_announced_ends_its_stream_alone() {
         let said = fixture.say(&framed(kind::DATA, flags, 1, &vec![7; sent]));
         assert_eq!(said, ["reset 1"]);
         assert_eq!(fixture.said(), [reset(1, code::PROTOCOL_ERROR)]);
-        // Frames that were on their way are not a fault.
+        // Frames that the client sent before it knew of the reset are not a fault.
         assert!(fixture.say(&framed(kind::DATA, 0, 1, &[7])).is_empty());
         assert!(fixture.say(&headers(1, WHOLE, FIRST)).is_empty());
         assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"], "the table went on");
@@ -203,7 +205,7 @@ fn windows_hold_what_may_be_sent() {
     fixture.say(&more(1, 100));
     assert_eq!(fixture.session.spend_all(1, 12), Some(true));
     assert_eq!((fixture.session.spend_all(1, 12), fixture.session.open()), (None, 0));
-    // The window of the connection is the limit.
+    // The window of the stream is now larger than that of the connection, which is the limit.
     fixture.say(&settings(1 << 20));
     fixture.say(&headers(3, WHOLE, AGAIN));
     let left = 65_535 - 16;
@@ -254,7 +256,8 @@ fn an_end_that_was_announced_loses_nothing_that_was_under_way() {
     assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
     assert!(fixture.say(&framed(kind::PING, flag::ACK, 0, &said[1].2)).is_empty());
     assert_eq!(fixture.said(), [(kind::GOAWAY, 0, vec![0, 0, 0, 3, 0, 0, 0, 0])]);
-    // After that, new requests are ignored and are not a fault.
+    // The client has confirmed that it knows of the end. Its new requests are ignored and are not a
+    // fault.
     assert!(fixture.say(&headers(5, flag::END_HEADERS, AGAIN)).is_empty());
     assert!(fixture.say(&framed(kind::DATA, flag::END_STREAM, 5, b"x")).is_empty());
     assert!(fixture.say(&framed(kind::RST_STREAM, 0, 5, &[0; 4])).is_empty());
