@@ -205,7 +205,7 @@ impl<R> Pending<R> {
             }
             Begun::Set { .. } => late(Unsettled::Settings),
             Begun::Advance { advance, is_done: true } => Some(Ok(Done::Advanced(*advance))),
-            // The advance may have been committed or not.
+            // Leadership was lost. The advance may have been committed or not.
             Begun::Advance { .. } if published.role != Role::Leader => {
                 Some(Err(Denied::Unsettled(Unsettled::Advance)))
             }
@@ -299,9 +299,9 @@ fn plan_advance(
     Ok(Advance { is_done: plan.is_done || to < stamped, ..plan })
 }
 
-/// Whether the members already are as these steps want them. That happens if the answer to an
-/// earlier command was lost. The result rests on the state that this leader has applied. It is
-/// `false` while a change is under way or may wait in the log.
+/// Whether the members already are as these steps want them, for example because an operator
+/// repeats a command whose answer was lost. The result rests on the state that this leader has
+/// applied. It is `false` while a change is under way or may wait in the log.
 fn is_done_already(replica: &Replica, published: &Published, steps: &[MembershipStep]) -> bool {
     let (voters, removed) = (replica.incoming_voters(), &replica.state().removed);
     let is_so = |step: &MembershipStep| match step {

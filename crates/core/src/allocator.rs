@@ -45,7 +45,7 @@ pub struct Allocator {
     shared: Arc<Shared>,
     epoch_interval_ns: u64,
     position: Mutex<Position>,
-    /// The epoch of `position`, for readers that must not take its lock.
+    /// The epoch of `position`, for readers that must not take the lock of `position`.
     last_epoch: AtomicU64,
 }
 

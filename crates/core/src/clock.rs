@@ -177,7 +177,8 @@ impl TrustedClock {
         let mut clocks = self.known_peers(reading.monotonic_ns);
         clocks.push(own);
         clocks.sort_unstable();
-        // The lower median: the earlier one of the two middle clocks is the safe one.
+        // The lower median: of an even number of clocks, the earlier of the two middle ones. A
+        // clock that is behind is safe.
         let median = clocks[(clocks.len() - 1) / 2];
         let bound = i128::from(self.bound_ns);
         let is_near = |a: i128, b: i128| (a - b).abs() <= bound;

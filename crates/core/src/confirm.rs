@@ -113,9 +113,9 @@ impl<B> Rounds<B> {
         Self { me, worker, last: Round(0), in_flight: VecDeque::new() }
     }
 
-    /// Begins a round: closes the batch, *then* reads the publication and this node's Promise. They
-    /// are read in that order and nowhere else (S2). `close` returns the batch and how many
-    /// timestamps it asks for.
+    /// Begins a round: closes the batch, *then* reads the publication, *then* this node's Promise.
+    /// A round reads them in this order, and nowhere else (S2). `close` returns the batch and how
+    /// many timestamps it asks for.
     ///
     /// # Errors
     /// The batch and the publication, when there is no grant to confirm.

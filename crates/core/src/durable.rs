@@ -52,8 +52,8 @@ pub struct Write {
 }
 
 impl Write {
-    /// Whether the write has nothing that must be durable by itself. Positions of peers wait for
-    /// the next other write.
+    /// Whether the write has nothing that must be durable by itself. New positions of peers alone
+    /// need no write: they wait for the next one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hard_state.is_none()
@@ -158,7 +158,8 @@ mod tests {
         HardState { term: Term(term), vote: NodeId(vote), commit: LogIndex(commit) }
     }
 
-    /// Term 2, voted for 1, entries 3 to 6 above the record of 2, committed to 4.
+    /// A directory in term 2, with a vote for node 1. The record is at 2, the log has entries 3 to
+    /// 6, and 4 is committed.
     fn restored() -> Restored {
         let entries = (3..=6).map(|index| entry(index, 2)).collect();
         Restored {

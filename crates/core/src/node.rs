@@ -200,14 +200,14 @@ impl Node {
         heard
     }
 
-    /// Handles a member's addresses, as in its hello.
+    /// Handles the addresses that a member named in its hello.
     pub fn handle_peer_addresses(&mut self, member: Member) {
         self.replica.handle_peer_addresses(member);
     }
 
     /// Handles the answer of the peer `from`, in its run `boot`, to a ping. `since` is the peer's
-    /// position as this node knew it when it sent the ping. The answer came at `received_ns`, on
-    /// the clock of `now_ns`.
+    /// position as this node knew it when it sent the ping. The answer came at `received_ns`, by
+    /// the same clock as `now_ns`.
     ///
     /// # Errors
     /// When the peer was rolled back: refuse it.

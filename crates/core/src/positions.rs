@@ -10,7 +10,7 @@
 //! known when the question was sent.
 //!
 //! Raft assumes that a disk loses only writes that it never acknowledged. This check notices when
-//! the assumption is broken, as long as a peer remembers.
+//! the assumption is broken, as long as a peer remembers the directory's position.
 
 use std::collections::BTreeMap;
 

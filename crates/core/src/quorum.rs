@@ -253,7 +253,7 @@ mod tests {
                 let is_quorum = simple.is_quorum_by(|node| others.contains(&node.0));
                 let meet = half.iter().any(|id| said_yes.contains(id) && others.contains(id));
                 prop_assert!(!(is_joint_quorum && is_quorum) || meet);
-                // A joint quorum contains a majority of each half, counted plainly.
+                // A joint quorum contains a majority of each half, counted here without bit masks.
                 let count = half.iter().filter(|id| said_yes.contains(id)).count();
                 prop_assert!(!is_joint_quorum || count * 2 > half.len());
             }

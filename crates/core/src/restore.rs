@@ -50,7 +50,7 @@ pub const CLOCK_MARGIN_NS: u64 = 2_000_000_000;
 /// ahead is a typing error, and could never be undone.
 pub const BY_HAND_AHEAD_MAX_NS: u64 = 366 * 24 * 3600 * 1_000_000_000;
 /// A history id rises by at most this much at random, on top of the time that has passed since the
-/// backup. It makes two restores of one backup differ.
+/// backup. The random part makes two restores of one backup differ.
 pub const HISTORY_STEP_MAX: u64 = 1 << 20;
 
 /// A sample of another first member's wall clock.

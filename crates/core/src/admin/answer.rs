@@ -16,7 +16,7 @@ pub type Answer = Result<Done, Denied>;
 /// An answer that is due.
 #[derive(Debug)]
 pub struct Answered<R> {
-    /// What the caller gave with the command.
+    /// The value that the caller passed with the command, to deliver the answer.
     pub reply: R,
     /// The answer.
     pub answer: Answer,
@@ -45,7 +45,7 @@ pub enum Done {
     },
     /// The id is free for a new member.
     Vacant,
-    /// The member at the address has the id already.
+    /// The member at the given address already has the id.
     Member {
         /// The member.
         member: Member,
@@ -88,7 +88,7 @@ pub enum Denied {
     /// See [`SettingsError`].
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The change was committed, and can never be made.
+    /// The change was committed, but refused when it was applied. It can never be made.
     #[error("{0}")]
     Refused(&'static str),
     /// Correct the value.

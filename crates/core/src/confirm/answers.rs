@@ -63,8 +63,8 @@ impl Answers {
         self.handle_confirm(&confirm, promise).ok_or(AnswerError::Foreign(*header))
     }
 
-    /// Answers a question that was read: what [`Self::handle_frame`] does with a frame's content.
-    /// `None` if it is not this caller's question.
+    /// Answers a question whose frame the caller has already checked and decoded, as
+    /// [`Self::handle_frame`] does. `None` if it is another caller's question.
     pub fn handle_confirm(&mut self, confirm: &Confirm, promise: &Promise) -> Option<ConfirmReply> {
         if (confirm.store, confirm.boot) != (self.caller.store, self.caller.boot) {
             return None;

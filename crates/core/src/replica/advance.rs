@@ -17,14 +17,14 @@ use crate::state::WIDTH_MIN_NS;
 
 /// How far ahead of trusted time the epoch may be moved by default, nanoseconds: an hour.
 pub const ADVANCE_AHEAD_NS: u64 = 3_600 * 1_000_000_000;
-/// A request may allow at most this far ahead of trusted time, nanoseconds: 366 days. More is a
-/// typing error, and could never be undone.
+/// A request may allow at most this far ahead of trusted time, nanoseconds: 366 days. A larger
+/// value is a typing error, and could never be undone.
 pub const ADVANCE_AHEAD_MAX_NS: u64 = 366 * 24 * 3_600 * 1_000_000_000;
 
 /// The effect of moving the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// Every request that begins afterwards is answered above this epoch.
+    /// Every request that begins after the move is answered above this epoch.
     pub to: Epoch,
     /// The ceiling now.
     pub ceiling: Epoch,

@@ -98,8 +98,8 @@ impl Replica {
     }
 }
 
-/// A leader offers leadership when accepts have failed for this many election timeouts. It does the
-/// same when no round has completed for as long.
+/// A leader offers leadership when accepts have failed for this many election timeouts. The same
+/// limit holds for a leader whose rounds do not complete.
 const CUT_OFF_ELECTIONS: usize = 2;
 /// Election timeouts between the first offer and the next: 5 s by default.
 const PAUSE_ELECTIONS: usize = 25;

@@ -131,7 +131,7 @@ pub enum TransferError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotCaughtUp {
-    /// Make sure that it runs and is reachable.
+    /// The member is silent: make sure that it runs and is reachable.
     #[error("node {0} was not heard within an election timeout: is it running and reachable?")]
     Silent(NodeId),
     /// Wait until the member has caught up.

@@ -288,8 +288,8 @@ impl Replica {
         self.propose_checked(change)
     }
 
-    /// Whether a membership change is under way. Also true if one may be in the part of the log
-    /// that this leader has not applied yet.
+    /// Whether a membership change is under way. Also true if a change may be in the part of the
+    /// log that this leader has not applied yet.
     #[must_use]
     pub fn is_changing_members(&self) -> bool {
         self.raw.raft.has_pending_conf() || self.voters.is_joint()
@@ -314,9 +314,9 @@ impl Replica {
         proposed.map_err(|_| ChangeError::Busy)
     }
 
-    /// Handles a member's addresses, as in its hello. If the hello came from the data directory
-    /// that the id is bound to, the addresses are published at once. Then peers and clients reach
-    /// the member there. A leader records them.
+    /// Handles the addresses that a member named in its hello. If the hello came from the data
+    /// directory that the id is bound to, the addresses are published at once. Then peers and
+    /// clients reach the member there. A leader records them.
     pub fn handle_peer_addresses(&mut self, member: Member) {
         let is_bound = self.state.store_of(member.node) == member.store
             && is_recordable(&member.raft_addr)

@@ -54,7 +54,7 @@ struct Offer {
 pub struct Placed {
     /// The member.
     pub node: NodeId,
-    /// Its zone, once it has named one.
+    /// The member's zone, once the member has named one.
     pub zone: Option<Zone>,
     /// Whether the member prefers leaders in the same zones as this node.
     pub agrees: bool,

@@ -89,7 +89,8 @@ impl Replica {
             _ if let Some(rolled_back) = self.positions.known.rolled_back.get(&from).copied() => {
                 return Err(MessageError::RolledBack(rolled_back));
             }
-            // An unknown node may be the leader, but it has no vote.
+            // A node that is not a known member may lead. But it has no vote, so its answers are
+            // refused.
             None if is_answer || self.state.removed.contains(&from) => {
                 return Err(MessageError::NotAMember);
             }

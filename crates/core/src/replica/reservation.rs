@@ -101,7 +101,8 @@ impl Replica {
             self.reserve();
             self.settle();
         }
-        // A leader without a quorum cannot reserve. That is no reason to exit.
+        // A leader without a quorum cannot reserve. Its tick does not count, because that is no
+        // reason to exit.
         if self.is_quorum_heard() && self.reservation.count_tick() {
             let missed = self.reservation.missed;
             self.reports.push_back(Report::ReservationLate { missed });

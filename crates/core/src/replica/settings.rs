@@ -97,8 +97,8 @@ fn said_of(known: &[Zone]) -> String {
 }
 
 impl Replica {
-    /// Passes the settings of this node's configuration. As leader, it proposes them if the cluster
-    /// has none yet.
+    /// Gives the replica the settings of this node's configuration. As leader, the replica proposes
+    /// them if the cluster has none yet.
     pub fn seed_settings(&mut self, settings: ClusterSettings) {
         self.settings.seed = Some(settings);
     }
@@ -232,5 +232,6 @@ impl Replica {
     }
 }
 
-/// A reservation is at least this many election timeouts long, as in the settings of a node.
+/// A reservation window is at least this many election timeouts long. The check of a node's own
+/// settings has the same limit.
 const ELECTIONS_MIN: u64 = 4;

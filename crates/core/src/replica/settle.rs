@@ -41,8 +41,8 @@ impl Replica {
         let raft = &mut self.raw.raft;
         let term = Term(raft.term);
         self.shared.raise(term);
-        // The library draws its timeout from a generator of its thread. After every call our own
-        // draw replaces that one, so a seed replays everything.
+        // The library draws its timeout from a random generator of its thread. After every call our
+        // own draw replaces the library's, so a seed replays everything.
         if self.drawn_for != (raft.term, raft.state) {
             self.drawn_for = (raft.term, raft.state);
             let shortest = self.config.election_ticks;
@@ -149,8 +149,8 @@ impl Replica {
         }
     }
 
-    /// Adds a due compaction to a write, in the same transaction. A snapshot replaces the record in
-    /// any case.
+    /// Adds a due compaction to a write, in the same transaction. A write with a snapshot needs
+    /// none, because the snapshot replaces the record and the log.
     fn attach_compaction(&mut self, write: &mut Write) {
         if write.is_empty() {
             return;

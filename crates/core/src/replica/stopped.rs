@@ -19,7 +19,7 @@ use crate::translate;
 /// # Errors
 /// When this version cannot read a part of the directory, or no node could start from it.
 pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), RestoreError> {
-    // No real node has this identity, because the replica neither leads nor votes nor sends.
+    // No real node has this identity. The replica here neither leads nor votes nor sends.
     let identity = Identity { node: NodeId(u64::MAX), store: StoreId(0), boot: BootId(0) };
     let shared = Arc::new(Shared::new(restored.hard_state.term, Published::nothing(identity)));
     let config = ReplicaConfig {

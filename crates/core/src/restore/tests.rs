@@ -256,7 +256,7 @@ fn a_new_history_keeps_the_cluster_is_higher_and_admits_no_removed_id() {
     assert_eq!(first.history, HistoryId(6 + 5 + 4));
     assert!(begin(TAKEN + S, 0).history > first.history, "the later restore of one backup");
     assert!(begin(TAKEN - S, HISTORY_STEP_MAX).history > HistoryId(6), "a clock just behind");
-    // The id stays removed: the new state refuses it, too.
+    // Id 9 stays removed: the state of the new history refuses it, too.
     let state = State::new(&first);
     assert_eq!((state.ceiling, state.removed.contains(&NodeId(9))), (Epoch(8), true));
     let removed = genesis(&taken(), vec![member(1), member(9)], Epoch(8), TAKEN, 0);
@@ -280,8 +280,8 @@ fn removal(nodes: &[u64]) -> Vec<u8> {
     MembershipChange { nonce: 1, steps }.encode()
 }
 
-/// Found by a seed: the removal of the only voter had been requested, committed and refused. A
-/// backup listed the voter as removed, so no history could begin with its id.
+/// Found by a seed: the removal of the only voter had been requested, committed and refused. The
+/// backup then listed the voter as removed, so no history could begin with its id.
 #[test]
 fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     let mut alone = state(TAKEN);

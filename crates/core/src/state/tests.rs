@@ -265,8 +265,8 @@ proptest! {
         prop_assert_eq!(state.ceiling, Epoch(high));
     }
 
-    /// If bytes decode, encoding and decoding the state again changes nothing. Damaged bytes never
-    /// cause a panic. A state decoded from them is no longer than they are.
+    /// Damaged bytes never cause a panic. If they decode, encoding and decoding that state again
+    /// changes nothing, and the encoding is no longer than the damaged bytes.
     #[test]
     fn damaged_records_are_refused_or_read_the_same_twice(
         at: prop::sample::Index, flip in 1_u8.., cut: prop::sample::Index, removed: [u64; 4],

@@ -135,7 +135,8 @@ fn refuse(bench: &mut Bench) {
 /// The latest time at which a campaign is repeated.
 const REPEAT_NS: u64 = TURN_NS + TURN_NS / 2 + JITTER_NS;
 
-/// A new campaign has a new term, in which votes that are still on their way do not count.
+/// A new campaign has a new term, in which votes that are still on their way do not count. So a
+/// candidate begins a new campaign only after a refusal.
 #[test]
 fn a_candidate_asks_again_only_when_a_vote_was_refused() {
     let mut bench = candidate();

@@ -122,7 +122,8 @@ fn a_voter_is_offered_nothing_while_it_says_that_it_could_not_lead() {
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
-/// A leader that still waits for other clocks does not serve any client.
+/// A leader that still waits for other clocks does not serve any client. So failed accepts do not
+/// count yet.
 #[test]
 fn the_time_in_which_clients_are_cut_off_begins_when_a_leader_serves() {
     let mut bench = Bench::new(&[1, 2, 3]);

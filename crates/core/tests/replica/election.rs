@@ -123,7 +123,7 @@ fn a_grant_is_revoked_in_the_step_that_changes_the_term() {
         assert!(bench.shared.published().grant.is_some());
         let term = bench.status().term.0 + 1;
         let higher = message(kind, term);
-        // The bench is not drained, so nothing has been sent yet.
+        // The bench is not drained, so no message has left yet. The Promise must be raised already.
         let now_ns = bench.now_ns;
         bench.replica.handle_message(now_ns, NodeId(2), store(2), &higher).unwrap();
         assert_eq!(bench.shared.promise.load(), Term(term), "{kind:?}");

@@ -103,7 +103,7 @@ fn run(seed: u64) {
     }
 }
 
-/// Seeds of the test. They take about a second in a development build.
+/// Number of seeds. All of them take about a second in a development build.
 const SEEDS: u64 = 40_000;
 
 #[test]

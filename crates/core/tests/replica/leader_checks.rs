@@ -165,14 +165,14 @@ fn a_leader_without_the_clocks_of_a_majority_waits_then_serves_and_reports_it() 
     assert!(bench.shared.published().grant.is_some() && bench.replica.is_clock_unproved());
     bench.replica.handle_compared(true);
     assert!(!bench.replica.is_clock_unproved());
-    // A follower is never reported as unproved, even if it waited for clocks before.
+    // A follower never reports its clock as unproved, even if it waited for clocks before.
     bench.replica.handle_compared(false);
     let term = bench.status().term.0 + 1;
     bench.take(2, &message(MessageKind::Heartbeat, term)).expect("a heartbeat is taken");
     assert!(!bench.replica.is_clock_unproved());
 }
 
-/// Every count begins at zero when a node becomes leader again.
+/// When a node becomes leader again, every count of the leader checks begins at zero.
 #[test]
 fn a_node_that_leads_again_waits_for_other_clocks_again() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -190,7 +190,7 @@ fn a_node_that_leads_again_waits_for_other_clocks_again() {
     }
 }
 
-/// Another node has a higher term, but does not lead.
+/// Deposes the leader by a message of a higher term. The sender does not lead that term.
 fn depose(bench: &mut Bench) {
     let term = bench.status().term.0 + 1;
     bench.take(2, &message(MessageKind::AppendResponse, term)).expect("an answer is taken");
@@ -244,7 +244,8 @@ fn late_reservations_are_counted_until_one_is_in_time_or_leadership_ends() {
     assert_eq!(late(&mut bench), 1, "of another leadership");
 }
 
-/// A follower takes part while it hears its leader, and a leader while it hears a quorum.
+/// A follower is connected to a quorum while it hears its leader. A leader is connected while it
+/// hears a quorum.
 #[test]
 fn a_node_takes_part_while_it_hears_its_leader_or_as_leader_a_quorum() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -279,7 +280,7 @@ fn a_follower_stops_its_clock_when_a_write_is_older_than_an_election_timeout() {
     assert_eq!(campaigned.into_iter().collect::<Vec<_>>(), [None, Some(ELECTION_TICKS)]);
 }
 
-/// A write is young for half an election timeout, rounded down: two of five ticks.
+/// A write counts as young for half an election timeout, rounded down: two of five ticks.
 #[test]
 fn leadership_is_taken_over_while_a_write_is_young() {
     let mut bench = Bench::new(&[1, 2, 3]);

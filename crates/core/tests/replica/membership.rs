@@ -121,7 +121,8 @@ fn voters_are_published_in_the_step_that_applies_them() {
     assert_eq!(bench.shared.published().voters.len(), 2);
 }
 
-/// While a change is pending, the library answers Ok to another one, but appends an empty entry.
+/// While a change is pending, the library answers Ok to another one, but appends an empty entry. So
+/// the replica must refuse the second change itself.
 #[test]
 fn a_second_change_while_one_is_pending_is_busy() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -308,7 +309,7 @@ fn a_member_that_moved_is_recorded_under_its_new_address_and_an_impostor_is_not(
     let known = member(moved, store(3));
     let impostor = Member { store: StoreId(9), client_addr: "x:1".into(), ..known.clone() };
     let honest = Member { client_addr: "new:1".into(), ..known };
-    // The impostor's address must not replace the honest one.
+    // The impostor has another store id. Its address must not replace that of the honest member.
     for member in [&honest, &impostor] {
         for id in cluster.ids() {
             cluster.with(id, |replica, _| replica.handle_peer_addresses(member.clone()));

@@ -100,7 +100,8 @@ fn a_voter_that_a_majority_needs_is_not_removed() {
     assert_eq!(ask(&mut bench, &remove(3)), Ok(()));
 }
 
-/// One change replaces the dead voter, and needs no more voters than before.
+/// Node 3 is dead. One change promotes learner 4 and removes node 3. So a majority of the new
+/// voters is running.
 #[test]
 fn a_dead_voter_is_replaced_by_a_running_learner() {
     let mut bench = Bench::led(&[1, 2, 3]);

@@ -217,9 +217,9 @@ fn terms_are_accepted_up_to_the_limit() {
     assert_eq!(bench.status().term, Term(highest));
 }
 
-/// Sums in the library overflow above the limit. With a hint, they overflow in the search for the
-/// last index at which two logs are equal. With a snapshot, they overflow when the library uses the
-/// snapshot's index as that of the last entry.
+/// Above the limit, sums in the library overflow. An index in the hint of a rejection overflows in
+/// the search for the last index at which two logs are equal. An index in a snapshot overflows when
+/// the library uses it as the index of the last entry.
 #[test]
 fn log_indexes_are_accepted_up_to_the_limit() {
     let mut bench = follower();

@@ -1,4 +1,5 @@
-//! Mistakes and attacks in the bytes of clients. Each gets its answer, and the node still serves.
+//! Mistakes and attacks in the bytes of clients. Each gets the right answer, and the node still
+//! serves.
 
 use crate::node::{Cluster, TestNode};
 
@@ -87,8 +88,8 @@ fn a_request_of_http_1_1_names_exactly_one_host() {
     assert_eq!(node.metric("epicepoch_timestamps_total"), 2);
 }
 
-/// RFC 9112, 6.1. Hyper reads the body by its transfer encoding, answers, and closes the
-/// connection.
+/// These requests have a content length and a transfer encoding (RFC 9112, 6.1). Hyper reads the
+/// body by its transfer encoding, answers, and closes the connection.
 #[test]
 fn a_body_with_two_lengths_ends_the_connection() {
     let node = serving();

@@ -316,7 +316,7 @@ fn refusals_are_the_same_from_both_paths() {
     published.leader = Some(NodeId(2));
     follower.publish(published);
     for (addr, error) in [(follower.addr, "NOT_LEADER"), (candidate.addr, "NO_LEADER")] {
-        // The worker sees the publication a moment later.
+        // Waits until the worker has seen the publication.
         while !exchange(&mut connect(addr), FAST).contains(error) {
             std::thread::yield_now();
         }
@@ -449,7 +449,7 @@ fn a_node_that_stops_while_requests_arrive_loses_no_answer() {
     node.stop_accepting();
     std::thread::scope(|scope| {
         let stopping = scope.spawn(|| node.workers.shutdown(WAIT_MAX));
-        // When this connection ends, the worker is closing its connections.
+        // The end of this connection shows that the worker closes its connections now.
         assert_eq!(begun.read_to_end(&mut Vec::new()).unwrap(), 0);
         node.publish(cluster.leading(1, 3, true));
         let mut answers = Vec::new();

@@ -162,7 +162,8 @@ fn held_by_the_kernel(node: &TestNode, client: &Client) -> Option<usize> {
 
 #[test]
 fn the_kernel_buffers_little_for_a_client_that_does_not_read() {
-    // Bytes that are sent and not acknowledged are in the client's window, which is its own memory.
+    // The most bytes that the kernel may hold for this client. They include bytes that are sent and
+    // not acknowledged, which fit in the client's window.
     const HELD_MAX: usize = 512 << 10;
     let node = serving(|_| {});
     let mut deaf = node.connect();

@@ -450,7 +450,7 @@ fn a_stopping_node_answers_then_says_goodbye_and_closes() {
     assert_eq!(client.next(), Got::End);
 }
 
-/// A client may send requests before it has read the goodbye.
+/// A client may send requests before it has read the node's goodbye.
 #[test]
 fn requests_that_cross_the_goodbye_do_not_reset_the_connection() {
     for _ in 0..10 {

@@ -45,7 +45,7 @@ fn a_single_voter_answers_every_path() {
     assert!(reply.text().contains("epicepoch_node_info{node_id=\"1\""));
 }
 
-/// Compares the rows of the operator's book with a scrape of `/metrics`.
+/// Compares the metrics that the operations manual documents with a scrape of `/metrics`.
 #[test]
 fn every_metric_is_documented_and_every_documented_metric_exists() {
     let (_cluster, node) = serving_alone();
@@ -313,7 +313,7 @@ fn timestamps_are_unique_across_workers_and_rise_on_every_connection() {
                 let mut client = node.connect();
                 let ask = |n: usize| client.request(&format!("GET /timestamp?n={}", 1 + n % 5));
                 let mine = (0..200).map(ask).flat_map(|reply| {
-                    // The worker may not have seen the publication yet.
+                    // Until the worker has seen the publication, it refuses requests.
                     if reply.status == 200 { reply.timestamps() } else { Vec::new() }
                 });
                 let mine: Vec<_> = mine.collect();

@@ -110,7 +110,7 @@ fn a_joining_node_sends_its_hello_only_to_nodes_of_its_cluster() {
     assert_eq!(said_to(&fixture, &port, &client), b"", "a client of the authority");
     let foreign = other.node(NodeId(2), &[], Validity::days(1)).unwrap();
     assert_eq!(said_to(&fixture, &port, &foreign), b"", "a node of another cluster");
-    // Node 1 sends its hello to any node of the cluster.
+    // The joining node (node 1) sends its hello to any node of its cluster.
     assert!(!said_to(&fixture, &port, &fixture.issued(2, 30)).is_empty());
     assert!(!said_to(&fixture, &port, &fixture.issued(3, 30)).is_empty());
 }

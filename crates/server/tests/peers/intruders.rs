@@ -244,7 +244,7 @@ fn an_empty_node_trusts_no_peer_without_a_certificate() {
     let mut stream = StreamOwned::new(session, stream);
     let (kind, _) = answer(&mut stream, 2, &hello(LinkKind::Bootstrap, 1)).unwrap().unwrap();
     assert_eq!(kind, FrameKind::Refused);
-    // Plain text is accepted only in this mode.
+    // In the mode `Accept`, an empty node accepts plain text, too.
     drop(waiting);
     let open = fixture.start_as(1, Some(PeerTlsMode::Accept));
     let mut stream = TcpStream::connect(fixture.raft[0]).unwrap();

@@ -165,8 +165,8 @@ impl Cluster {
                 if self.cuts.contains(&(from, out.to)) || !self.running().contains(&out.to) {
                     continue;
                 }
-                // A node may refuse strangers and removed members. A correct peer causes no other
-                // refusal.
+                // A node may refuse a message of a stranger or of a removed member. Correct peers
+                // cause no other refusal.
                 let taken = self.node(out.to).bench.take(from.0, &out.message);
                 let is_worse = matches!(
                     taken,

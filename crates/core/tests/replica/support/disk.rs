@@ -1,5 +1,5 @@
 //! A data directory in memory. Writes become durable one by one, in order. A restart loses the
-//! others.
+//! writes that are not durable.
 
 use std::collections::VecDeque;
 
