@@ -1,7 +1,9 @@
-"""What is arithmetic and has no steps: two quorums share a voter, for any number of voters (`raft_log.py` takes it for
-`unsafe-change` and `disjoint-quorums`); and the floor of a new history is at or above every epoch of the old one (S13).
+"""Claims about numbers alone. First: two quorums share a voter, for any number of voters.
+`raft_log.py` uses this result in `unsafe-change` and `disjoint-quorums`. Second: the floor of a new
+history is at or above every epoch of the old history (S13).
 
-Each question has a claim and its margins; each margin that is left out is a mutant, and must make the claim fail.
+Each claim rests on rules, for example on the margins of the floor. A mutant leaves out one rule,
+and the claim must then fail.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import z3
 
 @dataclass(frozen=True)
 class Sum:
-    """A claim about numbers. `parts` gives, without the rules that are broken, the premises and the claim."""
+    """A claim about numbers. `parts` takes the names of the broken rules. It returns the premises,
+    without those of broken rules, and the claim."""
 
     name: str
     rules: tuple[str, ...]
@@ -30,8 +33,9 @@ class Sum:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Quorums. A node is of one of 16 kinds: it votes in the configuration A, in B, and it is in the quorum P, in Q. There
-# are any number of each kind.
+# Quorums. Four facts about a node matter: whether it votes in configuration A, whether it votes in
+# B, whether it is in quorum P, and whether it is in quorum Q. So there are 16 kinds of nodes, and
+# any number of nodes of each kind.
 
 Kinds = dict[tuple[bool, bool, bool, bool], z3.ArithRef]
 
@@ -47,7 +51,8 @@ def count(n: Kinds, where: Callable[[bool, bool, bool, bool], bool]) -> z3.Arith
 
 
 def majority(n: Kinds, broken: frozenset[str], voters: Callable, quorum: Callable) -> z3.BoolRef:
-    """`VoterSet::is_majority_of`: more than half."""
+    """Whether more than half of the `voters` are in the `quorum`, as `VoterSet::is_majority_of`
+    says."""
     twice = 2 * count(n, lambda *kind: voters(*kind) and quorum(*kind))
     every = count(n, voters)
     return twice >= every if "half-is-enough" in broken else twice > every
@@ -67,7 +72,8 @@ def one_configuration(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
 
 
 def simple_change(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
-    """A has one voter more than B, or one less, or the same (a learner comes or goes)."""
+    """P is a quorum of A and Q one of B. A has one voter more than B, or one less, or the same
+    voters (if a learner comes or goes)."""
     n = kinds()
     premises = [*(x >= 0 for x in n.values()), majority(n, broken, in_a, in_p), majority(n, broken, in_b, in_q)]
     if "two-at-once" not in broken:
@@ -76,8 +82,10 @@ def simple_change(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
 
 
 def joint(broken: frozenset[str], is_one_joint: bool) -> tuple[list, z3.BoolRef]:
-    """Q is a quorum of the joint configuration of A and B: a majority of each. P is a quorum of A, which it comes from;
-    or P is a quorum of the same joint configuration. Leaving it to B is the first case with A and B exchanged."""
+    """Q is a quorum of the joint configuration of A and B: a majority of each. With `is_one_joint`,
+    P is a quorum of the same joint configuration. Otherwise P is a quorum of A, from which the
+    joint configuration comes. The change from the joint configuration to B needs no case of its
+    own: it is the one with A, with A and B exchanged."""
     n = kinds()
     both = [majority(n, broken, in_a, in_q), majority(n, broken, in_b, in_q)]
     quorum = [z3.Or(both)] if "one-half-is-enough" in broken else both
@@ -95,11 +103,13 @@ SECOND = 1_000_000_000
 
 
 def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
-    """`epoch` is the highest that the old history gave. After the backup its ceiling rose to trusted time plus the
-    window of that time, or was ahead of that all the time; and it rose by the least step at some leaderships: at two
-    million of them at most, or one million after it had last risen with the time. Trusted time was within the bound of
-    a clock that counted as right, and that clock within half a bound of right time. Right clocks differ by a leap
-    second at most. Of the first members' clocks the latest is not behind a right one."""
+    """The floor is at or above `epoch`, the highest epoch that the old history gave. After the
+    backup, the old ceiling moved in one of two ways. Either it was always ahead of trusted time and
+    rose only by the least step, at two million leaderships at most. Or it rose to trusted time plus
+    the window in effect, and after that by the least step at one million leaderships at most.
+    Trusted time was within the bound of a clock that counted as right. That clock was within half a
+    bound of right time. Right clocks differ by a leap second at most. The latest of the first
+    members' clocks is not behind a right clock."""
     names = "epoch ceiling leaderships trusted window bound then now wall taken window_max bound_max"
     epoch, ceiling, leaderships, trusted, window, bound, then, now, wall, taken, window_max, bound_max = z3.Ints(names)
     numbers = [x >= 0 for x in z3.Ints(names)]

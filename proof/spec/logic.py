@@ -1,8 +1,9 @@
-"""Specifications, and the two ways in which they are read.
+"""Specifications, and the two ways to read them: with z3 for proofs, with Python for traces.
 
-A specification has state, actions and claims. An action is a list of rules (guards, each with a name) and what changes.
-A claim is a formula that has to hold in every reachable state. z3 reads the specification with sorts of any size
-(`Symbolic`), for the proof; Python reads the same text over a handful of things (`Concrete`), for traces.
+A specification has state, actions and claims. An action has rules (guards, each with a name) and
+says what it changes. A claim is a formula that has to hold in every reachable state. For the proof,
+z3 reads the specification with sorts of any size (`Symbolic`). For traces, Python reads the same
+text with a few things of each sort (`Concrete`).
 
 This module knows nothing of the protocol.
 """
@@ -57,9 +58,10 @@ def EQ(one: Any, other: Any) -> Formula:
 
 @dataclass(frozen=True)
 class Claim:
-    """For all things of `sorts`, `body` holds. If `some` names sorts, `body` has two parts: what is given, and what
-    then holds for some things of these sorts. Such a claim is no general premise, because sorts would get a cycle and
-    the questions undecidable: a hint says where it is used."""
+    """The claim that `body` holds for all things of `sorts`. If `some` names sorts, the claim is
+    another one: where `body` holds, `then` holds for some things of the sorts in `some`. z3 does
+    not use such a claim as a general premise, because functions between sorts would form a cycle,
+    and the questions would become undecidable. A hint says where z3 may use it."""
 
     sorts: str
     body: Callable[..., Formula]
@@ -74,7 +76,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Spec:
-    """A specification. Signatures are written as "Node Term -> Quorum"; without an arrow, a relation."""
+    """A specification. A signature is written as "Node Term -> Quorum"; a signature without an
+    arrow is that of a relation."""
 
     name: str
     sorts: str
@@ -87,9 +90,10 @@ class Spec:
     claims: Callable[[World, State], dict[str, Claim]]
     goals: tuple[str, ...]  # the claims that users rely on
     hints: dict[tuple[str, str], Callable[[Question], None]] = field(default_factory=dict)
-    # What follows from the rules of an action: proved first, then a premise of its other questions.
+    # Claims that follow from the rules of an action. They are proved first, and are then premises
+    # of the other questions about that action.
     lemmas: dict[str, Callable[..., dict[str, Claim]]] = field(default_factory=dict)
-    updates: tuple[str, ...] = ()  # rules that are part of what an action changes
+    updates: tuple[str, ...] = ()  # rules that are not guards: if one is broken, an action changes something else
 
 
 def signature(text: str) -> tuple[list[str], str]:
@@ -98,7 +102,8 @@ def signature(text: str) -> tuple[list[str], str]:
 
 
 class State:
-    """Functions by name. An update makes a new state, which refers to the old one."""
+    """A state: functions by name. An update makes a new state whose functions may use those of the
+    old one."""
 
     def __init__(self, functions: dict[str, Callable], is_remembered: bool = False):
         self._functions = {n: remembered(f) for n, f in functions.items()} if is_remembered else functions
@@ -121,7 +126,7 @@ def remembered(function: Callable) -> Callable:
 
 
 class World:
-    """Where formulas are read. `broken` are the rules that do not hold in it."""
+    """A meaning for formulas: `Symbolic` or `Concrete`. The rules in `broken` do not hold."""
 
     spec: Spec
     broken: frozenset[str]
@@ -185,7 +190,8 @@ class Symbolic(World):
 
 
 class Concrete(World):
-    """A few things of each sort. `fixed` gives the functions and constants that never change."""
+    """A world with a few things of each sort. `fixed` gives the functions and constants that never
+    change."""
 
     def __init__(self, spec: Spec, domain: dict[str, list], fixed: dict[str, Any], broken: Iterable[str] = ()):
         self.spec, self.broken, self.domain = spec, frozenset(broken), {**domain, "Bool": [False, True]}
@@ -203,15 +209,17 @@ class Concrete(World):
 
 
 class Question:
-    """One question to z3: do the premises exclude that the claim fails after the action? `args` are the things that
-    the action concerns, `things` those for which the claim fails, `before` and `after` the states."""
+    """One question to z3: can the claim fail after the action, if the premises hold? `args` are the
+    things that the action concerns. `things` are those for which the claim fails. `before` and
+    `after` are the states around the action."""
 
     def __init__(self, w: Symbolic, before: State, after: State, args: Sequence[Any], things: Sequence[Any]):
         self.w, self.before, self.after, self.args, self.things = w, before, after, args, things
         self.premises: list[Formula] = []
 
     def use(self, name: str, *things: Any) -> list[Any]:
-        """The claim with this name, for these things, in the state before. Returns the things of which it speaks."""
+        """Makes a claim a premise, for these things and in the state before the action. If the
+        claim says that some things exist, returns these."""
         claim = self.w.spec.claims(self.w, self.before)[name]
         found = self.w.fresh(claim.some)
         then = claim.then(*things, *found) if claim.then else True
@@ -219,8 +227,10 @@ class Question:
         return found
 
     def lowest(self, sorts: str, is_below: Callable[..., Formula], holds: Callable[..., Formula]) -> list[Any]:
-        """Induction: of the finitely many things of which something holds so far, some are the lowest. If it holds of
-        any, the things that are returned are such. `is_below` compares the first of them."""
+        """Adds a premise by induction. So far, the property `holds` is true of finitely many
+        things. So, if it is true of any, it is true of some lowest ones, and these are returned.
+        `is_below` compares things; if `sorts` names several, it compares only the first of each
+        tuple."""
         w, low = self.w, self.w.fresh(sorts)
         none_is_lower = w.all(sorts, lambda *xs: IMP(holds(*xs), NOT(is_below(xs[0], low[0]))))
         self.premises.append(w.all(sorts, lambda *xs: IMP(holds(*xs), AND(holds(*low), none_is_lower))))
@@ -257,8 +267,8 @@ def prove(
     is_asked: bool = True,
     on_question: Callable[[str, z3.Solver], None] | None = None,
 ) -> Result:
-    """Asks for every claim whether it holds at the beginning, and after every action that touches it. Without
-    `is_asked` it only makes the questions, for `on_question`."""
+    """Asks z3 for every claim whether it holds at the beginning, and after every action that may
+    change it. If `is_asked` is false, the questions are only made and passed to `on_question`."""
     w = Symbolic(spec, broken)
     s, axioms = w.state, [axiom for name, axiom in spec.axioms(w).items() if name not in w.broken]
     before = spec.claims(w, s)
@@ -278,7 +288,7 @@ def prove(
         if fails is False:
             return
         hint = spec.hints.get((action, name)) or spec.hints.get(("", name))
-        if hint and action != "initial":  # nothing was so before the beginning
+        if hint and action != "initial":  # a hint speaks of the state before, and the beginning has none
             hint(question)
         solver.add(*[p for p in [*premises, *question.premises, fails] if p is not True])
         if on_question:
@@ -313,7 +323,8 @@ def prove(
 
 
 def is_same(w: Symbolic, before: Claim, after: Claim, things: list[Any]) -> bool:
-    """Whether an action does not touch a claim."""
+    """Whether a claim is the same formula before and after an action, so that it need not be
+    proved."""
     found = w.variables(before.some, "y")
 
     def both(claim: Claim) -> Formula:
@@ -331,7 +342,8 @@ def is_same(w: Symbolic, before: Claim, after: Claim, things: list[Any]) -> bool
 
 @dataclass(frozen=True)
 class Mutant:
-    """Broken rules, and a trace that is refused when none is broken, and ends in a wrong answer when these are."""
+    """Broken rules and a trace. With these rules broken, the trace ends in a wrong answer. With no
+    rule broken, a rule refuses a step of the trace."""
 
     rules: str
     trace: list[tuple]
@@ -349,7 +361,8 @@ class Ran:
 
 
 def run(w: Concrete, trace: list[tuple], is_checked: bool = False) -> Ran:
-    """Runs a trace. With `is_checked` the axioms and the beginning are evaluated, and every claim after each step."""
+    """Runs a trace. With `is_checked`, asserts that the axioms hold, that the first state is
+    allowed, and that every claim holds after each step."""
     s, seen = w.state, set()
     if is_checked:
         assert all(w.spec.axioms(w).values()), w.spec.axioms(w)
@@ -373,7 +386,7 @@ def run(w: Concrete, trace: list[tuple], is_checked: bool = False) -> Ran:
 
 
 def rules_of(spec: Spec) -> dict[str, list[str]]:
-    """The rules of each action."""
+    """Returns the names of the rules of each action."""
     w = Symbolic(spec)
     found = {}
     for action, sorts in spec.actions.items():

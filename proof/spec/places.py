@@ -1,8 +1,10 @@
-"""What in the code each action and rule of the specifications stands for, and the check that nothing is missing.
+"""A list of the functions in the code that each action and rule of the specifications stands for,
+and checks that nothing is missing.
 
-Paths begin below `crates/`; each is followed by functions of that file. "the world" is no code; "the library" is that
-of Raft, which `core/src/replica/settle.rs` calls; another specification proves it. A rule that is not listed is in the
-function of its action.
+Paths begin below `crates/`; each is followed by functions of that file. "the world" stands for
+events that no code of ours makes. "the library" is the Raft library, which
+`core/src/replica/settle.rs` calls. The name of another specification means that it proves the rule.
+A rule that is not listed is in the function of its action.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ SUM_CODE: dict[str, str] = {
 
 
 def places(text: str) -> list[str]:
-    """What is wrong with a list of places."""
+    """Returns what is wrong with a list of places: files and functions that do not exist."""
     wrong = []
     for place in text.split("; "):
         if place in WORDS:
@@ -136,7 +138,7 @@ def check_code(specs: list[Spec], sums: list[str]) -> list[str]:
 
 
 def check_mutants(spec: Spec, broken: list[str]) -> list[str]:
-    """Every rule has a mutant."""
+    """Returns a finding for every rule that has no mutant."""
     rules = {rule for each in rules_of(spec).values() for rule in each if not rule.startswith("is-")} | set(
         spec.updates
     )
@@ -144,7 +146,8 @@ def check_mutants(spec: Spec, broken: list[str]) -> list[str]:
 
 
 def check_safety(claims: set[str]) -> list[str]:
-    """Every rule of docs/safety.md names its claims, and they exist; or it says that none is proved."""
+    """Checks that each invariant of docs/safety.md names claims that exist, or says that none is
+    proved. Returns what is wrong."""
     text = (ROOT / "docs/safety.md").read_text(encoding="utf-8")
     wrong, found = [], re.split(r"^### (S\d+) ", text, flags=re.MULTILINE)[1:]
     for number, section in zip(found[::2], found[1::2]):

@@ -1,11 +1,13 @@
-"""Raft's log while members change: what `rounds.py` takes from it. What is committed is one line, in which terms never
-fall; a term has one leader; and if a higher term was won before a round began, then a quorum that the round asks has a
-voter who elected a leader of a higher term. Besides that, what a barrier proves (S17). For any number of nodes, terms,
-entries and changes of members.
+"""Raft's log while members change. Four things are proved, for any number of nodes, terms, entries
+and changes of members. Committed entries are one sequence, in which terms never fall. A term has
+one leader. If a higher term was won before a round began, every quorum of that round has a voter
+that elected a leader of a higher term. If a barrier is reported as done, no leader of a higher term
+had been elected when the barrier was appended (S17). `rounds.py` uses the first three results.
 
-An entry is known by its leader's term and its place, and carries the log before it. A configuration is the entry that
-makes it; it is in use at a node once the node has applied it. A learner is in no quorum. That two majorities meet when
-one simple or joint change is between them is in `quorums.py`. Pre-votes change nothing and are left out.
+An entry stands for its leader's term, its index and the whole log before it. A configuration stands
+for the entry that makes it. A node uses a configuration once it has applied that entry. A learner
+is in no quorum. `arithmetic.py` proves that two majorities meet if one simple or joint change is
+between their configurations. Pre-votes change nothing and are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ FIXED = {
     "term_of": "Entry -> Term",
     "index": "Entry -> Index",
     "is_change": "Entry",  # the entry makes a configuration; the root does
-    "quorum_of": "Quorum Entry",  # of the configuration that the entry makes
+    "quorum_of": "Quorum Entry",  # the quorum is one of the configuration that the entry makes
 }
 STATE = {
     "created": "Entry",
@@ -34,19 +36,19 @@ STATE = {
     "config": "Node Entry",  # the configuration that the node has applied
     "voted": "Node Term Node",  # durable, and has left
     "candidate": "Node Term",
-    "head": "Node Term Entry",  # the end of its log when it asked for votes
+    "head": "Node Term Entry",  # the end of the node's log when it asked for votes in this term
     "won": "Term",
     "led": "Term Node",
     "winner": "Term -> Node",
-    "election": "Term -> Quorum",  # those whose votes won it
-    "elected_under": "Term Entry",  # the configuration in which they are a quorum
+    "election": "Term -> Quorum",  # the voters whose votes won the term
+    "elected_under": "Term Entry",  # the configuration in which these voters are a quorum
     "leads": "Node Term",
-    "asks": "Term Entry",  # the configuration whose voters the rounds of this term's leader ask: it is published
-    "leader_log": "Term Entry",  # was in the log of the term's leader
-    "leader_knows": "Term Entry",  # and was committed, as this leader knew
-    "acked": "Node Entry",  # acknowledged in the entry's own term, durable
-    "committed": "Entry Quorum Entry",  # by these acknowledgements, in this configuration
-    "done": "Term Entry",  # committed by the leader of this term, or before such an entry
+    "asks": "Term Entry",  # the configuration that this term's leader has published: rounds ask its voters
+    "leader_log": "Term Entry",  # the entry was in the log of the term's leader
+    "leader_knows": "Term Entry",  # the leader of the term knew that the entry was committed
+    "acked": "Node Entry",  # the node has acknowledged the entry in the entry's own term, and has it on disk
+    "committed": "Entry Quorum Entry",  # committed by acknowledgements of this quorum, in this configuration
+    "done": "Term Entry",  # the leader of this term committed the entry, or a later one
     "next": "Entry Entry",  # the second configuration was made from the first
     "late": "Entry Term",  # this higher term had been won when the entry was appended
     "reported": "Entry",  # a leader has reported that this barrier is done
@@ -69,7 +71,7 @@ def axioms(w: World) -> dict:
         "first-term": w.all("Term", lambda t: w.le_term(w.term_of(w.root), t)),
         "first-index": w.all("Index", lambda i: w.le_index(w.index(w.root), i)),
         "genesis": w.is_change(w.root),
-        # quorums.py: two quorums of one configuration meet.
+        # Two quorums of one configuration meet: proved in arithmetic.py.
         "disjoint-quorums": w.all(
             "Quorum Quorum Entry",
             lambda p, q, c: IMP(
@@ -80,7 +82,7 @@ def axioms(w: World) -> dict:
 
 
 def moves(w: World, s: State, n, t) -> dict:
-    """A node takes a term, and leaves all lower ones."""
+    """The changes when a node goes to the term t: it has left all lower terms."""
     return {
         "reached": lambda m, u: OR(s.reached(m, u), AND(EQ(m, n), w.le_term(u, t))),
         "left": lambda m, u: OR(s.left(m, u), AND(EQ(m, n), lower(w, u, t))),
@@ -95,12 +97,13 @@ def follows(s: State, n, condition=True) -> dict:
 
 
 def counts(w: World, y, t):
-    """An acknowledgement counts for entries of the term that it is given in."""
+    """Whether an acknowledgement given in term t counts for entry y: only if y is of that term."""
     return True if "counts-old-terms" in w.broken else EQ(w.term_of(y), t)
 
 
 def changes_before(w: World, s: State, end, known):
-    """Every change that stands before another one in the log up to `end` is among the `known`."""
+    """In the log up to `end`, every change of members before the last one is in the log up to
+    `known`."""
     return w.all(
         "Entry Entry",
         lambda e, f: IMP(
@@ -110,7 +113,8 @@ def changes_before(w: World, s: State, end, known):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Actions, as in rounds.py.
+# Actions. Each yields its rules, by name, and returns what it changes. A rule whose name begins
+# with `is-` says only what the step is about; every other rule has a mutant.
 
 
 def campaign(w: World, s: State, n, t, h, c):
@@ -128,7 +132,8 @@ def campaign(w: World, s: State, n, t, h, c):
 
 
 def vote(w: World, s: State, n, t, c, x, h):
-    """One vote a term, for a log that is not behind, and none below the own term. It is durable before it leaves."""
+    """A node votes, for a candidate whose log is not behind its own. It gives one vote in a term,
+    and none in a term below its own. The vote is durable before it leaves."""
     yield "is-asked", s.head(c, t, x)
     yield "vote-in-old-term", NOT(s.left(n, t))
     yield "two-votes", w.all("Node", lambda o: IMP(s.voted(n, t, o), EQ(o, c)))
@@ -139,7 +144,8 @@ def vote(w: World, s: State, n, t, c, x, h):
 
 
 def win(w: World, s: State, n, t, x, c, q):
-    """A quorum of the configuration that the candidate has applied has voted for it."""
+    """A candidate wins a term. A quorum of the configuration that the candidate has applied has
+    voted for it."""
     yield "is-candidate", AND(s.candidate(n, t), s.head(n, t, x))
     yield "elected-under-another-configuration", s.config(n, c)
     yield "is-quorum", w.quorum_of(q, c)
@@ -159,8 +165,9 @@ def win(w: World, s: State, n, t, x, c, q):
 
 
 def append(w: World, s: State, n, t, x, h, c):
-    """The leader appends a new entry of its term. A change of members only when it has applied all earlier ones, and
-    only one after which old and new quorums meet."""
+    """The leader appends a new entry of its term. The entry may change the members only if the
+    leader has applied all earlier changes, and only if each quorum before the change meets each
+    quorum after it."""
     yield "is-leader", s.leads(n, t)
     yield "is-new", NOT(s.created(x))
     yield "is-of-its-term", EQ(w.term_of(x), t)
@@ -185,15 +192,16 @@ def append(w: World, s: State, n, t, x, h, c):
 
 
 def own_ack(w: World, s: State, n, t, x):
-    """What the leader has durable counts as acknowledged by it."""
+    """The leader acknowledges the entries of its own log that are durable."""
     yield "is-leader", s.leads(n, t)
     yield "is-in-log", s.log(n, x)
     return {"acked": lambda m, y: OR(s.acked(m, y), AND(EQ(m, n), s.upto(y, x), counts(w, y, t)))}
 
 
 def replicate(w: World, s: State, n, t, x, k):
-    """A follower takes a part of the log of a term's leader, at any later time, with the commit index k, and
-    acknowledges it once durable. It cuts its own log off only where that contradicts."""
+    """A follower takes a part of the log of a term's leader, with the commit index k, at any time
+    after it was sent. It acknowledges this part once it is durable. It cuts off its own log only
+    where its own log contradicts this part."""
     yield "is-sent", AND(s.leader_log(t, x), s.leader_knows(t, k), s.upto(k, x))
     yield "append-without-commit", changes_before(w, s, x, k)
     yield from follower(w, s, n, t)
@@ -201,8 +209,9 @@ def replicate(w: World, s: State, n, t, x, k):
 
 
 def install(w: World, s: State, n, t, x, c):
-    """A follower takes a snapshot, which is the state that the leader has applied at x, instead of the log up to there.
-    It brings its configuration. Compaction changes nothing: the log up to x is what the snapshot stands for."""
+    """A follower takes a snapshot instead of the log up to x. The snapshot is the state that the
+    leader has applied at x, with the configuration at x. Compaction needs no action, because the
+    snapshot stands for the whole log up to x."""
     yield "is-sent", s.leader_log(t, x)
     yield "snapshot-of-uncommitted", s.leader_knows(t, x)
     yield "is-configuration", AND(w.is_change(c), s.upto(c, x))
@@ -232,8 +241,9 @@ def take_log(w: World, s: State, n, t, x, k) -> dict:
 
 
 def crash(w: World, s: State, n, y, k, c):
-    """A node forgets what is not durable. An entry and the commit index that came with it are one transaction. After a
-    restart it has applied what its record has, at least, with the configuration c."""
+    """A node crashes and forgets what is not durable. An entry and the commit index that came with
+    it are durable together, in one transaction. After the restart the node has applied at least the
+    entries of its record, and uses the configuration c of that record."""
     yield "is-end", AND(s.log(n, y), s.knows(n, k), s.upto(k, y))
     yield "early-ack", w.all("Entry", lambda e: IMP(AND(s.acked(n, e), s.log(n, e)), s.upto(e, y)))
     yield "commit-forgotten", changes_before(w, s, y, k)
@@ -247,7 +257,8 @@ def crash(w: World, s: State, n, y, k, c):
 
 
 def commit(w: World, s: State, n, t, x, q, c):
-    """A quorum has acknowledged an entry in its own term: it is committed, and all before it."""
+    """A quorum has acknowledged an entry in the entry's own term. So the entry is committed, and
+    all entries before it."""
     yield "is-leader", s.leads(n, t)
     yield "is-in-log", AND(s.log(n, x), s.upto(c, x), NOT(EQ(c, x)))
     yield "counts-old-terms", EQ(w.term_of(x), t)
@@ -263,8 +274,8 @@ def commit(w: World, s: State, n, t, x, q, c):
 
 
 def apply_change(w: World, s: State, n, e, c):
-    """A node applies the next change after its configuration c: e is its configuration from now on. A leader publishes
-    its voters in the same step (S7)."""
+    """A node applies the entry e, the next change after its configuration c, and uses the
+    configuration e from now on. A leader publishes the new voters in the same step (S7)."""
     yield "is-configuration", AND(s.config(n, c), w.is_change(e), s.upto(c, e), NOT(EQ(c, e)))
     yield "applies-uncommitted", s.knows(n, e)
     is_before = lambda f: IMP(AND(w.is_change(f), s.upto(f, e), NOT(EQ(f, e))), s.upto(f, c))
@@ -274,8 +285,8 @@ def apply_change(w: World, s: State, n, e, c):
 
 
 def begin_round(w: World, s: State, t, q, c):
-    """A round of the leader of t begins, perhaps when it leads no more. It asks the voters that the leader published
-    last."""
+    """A round of the leader of term t begins, perhaps when that leader does not lead any more. The
+    round asks the voters that the leader published last."""
     yield "is-led", s.won(t)
     yield "old-voters", s.asks(t, c)
     yield "is-quorum", w.quorum_of(q, c)
@@ -284,8 +295,9 @@ def begin_round(w: World, s: State, t, q, c):
 
 
 def report(w: World, s: State, n, t, x):
-    """A leader reports that what an operator asked for is so already. It appended the barrier x when the question came,
-    and has applied it in the same term (S17)."""
+    """A leader reports to an operator that a command has been carried out already. The leader
+    appended the barrier x when the command came, and has applied the barrier in the same term
+    (S17)."""
     yield "is-leader", s.leads(n, t)
     yield "barrier-of-another-term", EQ(w.term_of(x), t)
     yield "barrier-uncommitted", s.knows(n, x)
@@ -309,7 +321,7 @@ ACTIONS = {
 
 
 def initial(w: World, s: State) -> list:
-    """Every node has the genesis and nothing else."""
+    """At the beginning, every node has the genesis and nothing else."""
     no = "voted candidate head won led elected_under asks leads leader_log leader_knows acked committed done next stale"
     no += " left late reported"
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]

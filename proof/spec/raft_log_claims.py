@@ -1,4 +1,5 @@
-"""The claims of `raft_log.py`, and how its harder questions are proved. `rounds.py` takes those in capitals."""
+"""The claims of `raft_log.py`, and hints for the harder questions of its proof. Claims in capitals
+are the results: `rounds.py` uses them, or safety.md names them."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ def lower(w: World, one, other):
 
 
 def shorter(w: World, one, other):
-    """The first stands at a lower index than the second."""
+    """Whether the first entry has a lower index than the second."""
     return AND(w.le_index(w.index(one), w.index(other)), NOT(EQ(w.index(one), w.index(other))))
 
 
 def end_of(w: World, s: State, n, h):
-    """h is the last entry of the node's log."""
+    """Whether h is the last entry of the node's log."""
     return AND(s.log(n, h), w.all("Entry", lambda y: IMP(s.log(n, y), s.upto(y, h))))
 
 
@@ -116,15 +117,18 @@ def election_claims(w: World, s: State) -> dict[str, Claim]:
         "acked-created": Claim(
             "Node Entry", lambda n, e: IMP(s.acked(n, e), AND(s.created(e), NOT(EQ(e, root)), s.reached(n, T(e))))
         ),
-        # What a node acknowledged is in its log, or a leader that it has followed lacks it.
+        # An entry that a node acknowledged is in the node's log, or the leader of a later term that
+        # the node has reached lacks the entry.
         "acked-kept": Claim(
             "Node Entry",
             lambda n, e: AND(s.acked(n, e), NOT(s.log(n, e))),
             "Term",
             lambda n, e, v: AND(missing(e, v), s.reached(n, v)),
         ),
-        # The log that gets a vote has every entry that the voter acknowledged. Otherwise a leader of the vote's term or
-        # of a lower term lacks the entry. If the vote elected its candidate, a leader of a lower term lacks it.
+        # Two claims about entries of lower terms. A candidate that gets a vote has every such entry
+        # that the voter acknowledged, unless a leader of the vote's term, or of a lower term, lacks
+        # the entry. A candidate that is elected has every such entry that its voters acknowledged,
+        # unless a leader of a lower term lacks the entry.
         "vote-complete": Claim(
             "Node Term Node Entry Entry",
             lambda n, t, c, x, e: AND(s.voted(n, t, c), s.head(c, t, x), s.acked(n, e), lt(T(e), t), NOT(s.upto(e, x))),
@@ -172,7 +176,8 @@ def commit_claims(w: World, s: State) -> dict[str, Claim]:
                 s.committed(f, q, c), s.upto(e, f), s.upto(c, e), NOT(EQ(c, e)), w.le_term(T(f), u)
             ),
         ),
-        # The heart: what a leader has committed is in the log of every later one.
+        # The central claim: every entry that a leader has committed is in the log of every later
+        # leader.
         "done-complete": Claim(
             "Term Entry Term", lambda u, e, v: IMP(AND(s.done(u, e), s.won(v), lt(u, v)), s.leader_log(v, e))
         ),
@@ -234,7 +239,8 @@ def change_claims(w: World, s: State) -> dict[str, Claim]:
             "Node",
             lambda p, q, c, d, n: AND(w.member(n, p), w.member(n, q)),
         ),
-        # A node with a change in its log knows that all earlier changes are committed. So at most one change is not.
+        # If a node has a change of members in its log, it knows that all earlier changes are
+        # committed. So at most one change in its log is not known to be committed.
         "change-known": Claim(
             "Node Entry Entry", lambda n, e, f: IMP(AND(s.log(n, e), w.is_change(f), beyond(f, e)), s.knows(n, f))
         ),
@@ -293,7 +299,8 @@ def change_claims(w: World, s: State) -> dict[str, Claim]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the harder questions are proved: the claims with "for some" that they need, and for which things.
+# Hints for the harder questions: the claims with "for some" that a question needs, and the things
+# for which it needs them.
 
 
 def win_lemmas(w: World, s: State, n, t, x, c, q) -> dict[str, Claim]:
@@ -318,8 +325,9 @@ lemmas = {"win": win_lemmas, "commit": commit_lemmas}
 
 
 def has_what_is_committed(ask: Question) -> None:
-    """Of what is committed and missing the first: its quorum and that of the election meet, or a configuration lies
-    between them that one of the two logs cannot lack."""
+    """Take the first committed entry that the winner's log lacks. Either the quorum that committed
+    it meets the quorum of the election. Or a configuration is between those of the two quorums, and
+    one of the two logs cannot lack it."""
     w, s, (n, t, x, c, q) = ask.w, ask.before, ask.args
     is_missing = lambda e, u: AND(s.done(u, e), lower(w, u, t), NOT(s.upto(e, x)))
     e, u = ask.lowest("Entry Term", lambda a, b: shorter(w, a, b), is_missing)
@@ -338,7 +346,7 @@ def quorums_of_a_term_meet(ask: Question) -> None:
 
 
 def later_leaders_have_it(ask: Question) -> None:
-    """The lowest later term whose leader lacks it."""
+    """Take the lowest later term whose leader lacks the committed entry x."""
     w, s, (n, t, x, q, c) = ask.w, ask.before, ask.args
     (v,) = ask.lowest(
         "Term", lambda a, b: lower(w, a, b), lambda v: AND(s.won(v), lower(w, t, v), NOT(s.leader_log(v, x)))
@@ -351,7 +359,7 @@ def later_leaders_have_it(ask: Question) -> None:
 
 
 def round_meets(ask: Question) -> None:
-    """The lowest later term."""
+    """Take the lowest later term that was won."""
     w, s, (t, q, c) = ask.w, ask.before, ask.args
     ask.use("ROUND-MEETS", *ask.things)
     (v,) = ask.lowest("Term", lambda a, b: lower(w, a, b), lambda v: AND(s.won(v), lower(w, t, v)))
@@ -367,7 +375,7 @@ def barrier(ask: Question) -> None:
 
 
 def same(name: str):
-    """The claim held for the same things before."""
+    """A hint: the claim held for the same things before the action."""
     return lambda ask: ask.use(name, *ask.things) and None
 
 

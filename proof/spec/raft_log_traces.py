@@ -1,5 +1,5 @@
-"""Traces of `raft_log.py`: one in which two leaders follow each other while members change and every action happens,
-and a mutant for each rule."""
+"""Traces of `raft_log.py`. In the good trace every action happens: one leader follows another while
+members change. Besides, there is a mutant for each rule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from raft_log import (
     SPEC, append, apply_change, begin_round, campaign, commit, crash, install, own_ack, replicate, report, vote, win,
 )  # fmt: skip
 
-# Entries: term, index, and the voters if it makes a configuration.
+# Entries by name: term, index, and the voters if the entry makes a configuration.
 PLAIN = {"root": (0, 0, (1, 2, 3)), "a": (1, 1), "a2": (1, 2), "b": (2, 3), "c": (2, 2), "d": (1, 1), "g": (4, 3)}
-# The voters are 1 and 2; 3 is added by D; E removes 1.
+# The first voters are 1 and 2. The entry D adds 3, and E removes 1.
 GROWS = {"root": (0, 0, (1, 2)), "D": (1, 1, (1, 2, 3)), "E": (2, 2, (2,)), "x": (5, 9), "y": (4, 8), "z": (2, 9)}
 # The members change from node 1 alone to nodes 1 and 2, then to node 2 alone.
 MOVES = {
@@ -65,7 +65,8 @@ def concrete(fixed: dict, broken=()) -> Concrete:
 
 
 def elect(c: int, t: int, h: str, config: str, **votes: str) -> list:
-    """c, whose log ends with h, wins by its own vote and those of `n3="end of its log"`."""
+    """The steps in which c, whose log ends with h, wins by its own vote and others. A parameter
+    such as `n3="a"` is a vote of node 3, whose log ends with the entry a."""
     others = {int(name[1]): end for name, end in votes.items()}
     q = frozenset([c, *others])
     return [
@@ -77,7 +78,7 @@ def elect(c: int, t: int, h: str, config: str, **votes: str) -> list:
 
 
 def commits(c: int, t: int, x: str, h: str, config: str, n: int = 0, known: str = "root") -> list:
-    """c appends x after h, and it and n acknowledge it."""
+    """The steps in which c appends x after h, and both c and n acknowledge x."""
     follower = [(replicate, n, t, x, known)] if n else []
     return [
         (append, c, t, x, h, config),
@@ -103,7 +104,7 @@ GOOD = (
     + [(report, 3, 2, "b")]
 )
 
-# Leader 1 moves the service to node 2, and knows it.
+# Leader 1 adds node 2 as a voter, then removes itself, and knows that both changes are committed.
 MOVED = (
     elect(1, 1, "root", "root")
     + commits(1, 1, "D", "root", "root")
@@ -233,6 +234,6 @@ MUTANTS = [
     ),
 ]  # fmt: skip
 
-# Rules whose loss alone leads to no wrong answer, because another rule prevents it. Without them
-# the proof fails.
+# Rules that another rule backs up: if one of them alone is broken, the proof fails, but no trace
+# ends in a wrong answer.
 SECOND_LOCKS = ["vote-in-old-term"]

@@ -1,9 +1,10 @@
-"""Rounds, Promises, votes, disks, grants and the allocator: no timestamp is given twice, and what was answered before a
-request arrived is below its timestamp. For any number of nodes, data directories, runs, terms, ranges, rounds and
-requests.
+"""Rounds, Promises, votes, disks, grants and the allocator. Two things are proved, for any number
+of nodes, data directories, runs, terms, ranges, rounds and requests. No timestamp is given twice. A
+request gets a timestamp above every answer that was complete before it arrived.
 
-What it takes from `raft_log.py`: entries are applied in one order, in which terms never fall; and two quorums share a
-voter where the rules `quorums-meet` and `round-meets-election` say so. Nothing here reads a clock.
+Two results come from `raft_log.py`. Entries are applied in one order, in which terms never fall.
+Two quorums share a voter where the rules `quorums-meet` and `round-meets-election` say so. Nothing
+here reads a clock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ FIXED = {
     "le_term": "Term Term",
     "le_ts": "Ts Ts",
     "id_of": "Store -> Id",  # a store is a data directory, and claims to be this node
-    "bound": "Store",  # the members' ids are bound to these stores, one each
+    "bound": "Store",  # the store is that of a member: each member's id is bound to one store
     "store": "Run -> Store",  # a run is one boot of the process on one data directory
     "term_of": "Range -> Term",  # a range is what applying one Reserve entry assigns: (low, high]
     "owner": "Range -> Run",
@@ -26,7 +27,7 @@ FIXED = {
     "run_of": "Round -> Run",  # a round is one batch of one worker of one run
 }
 STATE = {
-    # A node: what it has in memory, what is durable, what has left it.
+    # A node: its memory, its durable state, and the messages that have left it.
     "used": "Run",
     "live": "Run",
     "promised": "Store Term",  # term <= Promise
@@ -40,8 +41,8 @@ STATE = {
     "led": "Term Run",  # this run has won this term, at some time
     "won": "Term",
     "winner": "Term -> Run",
-    "election": "Term -> Quorum",  # those whose votes won it
-    "leads": "Run Term",  # it leads now
+    "election": "Term -> Quorum",  # the voters whose votes won the term
+    "leads": "Run Term",  # the run leads in this term now
     # The log.
     "proposed": "Range",
     "assigned": "Range",  # committed and applied
@@ -53,7 +54,7 @@ STATE = {
     "batch": "Req -> Round",
     "closed": "Round",
     "read": "Round",  # the worker has read the publication
-    "round_term": "Round -> Term",  # and this is the term of the grant in it
+    "round_term": "Round -> Term",  # the term of the grant in the publication that the worker has read
     "out": "Round",  # Confirm has been sent
     "yes": "Round Store",
     "later": "Round Term",  # the term had been won when the worker read the publication
@@ -64,8 +65,8 @@ STATE = {
     "done": "Req",  # the answer has been received
     "before": "Req Req",  # the first was done when the second arrived
     # Advances by an operator.
-    "advanced": "Range Ts",  # success was reported: every later answer is above this timestamp of the range
-    "told": "Range Ts Req",  # and that was before the request arrived
+    "advanced": "Range Ts",  # an advance to this timestamp of the range was reported: later answers must be above it
+    "told": "Range Ts Req",  # the advance was reported before the request arrived
 }
 
 
@@ -98,12 +99,12 @@ def axioms(w: World) -> dict:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Actions. Each yields its rules, by name, and returns what it changes. A rule whose name begins with `is-` says only
-# what the step is about; each other one has a mutant.
+# Actions. Each yields its rules, by name, and returns what it changes. A rule whose name begins
+# with `is-` says only what the step is about; every other rule has a mutant.
 
 
 def start(w: World, s: State, r):
-    """A process starts. Its Promise and its votes are those that are durable (S4, S6)."""
+    """A process starts. It reads its Promise and its votes from the disk (S4, S6)."""
     n = w.store(r)
     yield "is-new", NOT(s.used(r))
     yield "one-run", w.all("Run", lambda o: IMP(EQ(w.store(o), n), NOT(s.live(o))))
@@ -122,20 +123,20 @@ def start(w: World, s: State, r):
 
 
 def crash(w: World, s: State, r):
-    """A process ends, at any time. What it has sent stays under way."""
+    """A process ends, at any time. Messages that it has sent are still under way."""
     yield "is-live", s.live(r)
     return {"live": lambda o: AND(s.live(o), NOT(EQ(o, r)))}
 
 
 def raise_promise(w: World, s: State, r, t):
-    """The Promise rises, for whatever reason, to any term."""
+    """A process raises its Promise to any term, for any reason."""
     n = w.store(r)
     yield "is-live", s.live(r)
     return {"promised": lambda m, u: OR(s.promised(m, u), AND(EQ(m, n), w.le_term(u, t)))}
 
 
 def persist(w: World, s: State, r, t):
-    """One transaction: a term, and all votes that are in memory (S6)."""
+    """One transaction makes a term durable, together with all votes that are in memory (S6)."""
     n = w.store(r)
     yield "is-live", s.live(r)
     yield "hard-state", w.all("Term Id", lambda u, c: IMP(s.voted(n, u, c), OR(w.le_term(u, t), s.durable(n, u))))
@@ -153,7 +154,7 @@ def campaign(w: World, s: State, r, t):
 
 
 def ask_votes(w: World, s: State, r, t):
-    """Requests for votes leave, once the term is durable (S6)."""
+    """A candidate sends its requests for votes, once the term is durable (S6)."""
     yield "is-live", s.live(r)
     yield "is-candidate", s.campaigns(r, t)
     yield "early-campaign", s.durable(w.store(r), t)
@@ -161,7 +162,7 @@ def ask_votes(w: World, s: State, r, t):
 
 
 def vote(w: World, s: State, r, t, candidate):
-    """A voter decides for a node, in memory: one vote a term."""
+    """A voter decides for a candidate, in memory only. It has one vote in a term."""
     n, c = w.store(r), w.id_of(w.store(candidate))
     yield "is-live", s.live(r)
     yield "is-asked", s.asked(candidate, t)
@@ -170,7 +171,8 @@ def vote(w: World, s: State, r, t, candidate):
 
 
 def send_vote(w: World, s: State, r, t, candidate):
-    """The vote leaves: it is durable (S6), the Promise has been raised (S4), and who asked is the member (S8)."""
+    """The vote leaves. It is durable (S6), the Promise has been raised (S4), and the candidate's
+    data directory is that of the member (S8)."""
     n, m, c = w.store(r), w.store(candidate), w.id_of(w.store(candidate))
     yield "is-live", s.live(r)
     yield "is-asked", s.asked(candidate, t)
@@ -182,8 +184,8 @@ def send_vote(w: World, s: State, r, t, candidate):
 
 
 def count_vote(w: World, s: State, r, t, n, m):
-    """A candidate counts the vote that the store n has sent as that of the voter m: the id and the store have to be
-    those of the configuration (S8)."""
+    """A candidate counts the vote that the store n has sent as the vote of the voter m. Both the id
+    and the store of n must be those in the configuration (S8)."""
     yield "is-live", s.live(r)
     yield "is-sent", s.sent(n, t, w.store(r))
     yield "is-named", EQ(w.id_of(n), w.id_of(m))
@@ -192,7 +194,8 @@ def count_vote(w: World, s: State, r, t, n, m):
 
 
 def win(w: World, s: State, r, t, q):
-    """A quorum has voted for the candidate: it leads. What the run published before is forgotten in this step."""
+    """A quorum has voted for the candidate, so the candidate leads. It drops any older grant in the
+    same step."""
     yield "is-live", s.live(r)
     yield "is-asked", s.asked(r, t)
     yield "is-first", NOT(s.led(t, r))
@@ -211,7 +214,7 @@ def win(w: World, s: State, r, t, q):
 
 
 def step_down(w: World, s: State, r):
-    """Leadership ends, and the grant in the same step (S3)."""
+    """A process stops leading, and drops its grant in the same step (S3)."""
     yield "is-live", s.live(r)
     return {"leads": lambda o, u: AND(s.leads(o, u), NOT(EQ(o, r))), **forget_grant(w, s, r)}
 
@@ -231,7 +234,8 @@ def propose(w: World, s: State, x):
 
 
 def assign(w: World, s: State, x):
-    """The entry is committed and applied, and gets the range that begins where the last one ended (S5)."""
+    """A reservation is committed and applied. It gets the range that begins where the last range
+    ended (S5)."""
     yield "is-proposed", s.proposed(x)
     yield "is-new", NOT(s.assigned(x))
     # Proved in raft_log.py: the order in which entries are applied.
@@ -243,8 +247,9 @@ def assign(w: World, s: State, x):
 
 
 def publish(w: World, s: State, r, x):
-    """Applying the entry publishes the grant, if the entry is of this run and of the term that it leads (S3). A range
-    that follows the one held extends it."""
+    """A process that applies a reservation publishes a grant, if the reservation is of this run and
+    of the term that the run leads (S3). If the run already has a grant, a range that follows it
+    extends it."""
     yield "is-live", s.live(r)
     yield "early-grant", s.assigned(x)
     yield "foreign-grant", EQ(w.owner(x), r)
@@ -253,7 +258,8 @@ def publish(w: World, s: State, r, x):
 
 
 def arrive(w: World, s: State, q):
-    """A request begins. All that is done at this moment has to be below it."""
+    """A request arrives. Its timestamp must be above every answer that has been received at this
+    moment."""
     yield "is-new", NOT(s.arrived(q))
     return {
         "arrived": lambda p: OR(EQ(p, q), s.arrived(p)),
@@ -274,15 +280,15 @@ def join(w: World, s: State, q, d):
 
 
 def close(w: World, s: State, d):
-    """The round begins: the batch is closed first (S2)."""
+    """The round begins. Its first step is to close the batch (S2)."""
     yield "is-live", s.live(w.run_of(d))
     yield "is-new", NOT(s.closed(d))
     return {"closed": lambda e: OR(EQ(e, d), s.closed(e))}
 
 
 def read_grant(w: World, s: State, d, x, t):
-    """After that the worker reads the publication: the grant, for whose term it will ask, and the voters that it will
-    ask (S2). This is `begin_round` of raft_log.py."""
+    """After the close, the worker reads the publication (S2): the grant, about whose term it will
+    ask, and the voters that it will ask. This step is `begin_round` in raft_log.py."""
     r = w.run_of(d)
     yield "is-live", s.live(r)
     yield "is-new", NOT(s.read(d))
@@ -299,16 +305,17 @@ def read_grant(w: World, s: State, d, x, t):
 
 
 def send_confirm(w: World, s: State, d):
-    """Confirm leaves for every voter."""
+    """The worker sends Confirm to every voter."""
     yield "is-live", s.live(w.run_of(d))
     yield "is-read", s.read(d)
     return {"out": lambda e: OR(EQ(e, d), s.out(e))}
 
 
 def answer(w: World, s: State, r, d, n):
-    """A node reads the frame, then its Promise, and says yes, which counts as that of the voter n (S4, S8). The asking
-    node counts itself once it has closed and read. The yes may be counted at any later time, and for every round of
-    that run and term that is out by now."""
+    """A node reads the frame, then its Promise, and says yes. The yes counts as that of the voter n
+    (S4, S8). The asking node counts itself once it has closed the batch and read the publication.
+    The yes may be counted at any later time. It also counts for every round of that run and term
+    whose Confirm was sent before the yes."""
     m = w.store(r)
     own = AND(s.read(d), EQ(m, w.store(w.run_of(d))))
     yield "is-live", s.live(r)
@@ -325,8 +332,9 @@ def answer(w: World, s: State, r, d, n):
 
 
 def allocate(w: World, s: State, q, d, k, x, ts):
-    """The allocator, under its lock: a quorum has confirmed the round, the grant that is published now is of its term,
-    and the timestamp is in the grant's range and above the last one (S1, S3)."""
+    """The allocator gives a timestamp, under its lock. A quorum has confirmed the round. The grant
+    that is published now is of the round's term. The timestamp is in the grant's range and above
+    the last timestamp (S1, S3)."""
     r = w.run_of(d)
     yield "is-live", s.live(r)
     yield "is-joined", AND(s.joined(q), EQ(s.batch(q), d))
@@ -350,13 +358,14 @@ def allocate(w: World, s: State, q, d, k, x, ts):
 
 
 def complete(w: World, s: State, q):
-    """The answer is received, at any time after it was made."""
+    """The client receives the answer, at any time after the timestamp was allocated."""
     yield "is-stamped", s.stamped(q)
     return {"done": lambda p: OR(EQ(p, q), s.done(p))}
 
 
 def advance(w: World, s: State, x, ts):
-    """The leader gives up its range up to a timestamp, and reports the advance in the same step (S14)."""
+    """The leader moves its allocator to a timestamp of its range, so that no later answer is below
+    it, and reports the advance in the same step (S14)."""
     r = w.owner(x)
     yield "is-live", s.live(r)
     yield "advance-unreserved", AND(s.published(r, x), w.le_ts(ts, w.high(x)))
@@ -394,7 +403,8 @@ ACTIONS = {
 
 
 def initial(w: World, s: State) -> list:
-    """Nothing has happened. Durable terms and Promises are any: a cluster may be old."""
+    """At the beginning nothing has happened. Durable terms and Promises have any value, because a
+    cluster may be old."""
     no = "used live voted kept sent campaigns asked counted led won leads proposed assigned published arrived "
     no += "joined closed read out yes later stamped done before advanced told"
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]
@@ -402,7 +412,7 @@ def initial(w: World, s: State) -> list:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Claims. Those in capitals are the promises to users.
+# Claims. The claims in capitals are the promises to users.
 
 
 def claims(w: World, s: State) -> dict[str, Claim]:

@@ -1,5 +1,5 @@
-"""Traces of `rounds.py` over three nodes: one in which all is right and every action happens, and a mutant for each
-rule."""
+"""Traces of `rounds.py` over three nodes. In the good trace every action happens and every answer
+is right. Besides, there is a mutant for each rule."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rounds import (
     propose, publish, raise_promise, read_grant, send_confirm, send_vote, start, step_down, vote, win,
 )  # fmt: skip
 
-# Ranges: term, owner, low, high.
+# Ranges by name: term, owner, low and high end.
 AB = {"A": (1, "1a", 0, 10), "B": (2, "2a", 10, 20), "C": (3, "1b", 20, 30)}
 
 
 def concrete(fixed: dict, broken=()) -> Concrete:
-    """Nodes 1, 2 and 3; `1a` and `1b` are two runs of node 1 on its data directory `s1`, `1w` is a run on an emptied
-    one, `w1`."""
+    """A world with the nodes 1, 2 and 3. `1a` and `1b` are two runs of node 1 on its data directory
+    `s1`. `1w` is a run of node 1 after its directory was emptied, which makes it another directory,
+    `w1`."""
     ranges = fixed.get("ranges", AB)
     pairs = fixed.get("quorums", (("s1", "s2"), ("s1", "s3"), ("s2", "s3")))
     domain = {
@@ -52,7 +53,7 @@ def store(run: str) -> str:
 
 
 def ballot(r: str, t: int, candidate: str, without=(), voter: str = "") -> list:
-    """Run r decides for the candidate, and its vote is counted as that of `voter`."""
+    """The steps in which run r votes for the candidate, who counts the vote as that of `voter`."""
     steps = [
         (vote, r, t, candidate),
         (raise_promise, r, t),
@@ -64,7 +65,8 @@ def ballot(r: str, t: int, candidate: str, without=(), voter: str = "") -> list:
 
 
 def elect(r: str, t: int, *others: str, without=()) -> list:
-    """r wins by its own vote and those of others; they leave out the actions `without`."""
+    """The steps in which r wins by its own vote and those of `others`. The others' steps leave out
+    the actions `without`."""
     found = [(campaign, r, t), (persist, r, t), (ask_votes, r, t), *ballot(r, t, r)]
     for other in others:
         found += ballot(other, t, r, without)
@@ -84,15 +86,15 @@ def take(q: str, d: str, x: str, ts: int, *voters: str) -> list:
 
 
 def serve(q: str, d: str, x: str, ts: int, t: int, *voters: str) -> list:
-    """A request, from its arrival to its answer."""
+    """The steps of a request, from its arrival to its answer."""
     return [(arrive, q), (join, q, d), *ask(d, x, t, *voters), *take(q, d, x, ts, *voters)]
 
 
 START = [(start, "1a"), (start, "2a"), (start, "3a")]
 FIRST = START + elect("1a", 1, "2a") + grant("1a", "A")
 NEXT = elect("2a", 2, "3a") + grant("2a", "B")
-NEWER = serve("p", "2a.1", "B", 12, 2, "2a", "3a")  # answered by the newer leader, and received
-STALE = serve("q", "1a.1", "A", 5, 1, "1a", "3a")  # answered by the older one afterwards: wrong
+NEWER = serve("p", "2a.1", "B", 12, 2, "2a", "3a")  # the newer leader answers, and the client receives the answer
+STALE = serve("q", "1a.1", "A", 5, 1, "1a", "3a")  # the older leader answers a later request: wrong
 AGAIN = [(crash, "3a"), (start, "3b")]
 LATE = [(arrive, "q"), (join, "q", "1a.1")]
 
@@ -339,5 +341,6 @@ MUTANTS = [
     ),
 ]
 
-# Rules whose loss alone ends in no wrong answer, because another rule prevents it; the proof fails without them.
+# Rules that another rule backs up: if one of them alone is broken, the proof fails, but no trace
+# ends in a wrong answer.
 SECOND_LOCKS = ["early-campaign", "new-term", "any-reply-counts", "yes-of-another-term"]

@@ -1,8 +1,11 @@
-"""The session of a client: callers share requests, a request may be sent twice, and a lost one is sent again. A caller
-never gets a timestamp that was allocated before it asked (C1), nor one that another caller got (C2), nor one that is
-not above all that was returned before its request was sent (C7). For any number of callers, requests and clients.
+"""The session of a client: callers share requests, a request may be sent twice, and a lost one is
+sent again. Three things are proved, for any number of callers, requests and clients. A caller never
+gets a timestamp that was allocated before its call (C1). It never gets one that another caller got
+(C2). It gets only one that is above every timestamp that was returned before its request was sent
+(C7).
 
-The oracle is what `rounds.py` proves: `oracle-unique` and `oracle-order`. C7 is proved without them.
+Two rules say what the oracle does: `oracle-unique` and `oracle-order`. `rounds.py` proves them. C7
+is proved without them.
 """
 
 from __future__ import annotations
@@ -14,27 +17,27 @@ CONSTANTS = {"ts0": "Ts"}
 FIXED = {
     "le_ts": "Ts Ts",
     "slot": "Call -> Slot",  # slots of calls that have ended are used again
-    "of": "Sending -> Request",  # a request is sent once, and copies of it by hedging
+    "of": "Sending -> Request",  # a request has one sending, and one more for each copy by hedging
     "value": "Sending Call -> Ts",  # the part of the answer to a sending that is cut for a call
 }
 STATE = {
     "entered": "Call",
     "waiting": "Call",
-    "placed": "Call Request",  # the call is in the batch of the request, and has nothing yet
-    "begun": "Request",  # it has been sent
+    "placed": "Call Request",  # the call is in the batch of the request, and has no result yet
+    "begun": "Request",  # the request has been sent at least once
     "sent": "Sending",
-    "floor": "Sending -> Ts",  # the highest timestamp that was returned when it was sent
+    "floor": "Sending -> Ts",  # the highest timestamp that any call had got when this was sent
     "highest": "-> Ts",
     "allocated": "Sending",
     "received": "Sending",
     "returned": "Call",
     "result": "Call -> Ts",
     "given_by": "Call -> Sending",
-    # What happened before what.
-    "heard": "Sending Call",  # the answer was received, by this client or another one, when the call entered
-    "older": "Sending Sending",  # the first was received when the second was sent
+    # The order of events: each relation says that one event was before another.
+    "heard": "Sending Call",  # the answer had been received, by any client, when the call entered
+    "older": "Sending Sending",  # the answer to the first had been received when the second was sent
     "returned_before": "Call Sending",  # the call had its result when the sending left
-    "early": "Sending Call",  # the oracle had allocated when the call had not yet entered
+    "early": "Sending Call",  # the oracle allocated for the sending before the call entered
 }
 
 
@@ -55,7 +58,7 @@ def axioms(w: World) -> dict:
 
 
 def enter(w: World, s: State, c):
-    """A caller calls."""
+    """A caller makes a call. No waiting call may be in the same slot."""
     yield "is-new", NOT(s.entered(c))
     yield "is-free", w.all("Call", lambda o: IMP(s.waiting(o), NOT(EQ(w.slot(o), w.slot(c)))))
     return {
@@ -66,7 +69,7 @@ def enter(w: World, s: State, c):
 
 
 def leave(w: World, s: State, c):
-    """A caller gives up, or its deadline passes. Its place in a batch stays."""
+    """A caller gives up, or its deadline passes. The call keeps its place in a batch."""
     yield "is-waiting", s.waiting(c)
     return {"waiting": lambda o: AND(s.waiting(o), NOT(EQ(o, c)))}
 
@@ -80,7 +83,8 @@ def take(w: World, s: State, c, r):
 
 
 def send(w: World, s: State, x):
-    """A request is sent, or a copy of it (hedging). Its floor is what was returned by now (C7)."""
+    """A request is sent, or a copy of it (hedging). Its floor is the highest timestamp that was
+    returned until now (C7)."""
     yield "is-new", NOT(s.sent(x))
     floor = s.floor if "old-floor" in w.broken else lambda y: IF(EQ(y, x), s.highest(), s.floor(y))
     return {
@@ -110,14 +114,14 @@ def allocate(w: World, s: State, x):
 
 
 def receive(w: World, s: State, x):
-    """The answer arrives, at any later time."""
+    """The answer arrives, at any time after the allocation."""
     yield "is-allocated", s.allocated(x)
     return {"received": lambda y: OR(EQ(y, x), s.received(y))}
 
 
 def give(w: World, s: State, x, r, c, d):
-    """The answer to the sending x fills the place of the call c in the batch of the request r; the call d, which is in
-    the slot of c now, gets it."""
+    """The answer to the sending x fills the place of the call c in the batch of the request r. The
+    call d gets the result, because it is now in the slot of c. The rules ensure that d is c."""
     value = w.value(x, c)
     yield "is-received", s.received(x)
     yield "is-placed", s.placed(c, r)
@@ -137,7 +141,8 @@ def give(w: World, s: State, x, r, c, d):
 
 
 def requeue(w: World, s: State, c, r):
-    """The connection ends: a caller whose request has no answer waits to be sent again, in another request."""
+    """The connection ends. A call whose request has no answer loses its place, and waits for a
+    place in another request."""
     yield "is-placed", s.placed(c, r)
     return {"placed": lambda o, p: AND(s.placed(o, p), NOT(AND(EQ(o, c), EQ(p, r))))}
 
@@ -226,7 +231,8 @@ SPEC = Spec(
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Traces. The calls a, b and c; the requests 1 and 2; `1` is the first sending of request 1, `1+` its copy.
+# Traces. They have the calls a, b and c, and the requests 1 and 2. `1` is the first sending of
+# request 1, and `1+` is its copy.
 
 VALUES = {"1": 10, "1+": 20, "2": 30, "o": 5}
 

@@ -28,7 +28,7 @@ import rounds
 import rounds_traces
 import session
 
-# Each specification, its traces, and what the good trace of it needs.
+# Each specification, the module of its traces, and the fixed things that its good trace needs.
 SPECS = [
     (rounds.SPEC, rounds_traces, {}),
     (raft_log.SPEC, raft_log_traces, {"entries": raft_log_traces.GOOD_ENTRIES}),
@@ -52,7 +52,8 @@ def prove(is_table: bool) -> bool:
 
 
 def traces() -> bool:
-    """In the good trace every action happens, no rule refuses a step, and every claim holds after each step."""
+    """Runs the good trace of each specification: every action must happen, no rule may refuse a
+    step, and every claim must hold after each step."""
     holds = True
     for spec, found, fixed in SPECS:
         ran = logic.run(found.concrete(fixed), found.GOOD, is_checked=True)
@@ -64,7 +65,7 @@ def traces() -> bool:
 
 
 def names() -> bool:
-    """What names what: code, rules, mutants, claims, docs/safety.md."""
+    """Checks the names that connect the code, rules, mutants, claims and docs/safety.md."""
     wrong = places.check_code([spec for spec, _, _ in SPECS], [each.name for each in arithmetic.SUMS])
     claims = {f"arithmetic: {each.name}" for each in arithmetic.SUMS}
     for spec, found, _ in SPECS:
@@ -85,7 +86,8 @@ def mutants() -> bool:
             rules = mutant.rules.split()
             sane = logic.run(found.concrete({k: v for k, v in mutant.fixed.items() if k != "quorums"}), mutant.trace)
             ended = logic.run(found.concrete(mutant.fixed, rules), mutant.trace)
-            # Of rules that are broken together, each refuses the trace alone.
+            # A mutant may break several rules together. Each of these rules alone must then refuse
+            # the trace, so all of them have to be broken.
             others = [[rule for rule in rules if rule != one] for one in rules if len(rules) > 1]
             is_needed = all(logic.run(found.concrete(mutant.fixed, rest), mutant.trace).refused for rest in others)
             failed = logic.prove(spec, rules, is_first_enough=True).failed
@@ -114,7 +116,7 @@ def mutants() -> bool:
 
 
 def cross_check(folder: Path) -> bool:
-    """z3 writes its questions, and cvc5 answers them."""
+    """Writes the questions of the proof into `folder`, and asks cvc5 each of them."""
     import cvc5
 
     folder.mkdir(parents=True, exist_ok=True)
