@@ -61,8 +61,8 @@ impl Authority {
         let key = KeyPair::from_pem(key).map_err(|error| AuthorityError::Key(error.to_string()))?;
         let certificate = certificate.to_owned();
         let authority = Self { cluster_name: cluster_name.to_owned(), certificate, key };
-        // A certificate that it signs must verify. That proves that certificate, key and name
-        // belong together.
+        // A certificate that this authority signs must verify. That proves that certificate, key
+        // and name belong together.
         authority.client("proof", Validity::days(1))?;
         Ok(authority)
     }

@@ -22,7 +22,7 @@ pub const SELF_SIGNED_DAYS: u32 = 825;
 pub struct Pair {
     certificate_file: PemFile,
     key_file: PemFile,
-    /// The content of the two files. [`Pair::read_again`] compares it.
+    /// The content of the two files. [`Pair::read_again`] compares the files with it.
     bytes: (Vec<u8>, Vec<u8>),
     key: Arc<CertifiedKey>,
     expires_at: SystemTime,

@@ -78,7 +78,8 @@ impl DatabaseError {
         Self::Damaged(format!("its {what} is not what was written: {error}"))
     }
 
-    /// Whether the data is damaged. Otherwise the disk failed.
+    /// Whether the data is damaged. If not, the disk failed, a newer version wrote the data, or the
+    /// database is already open.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -485,7 +486,8 @@ mod tests {
                 let mut bytes = bytes.clone();
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 let disk = SimulatedDisk::with_bytes(bytes);
-                // A second check must be as strict as the first.
+                // Each damaged disk is opened twice, because a second check must be as strict as
+                // the first.
                 for _ in 0..2 {
                     match Database::open(disk.clone()) {
                         Ok((_, _, restored)) => {

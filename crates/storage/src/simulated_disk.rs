@@ -21,7 +21,8 @@ struct State {
     live: Vec<u8>,
     /// The content that surely survives a power loss.
     durable: Vec<u8>,
-    /// Changes that may survive a power loss, in order: lengths, and sectors or parts of one.
+    /// Changes that may survive a power loss, in order. Each is a new length, or bytes of one
+    /// sector.
     unsynced: Vec<Change>,
     syncs: u64,
     /// Whether a sync reports success and makes nothing durable.

@@ -76,7 +76,8 @@ pub enum ChangeError {
     /// The change can never be made.
     #[error("{0}")]
     Refused(&'static str),
-    /// Wait until the member is caught up; see [`propose_prudent_change`](super::Replica::propose_prudent_change).
+    /// Wait until the member is caught up.
+    /// See [`propose_prudent_change`](super::Replica::propose_prudent_change).
     #[error(transparent)]
     NotCaughtUp(#[from] NotCaughtUp),
     /// The change removes the leader: hand leadership over first, then ask the new leader.

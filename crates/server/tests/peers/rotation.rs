@@ -78,7 +78,7 @@ fn certificates_and_their_authority_are_replaced_under_load() {
         node.await_metric("epicepoch_confirm_links", 2);
     }
     stamp(&nodes);
-    // Certificates of the old authority are refused.
+    // The other nodes refuse certificates of the old authority.
     fixture.hand_out(3, &fixture.issued(3, 30));
     drop(nodes.remove(2));
     let name = "epicepoch_denied_total{right=\"peer\",reason=\"handshake\"}";

@@ -56,7 +56,8 @@ fn a_running_node_rejects_the_certificate_of_another_node() {
     stamp(&nodes);
     let expiry = "epicepoch_certificate_expiry_timestamp_seconds{setting=\"PEER_CERT_FILE\"}";
     let before = nodes[0].metric(expiry);
-    // A valid certificate of another node: peers that know node 1 would refuse it.
+    // Node 1 gets a valid certificate of node 2. It must not use this certificate, because peers
+    // that know node 1 would refuse it.
     fixture.hand_out(1, &fixture.issued(2, 300));
     std::thread::sleep(4 * RELOAD_INTERVAL);
     assert_eq!(nodes[0].metric(expiry), before);
