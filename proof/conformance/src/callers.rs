@@ -33,7 +33,7 @@ pub struct Calls {
 struct Shared {
     driver: Driver,
     is_over: AtomicBool,
-    /// When the latest answered call began.
+    /// The latest begin of all answered calls.
     latest_start: Mutex<Option<Instant>>,
 }
 
@@ -42,8 +42,8 @@ struct Shared {
 pub struct CallerSettings {
     /// Number of callers.
     pub callers: usize,
-    /// Pause of a caller between calls. It keeps the machine from overload, which is not measured
-    /// here.
+    /// Pause of a caller between calls. Without it the callers would overload the machine, and
+    /// these tests are not about overload.
     pub pause: Duration,
     /// Timeout of a call.
     pub timeout: Duration,

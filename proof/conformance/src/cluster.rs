@@ -19,7 +19,7 @@ use crate::{Verdict, WAIT_MAX, wait_until};
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Member>,
-    // Declared after the nodes, so that it is dropped after them.
+    // Declared after the nodes. So the directory is deleted after the nodes have ended.
     _dir: TempDir,
 }
 
@@ -192,8 +192,8 @@ impl Drop for Member {
     }
 }
 
-/// An unused loopback port below the range of client ports. So no connection can take the port of a
-/// restarting node.
+/// Returns an unused loopback port. It is below the range of ports that the system gives to
+/// outgoing connections. So no connection can take a node's port while the node restarts.
 fn unused_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own_start = (std::process::id() as u16).wrapping_mul(241);
@@ -216,6 +216,6 @@ const MEMBERS: usize = 3;
 const ASK_LIMIT: Duration = Duration::from_millis(1500);
 /// At most this many log lines in an error message.
 const LOG_TAIL_LINES: usize = 40;
-/// The range of ports: the first, and how many.
+/// The nodes' ports: the first one, and below how many there are.
 const PORT_FIRST: u16 = 12_000;
 const PORT_COUNT: u16 = 20_000;

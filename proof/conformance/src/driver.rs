@@ -1,9 +1,11 @@
-//! A driver: a process that executes calls of the client under test. Several threads may call at
-//! once.
+//! A driver: a process that runs the client under test, and calls it when the suite sends a
+//! command. Several threads of the suite may send commands at once.
 //!
-//! The suite maps the driver's instants to its own clock as intervals that contain them. In the
-//! record a call starts no later, and ends no earlier, than it really did. So every violation found
-//! is real, for any driver with a monotonic clock.
+//! The driver reads its own clock. For each reading, the suite knows only an interval of its own
+//! clock in which the reading was made. The record has the begin of this interval for a call's
+//! start, and the end of it for a call's end. So in the record a call starts no later, and ends no
+//! earlier, than it really did. Every violation found is therefore real, for any driver with a
+//! monotonic clock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,14 +26,15 @@ use crate::{WAIT_MAX, lock};
 pub struct DriverCommand {
     /// The driver's name in reports.
     pub name: String,
-    /// Program and arguments; at least the program.
+    /// The program, followed by its arguments.
     pub words: Vec<String>,
 }
 
 /// Settings of the client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long one node may take to answer. Default 100 ms, because scripted nodes are near.
+    /// How long one node may take to answer. Default 100 ms, because scripted nodes are on the same
+    /// machine.
     pub attempt: Duration,
     /// How often the client reads the list of members again. Default a minute, which is longer than
     /// a scenario.
@@ -69,13 +72,15 @@ pub struct Driver {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Senders for the replies to commands under way, by id; `None` once the driver has ended.
+    /// For each command without a reply, by its id, where the reply is sent. `None` once the driver
+    /// has ended.
     waiting: Mutex<Option<HashMap<u64, Sender<Reply>>>>,
-    /// Invalid replies of the driver.
+    /// Lines of the driver that are not valid replies.
     stray: Mutex<Vec<String>>,
 }
 
-/// The driver's clock. Its zero was between `low` and `high`, nanoseconds since `origin`.
+/// The driver's clock. It read zero at a moment between `low` and `high`, in nanoseconds since
+/// `origin`.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     origin: Instant,
@@ -86,15 +91,15 @@ struct Clock {
 /// A finished call.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// A moment at or before the start of the call.
+    /// A moment that is not later than the start of the call.
     pub start: Instant,
-    /// A moment at or after the end of the call.
+    /// A moment that is not earlier than the end of the call.
     pub end: Instant,
     /// Duration of the call by the driver's clock.
     pub took: Duration,
     /// Number of timestamps asked for.
     pub count: u64,
-    /// The timestamps, or why the call failed.
+    /// The timestamps, or the error with which the call failed.
     pub outcome: Result<TimestampRange, Refusal>,
 }
 
@@ -123,7 +128,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits for the reply.
+    /// Waits for the reply to this command.
     ///
     /// # Errors
     /// There is no reply, or an invalid one. The driver or the client has failed.
@@ -156,7 +161,7 @@ impl Pending {
             return Ok(Err(Refusal { fault, text: reply.text.clone().unwrap_or_default() }));
         }
         if self.count == 0 && reply.first.is_none() {
-            // The command was no call, so it has no timestamps.
+            // The command was not a call, so the reply has no timestamps. Return a placeholder.
             let nothing = TimestampRange::new(Timestamp::default(), 1).ok_or("no range")?;
             return Ok(Ok(nothing));
         }
@@ -324,8 +329,8 @@ impl Driver {
         let mut line = serde_json::to_vec(&command(id)).expect("a command is JSON");
         line.push(b'\n');
         if let Some(input) = &mut *lock(&self.input) {
-            // A failed write is ignored, because the end of the driver's output shows that it has
-            // ended.
+            // An error of the write is ignored. If the driver has ended, the end of its output
+            // shows this.
             let _ = input.write_all(&line);
         }
         Pending { id, count, clock: self.clock, receiver }
@@ -348,14 +353,15 @@ impl Shared {
         };
         let waiting = lock(&self.waiting).as_mut().and_then(|waiting| waiting.remove(&reply.id));
         match waiting {
-            // The caller may no longer wait.
+            // The error is ignored, because the caller may no longer wait.
             Some(sender) => drop(sender.send(reply)),
             None => lock(&self.stray).push(line.to_owned()),
         }
     }
 }
 
-/// Clock readings at the start. The closest ones bound the driver's clock.
+/// How often the driver's clock is read at its start. The readings with the shortest round trip
+/// bound the offset of the clock.
 const CLOCK_READINGS: usize = 32;
 
 #[cfg(test)]
@@ -367,7 +373,7 @@ mod tests {
         let origin = Instant::now();
         let at = |nanos: u64| origin + Duration::from_nanos(nanos);
         let mut clock = Clock::unknown(origin);
-        // The zero of this clock was at 1000.
+        // The driver's clock read zero at 1000 ns of the suite's clock.
         clock.narrow(500, at(1400), at(1700));
         clock.narrow(900, at(1895), at(2500));
         clock.narrow(1000, at(1100), at(2003));

@@ -1,6 +1,6 @@
-//! Clients in several languages and HTTP at once, while leaders are killed or stopped. All answers
-//! must have one order, and no call may fail. The module also measures how long the loss of a
-//! leader delays a call.
+//! Runs clients in several languages and HTTP callers at once, while leaders are killed or stopped.
+//! All answers must have one order, and no call may fail. The module also measures how long the
+//! loss of a leader delays a call.
 
 use std::fmt;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::{WAIT_MAX, wait_until};
 pub enum Loss {
     /// By `kill -9`.
     Killed,
-    /// By SIGTERM. The leader hands leadership over first.
+    /// The leader gets SIGTERM. It hands leadership over before it ends.
     Stopped,
 }
 
@@ -34,7 +34,8 @@ pub struct Seen {
     pub losses: Vec<Lost>,
     /// Number of answers over HTTP.
     pub http_answers: u64,
-    /// Violations of the order, among all answers or among those of one client by its own clock.
+    /// Violations of the order. They are found among all answers together, or among the answers of
+    /// one client by that client's own clock.
     pub disorder: Vec<String>,
 }
 
@@ -45,19 +46,19 @@ pub struct Lost {
     pub loss: Loss,
     /// A moment just before the loss.
     pub from: Instant,
-    /// When every client had got an answer again.
+    /// The moment at which every client had got an answer again.
     pub to: Instant,
-    /// The longest time that a thread on this machine stalled meanwhile.
+    /// The longest time for which a thread on this machine stalled between `from` and `to`.
     pub hiccup: Duration,
 }
 
 /// The longest call at each of several losses of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Longest {
-    /// Durations of these calls, sorted.
+    /// The duration of the longest call at each loss, sorted.
     pub calls: Vec<Duration>,
-    /// The part of each call that stalls of the machine do not explain: the call minus [`STALLS`]
-    /// times the longest stall at its loss. Sorted.
+    /// The part of each of these durations that stalls of the machine do not explain: the duration
+    /// minus [`STALLS`] times the longest stall at this loss. Sorted.
     pub unexplained: Vec<Duration>,
 }
 
@@ -114,8 +115,8 @@ pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<
     Ok(Seen { clients, losses: windows, http_answers: report.answers(), disorder })
 }
 
-/// Checks all calls together. Then checks the calls of each client alone by its own clock, which is
-/// exact.
+/// Checks the order of all calls together. Then checks the calls of each client alone by the
+/// client's own clock, because the times of one clock are exact.
 fn disorder(origin: Instant, clients: &[Calls], http: &[Operation]) -> Vec<String> {
     let mut found = Vec::new();
     let mut judge = |name: &str, operations: &mut dyn Iterator<Item = Operation>| {
@@ -159,8 +160,8 @@ impl Seen {
         self.clients.iter().flat_map(of).collect()
     }
 
-    /// The longest call of a client at each loss of that kind. Only calls under way between the
-    /// loss and the first answers after it count.
+    /// Returns the longest call of a client at each loss of this kind. Only calls in progress
+    /// between the loss and the first answers after the loss count.
     #[must_use]
     pub fn longest(&self, client: &Calls, loss: Loss) -> Longest {
         let mut longest = Longest { calls: Vec::new(), unexplained: Vec::new() };
@@ -211,16 +212,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ATTEMPT: Duration = Duration::from_millis(250);
 /// Pause of an HTTP caller after it has asked a node that does not lead.
 const HTTP_RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// One loss may meet at most this many stalls in sequence: of the old leader, the new one, its
-/// voter, and the client.
+/// A stall of a process delays a call. At one loss, at most this many processes can stall one after
+/// another: the old leader, the new leader, the node that votes for the new leader, and the client.
 pub const STALLS: u32 = 4;
-/// Pause before each loss. It is longer than clients distrust a lost node, so that they have
-/// recovered from the last loss.
+/// Pause before each loss. Clients distrust a lost node for 1 s. The pause is longer, so that
+/// clients have recovered from the loss before.
 const REST: Duration = Duration::from_millis(1200);
 /// How long the run goes on after the last loss.
 const AFTER: Duration = Duration::from_millis(500);
-/// Number of the first driver in descriptions of violations. Lower numbers are nodes asked over
-/// HTTP.
+/// Descriptions of violations name clients by numbers. Drivers have numbers from this one on. Lower
+/// numbers are nodes that were asked over HTTP.
 const DRIVER_NUMBER_FIRST: u64 = 101;
 
 #[cfg(test)]

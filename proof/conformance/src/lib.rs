@@ -2,7 +2,7 @@
 //! `clients/README.md`.
 //!
 //! A client joins through a *driver*: a small program that reads commands and writes replies, one
-//! JSON object a line ([`protocol`]). The suite never links a client. It starts the driver, plays
+//! JSON object per line ([`protocol`]). The suite never links a client. It starts the driver, plays
 //! the nodes, and judges the replies.
 //!
 //! - [`protocol`]: commands and replies.

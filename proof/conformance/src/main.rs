@@ -95,7 +95,7 @@ fn lose_leaders(driver: DriverCommand, kills: usize) -> Result<bool, String> {
     Ok(broken.is_empty())
 }
 
-/// At most this many leaders are killed. Each takes some seconds.
+/// At most this many leaders are killed. Each kill takes some seconds.
 const KILLS_MAX: usize = 1000;
 /// At most this many violations are described.
 const BROKEN_SHOWN: usize = 10;

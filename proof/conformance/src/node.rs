@@ -22,7 +22,7 @@ use crate::oracle::Oracle;
 /// The state that the nodes of a scenario share.
 #[derive(Debug, Default)]
 pub struct ScriptedCluster {
-    /// The source of their timestamps.
+    /// The source of the nodes' timestamps.
     pub oracle: Oracle,
     leader: Mutex<Option<MemberAddr>>,
     members: Mutex<Vec<MemberAddr>>,
@@ -57,9 +57,9 @@ pub struct Seen {
     pub hellos: u64,
     /// Number of requests.
     pub requests: u64,
-    /// When hellos and requests arrived; at most the first [`ARRIVALS_MAX`].
+    /// The times at which hellos and requests arrived. Only the first [`ARRIVALS_MAX`] are kept.
     pub arrivals: Vec<Instant>,
-    /// Ids of the pongs.
+    /// Ids of the pongs that the client sent.
     pub pongs: Vec<u64>,
     /// Number of connections that the client closed.
     pub closed: u64,
@@ -70,7 +70,7 @@ pub struct Seen {
 /// How a node sends its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writing {
-    /// A frame at a time.
+    /// Writes one frame at a time.
     Whole,
     /// A byte at a time.
     Bytes,
@@ -210,7 +210,8 @@ impl Node {
     /// Closes every connection and accepts no more.
     pub fn stop(&self) {
         if !self.inner.is_over.swap(true, Ordering::SeqCst) {
-            // Wakes the accepting thread, which may have ended already.
+            // This connection wakes the thread that accepts. An error is ignored, because the
+            // thread may have ended already.
             let _ = TcpStream::connect(&self.inner.me.addr);
         }
         self.hang_up();
@@ -234,7 +235,7 @@ impl Node {
     /// Serves one connection until it ends.
     fn converse(&self, mut stream: TcpStream) -> Result<(), String> {
         lock(&self.inner.seen).connections += 1;
-        // If this fails, answers only come later.
+        // An error is ignored: it only makes answers slower.
         let _ = stream.set_nodelay(true);
         let Ok(writing) = stream.try_clone() else { return Ok(()) };
         let peer = Peer { stream: Arc::new(Mutex::new(writing)), node: self.clone() };
@@ -340,7 +341,7 @@ impl Peer {
 
     /// Closes the connection.
     pub fn hang_up(&self) {
-        // The connection may be closed already.
+        // An error is ignored, because the connection may be closed already.
         let _ = lock(&self.stream).shutdown(Shutdown::Both);
     }
 }
@@ -369,8 +370,8 @@ impl Ask {
     }
 }
 
-/// An address that refuses connections while this value exists: its port is bound without a
-/// listener.
+/// An address that refuses connections while this value exists. Its port is taken, but nothing
+/// listens there.
 #[derive(Debug)]
 pub struct DeadAddress {
     _socket: socket2::Socket,
@@ -403,7 +404,7 @@ impl DeadAddress {
 pub const CLUSTER: ClusterId = ClusterId(0xabc);
 /// History id of the scripted nodes.
 pub const HISTORY: HistoryId = HistoryId(1);
-/// At most this many arrivals are kept: several times what a scenario needs.
+/// At most this many arrivals are kept. Scenarios need several times fewer.
 pub const ARRIVALS_MAX: usize = 4096;
 /// Pause between single bytes, so that the client reads each by itself.
 const BETWEEN_BYTES: Duration = Duration::from_micros(200);

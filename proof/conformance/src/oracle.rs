@@ -1,6 +1,6 @@
-//! A record of the timestamps that the scripted nodes gave, and the rules of every scenario. A
-//! client returns only timestamps that a node gave, and each of them to one caller. It returns none
-//! that was taken before the caller asked.
+//! A record of the timestamps that the scripted nodes gave, and the rules that hold in every
+//! scenario. A client returns only timestamps that a node gave, and returns each to one caller
+//! only. It returns no timestamp that was taken before its caller asked.
 
 use std::sync::Mutex;
 use std::time::Instant;

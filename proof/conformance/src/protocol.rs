@@ -1,6 +1,6 @@
-//! The suite's protocol with a driver: one JSON object a line, commands on the driver's standard
-//! input, replies on its standard output. `clients/README.md` describes it. A driver in another
-//! language needs nothing from this crate.
+//! The protocol between the suite and a driver. Commands come on the driver's standard input, and
+//! replies go to its standard output, one JSON object per line. `clients/README.md` describes it. A
+//! driver in another language needs nothing from this crate.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +21,11 @@ pub enum Command {
         attempt_ms: u64,
         /// How often the client reads the list of members again, milliseconds.
         refresh_ms: u64,
-        /// The cluster name that the client expects; if absent, any.
+        /// The cluster name that the client expects. If it is absent, the client accepts any name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cluster: Option<String>,
-        /// After how long without an answer the client sends a request a second time, milliseconds;
-        /// if absent, never.
+        /// After how many milliseconds without an answer the client sends a request a second time.
+        /// If it is absent, the client never does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hedge_ms: Option<u64>,
     },
@@ -45,7 +45,7 @@ pub enum Command {
         /// Id of the call. The call gets a separate reply.
         call: u64,
     },
-    /// Only reply. The suite uses this to calibrate the driver's clock.
+    /// Do nothing but reply. The suite uses this to calibrate the driver's clock.
     Clock {
         /// Repeated in the reply.
         id: u64,
@@ -62,11 +62,11 @@ pub enum Command {
 pub struct Reply {
     /// Id of the command.
     pub id: u64,
-    /// The driver's monotonic clock before the client was called, nanoseconds.
+    /// The driver's monotonic clock, in nanoseconds, read before the client was called.
     pub start: u64,
-    /// The same clock after the client returned.
+    /// The same clock, read after the client had returned.
     pub end: u64,
-    /// The lowest timestamp, 32 hexadecimal digits.
+    /// The lowest timestamp of the answer, as 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
     /// Number of timestamps.

@@ -1,5 +1,5 @@
 //! The scripted nodes and the driver of a scenario, and a record of every call. When the scenario
-//! ends, the record is checked against the timestamps given.
+//! ends, the record is checked against the timestamps that the nodes gave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Scene {
     }
 
     /// Opens a client with settings that not every client has. Returns whether this client has
-    /// them. If not, the scenario ends without a result.
+    /// them. If it has not, the scenario ends without a result.
     ///
     /// # Errors
     /// The client does not open.
@@ -97,8 +97,8 @@ impl Scene {
         }
     }
 
-    /// Opens a client and calls it. Returns the first error, because a client may connect in either
-    /// step.
+    /// Opens a client and calls it. Returns the error of the step that fails first. Either step may
+    /// fail, because a client may connect when it is made or at its first call.
     ///
     /// # Errors
     /// Both steps succeed.
@@ -106,8 +106,8 @@ impl Scene {
         self.first_refusal_with(addrs, &Settings { timeout, ..Settings::default() })
     }
 
-    /// Like [`Self::first_refusal`], with other settings. Their timeout is that of opening and of
-    /// the call.
+    /// Like [`Self::first_refusal`], with other settings. Opening and the call both have the
+    /// timeout of these settings.
     ///
     /// # Errors
     /// Both steps succeed.
@@ -128,7 +128,7 @@ impl Scene {
         }
     }
 
-    /// Makes one call, which may have any result.
+    /// Makes one call, and returns its result, whatever it is.
     ///
     /// # Errors
     /// The driver failed.
@@ -188,7 +188,7 @@ impl Scene {
         self.driver.close().map(drop)
     }
 
-    /// Ends the scenario with the checks that every scenario has. Returns whether the client
+    /// Ends the scenario, and makes the checks that every scenario has. Returns whether the client
     /// supports what the scenario tests.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Scene {
     }
 }
 
-/// The nodes of a scenario. They end when this is dropped.
+/// The nodes of a scenario. The nodes end when this value is dropped.
 #[derive(Debug, Default)]
 struct Nodes(Vec<Node>);
 

@@ -1,5 +1,5 @@
-//! Runs scenarios one after another, each with a separate driver process. So no scenario disturbs
-//! the times of another.
+//! Runs scenarios one after another, each with its own driver process. Scenarios measure times, so
+//! only one runs at a time.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use crate::scene::Scene;
 /// A scenario.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// The claim of the scenario, named like a test.
+    /// What the scenario claims, as a name, like the name of a test.
     pub name: &'static str,
     /// The clause of the contract in `clients/README.md`.
     pub clause: Clause,
@@ -33,7 +33,8 @@ pub struct Played {
     pub clause: Clause,
     /// Whether the client passed.
     pub verdict: Verdict,
-    /// Whether the client supports what the scenario tests. If not, it passes.
+    /// Whether the client supports what the scenario tests. A client that does not support it
+    /// passes.
     pub is_supported: bool,
     /// How long the scenario took.
     pub took: Duration,

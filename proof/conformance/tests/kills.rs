@@ -1,6 +1,6 @@
 //! Clients of all languages on three real nodes, while leaders are killed or stopped. Tests that
-//! need other languages, or limit times, run only with `-- --ignored`. They run one cluster at a
-//! time.
+//! need other languages, or that limit times, run only with `-- --ignored`. Only one cluster runs
+//! at a time.
 //!
 //! `EPICEPOCH_BIN` names the binary under test. Without it, the tests make a development build.
 
@@ -16,11 +16,11 @@ use epicepoch_conformance::kills::{Loss, Seen, median, run};
 
 use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
 
-/// Limits of the longest call when a leader is killed: `(p50, worst)`. A client may notice only the
-/// silence that `docs/operations/outages.md` promises. The machine's own stalls are subtracted from
-/// the worst.
+/// Limits for the longest call at each killed leader: the median and the worst over all kills. A
+/// client may notice no more than the time without an answer that `docs/operations/outages.md`
+/// promises. Stalls of the machine are subtracted from the worst.
 const KILLED: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(400));
-/// The same limits when a leader is stopped.
+/// The same limits for leaders that are stopped by SIGTERM.
 const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
 
 /// Waits for the turn of this test. Two clusters on a small machine would disturb each other.
@@ -35,7 +35,8 @@ fn binary() -> PathBuf {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut build = Command::new(env!("CARGO"));
-    // Of the whole workspace: that is built already, while a build of one package has other features.
+    // Build the whole workspace, which is built already in most cases. A build of one package would
+    // have other features, and would take long.
     build.args(["test", "--quiet", "--locked", "--workspace", "--test", "cluster", "--no-run"]);
     build.current_dir(&root);
     assert!(build.status().expect("cargo runs").success(), "the binary does not build");
@@ -59,7 +60,7 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
     }
 }
 
-/// With so many processes on two processors, times say nothing about a client.
+/// Limits no times. With so many processes on two processors, times say nothing about a client.
 #[test]
 #[ignore = "needs Go, a JDK, Python and Node.js: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
@@ -80,7 +81,7 @@ fn in_one_order(clients: impl FnOnce() -> Vec<DriverCommand>, losses: &[Loss]) -
             println!("  longest call, leader {loss:?}: {}", seen.longest(client, loss));
         }
         assert!(calls > 1000, "only {calls} calls of {name}");
-        // A less certain clock could not show a wrong order.
+        // With a larger uncertainty of the clock, a wrong order would not be noticed.
         assert!(uncertainty < Duration::from_millis(1), "{name}: clock {uncertainty:?}");
     }
     println!("http: {} answers", seen.http_answers);
@@ -90,7 +91,8 @@ fn in_one_order(clients: impl FnOnce() -> Vec<DriverCommand>, losses: &[Loss]) -
     seen
 }
 
-/// A client that fetches ahead returns timestamps that it fetched before the call.
+/// Tests the check of the order. A client that fetches ahead returns timestamps from before the
+/// call, so the check must find it.
 #[test]
 fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
     let _turn = turn();

@@ -1,5 +1,5 @@
-//! Every client against every scripted scenario, and the scenarios against clients with planted
-//! bugs.
+//! Tests every client with every scripted scenario. Also tests the scenarios themselves, with
+//! clients that have planted bugs.
 //!
 //! `-- --include-ignored` adds the clients that need the tools of their languages.
 
@@ -20,8 +20,9 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The driver is built in the turn of its test. A build would disturb the times of others, and may
-/// replace files that another test runs.
+/// Checks that a client passes all scenarios. It builds the driver only when it is this test's
+/// turn. A build at another time would disturb the times of other tests, and might replace files
+/// that they run.
 #[track_caller]
 fn holds_the_contract(driver: impl FnOnce() -> DriverCommand) {
     let _turn = turn();
@@ -73,14 +74,15 @@ fn the_typescript_client_holds_the_contract() {
     holds_the_contract(typescript);
 }
 
-/// The test fails if a scenario demands more than the contract.
+/// The simplest client keeps the contract and does no more. So this test fails if a scenario
+/// demands more than the contract.
 #[test]
 fn the_simplest_possible_client_holds_the_contract() {
     holds_the_contract(|| naive("none"));
 }
 
-/// The plants of the simplest client: the clause that each breaks, the scenario that finds it, and
-/// its message.
+/// The planted bugs of the simplest client. Each has its name, the clause that it breaks, the
+/// scenario that finds it, and a part of that scenario's message.
 const PLANTS: &[(&str, u8, &str, &str)] = &[
     ("join-sent", 1, "a_caller_joins_no_request_that_was_sent", "before the caller asked"),
     ("prefetch", 1, "nothing_is_fetched_ahead", "came to 3 requests"),

@@ -1,5 +1,5 @@
 //! The driver of the Rust client, `epicepoch-client`, over the native protocol. With `--hedge MS`
-//! the client asks a second node if the first has not answered after that time.
+//! the client sends a request a second time if it has had no answer after MS milliseconds.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -32,7 +32,7 @@ fn main() {
     runtime.expect("a runtime").block_on(drive(receiver, hedge_after));
 }
 
-/// Calls under way by id, with the sender that cancels each.
+/// The calls in progress, by id. Each has a sender that cancels it.
 type Calls = Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>;
 
 /// Executes commands until the input ends.
@@ -56,8 +56,8 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Opti
                 reply(id, start, origin, Err(error));
             }
             Command::Timestamps { id, count, timeout_ms } => {
-                // Dropping the client closes it, so no client is left to call. In Rust the compiler
-                // reports such a call. Here the driver reports it.
+                // In Rust, a program closes a client by dropping it. A later call would not
+                // compile. So here the driver itself reports that the client is closed.
                 let Some(client) = client.clone() else {
                     let closed = (Fault::Closed, "there is no client".to_owned());
                     reply(id, start, origin, Err(Some(closed)));
@@ -105,7 +105,7 @@ fn reading(origin: Instant) -> u64 {
     origin.elapsed().as_nanos() as u64
 }
 
-/// Writes a reply. Without range and error it only confirms the command.
+/// Writes a reply. Without a range and without an error, the reply only confirms the command.
 fn reply(
     id: u64,
     start: u64,

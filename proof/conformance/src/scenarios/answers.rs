@@ -1,4 +1,5 @@
-//! Which answers a client accepts: to its own request, with the right count, above earlier answers.
+//! Scenarios about which answers a client accepts. An answer must belong to a request, have the
+//! right count, and be above earlier answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,12 +81,13 @@ fn any_order(scene: &mut Scene) -> Verdict {
     let mut calls = Vec::new();
     for count in [3, 5, 7, 9] {
         calls.push(scene.begin(count, CALL_MAX));
-        // A client with several requests in flight sends one for each call.
+        // A client that allows several requests in flight now sends one for each call. A client
+        // that allows fewer does not, so the wait may fail.
         let due = calls.len();
         let _ = wait_until("the client asks", QUIET, || lock(&held).len() == due);
     }
-    // Requests in flight are answered from the newest to the oldest. A client that allows few in
-    // flight then sends the others.
+    // Answer the requests in flight, from the newest to the oldest. A client that allows few
+    // requests in flight then sends its other requests.
     leader.on_request(|_, ask| ask.answer());
     let asks = std::mem::take(&mut *lock(&held));
     asks.iter().rev().for_each(Ask::answer);
@@ -145,5 +147,6 @@ fn count_limit(scene: &mut Scene) -> Verdict {
     hold(most <= LIMIT, || format!("a request asked for {most}, allowed are {LIMIT}"))
 }
 
-/// The largest count that a node allows in a request: more than one call wants, less than two.
+/// The largest count that the node allows in a request. It is enough for one call of this scenario,
+/// but not for two calls in one request.
 const LIMIT: u64 = 3;

@@ -1,4 +1,4 @@
-//! Which caller gets which timestamps: shared requests, and lost answers.
+//! Scenarios about which caller gets which timestamps: shared requests, and lost answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +29,8 @@ fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
     let holding = held.clone();
-    // The first request takes its timestamps at once, but is answered late.
+    // The node takes timestamps for the first request at once, but sends the answer when a second
+    // request comes.
     let mut first = None;
     leader.on_request(move |_, ask| {
         if ask.number == 1 {
@@ -48,7 +49,8 @@ fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
     let late: Vec<_> = (0..5).map(|_| scene.begin(1, CALL_MAX)).collect();
     std::thread::sleep(QUIET);
     if let Some(ask) = lock(&held).pop() {
-        // A client with one request in flight has sent no more. So the range is the first one.
+        // This client allows one request in flight, so it has sent no second one. Answer the first
+        // request now, with the first timestamp of the cluster.
         ask.send(range_of_first());
     }
     for call in std::iter::once(early).chain(late) {
@@ -57,7 +59,7 @@ fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
     Ok(())
 }
 
-/// The first timestamps of the scripted cluster.
+/// Returns the first timestamp that the scripted cluster gives, as a range.
 fn range_of_first() -> epicepoch_wire::TimestampRange {
     use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
     let first = Timestamp::new(crate::oracle::EPOCH, EpochIndex(0));
@@ -79,7 +81,7 @@ fn asks_again(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     leader.on_request(|_, ask| {
         if ask.number % 2 == 1 {
-            // The timestamps are taken, and then lost with the connection.
+            // Take timestamps, but close the connection instead of sending them. So they are lost.
             let _ = ask.take();
             ask.peer.hang_up();
         } else {
@@ -106,7 +108,7 @@ fn burnt_answer(scene: &mut Scene) -> Verdict {
         let slow = scene.begin(3, CALL_MAX);
         wait_until("the client asks twice", CALL_MAX, || lock(&held).len() == 2)?;
         let mut asks = std::mem::take(&mut *lock(&held));
-        // The timestamps are taken in the order of the requests.
+        // Take timestamps in the order in which the request and its copy came.
         let mut ranges: Vec<_> = asks.iter().map(Ask::take).collect();
         if is_copy_first {
             asks.reverse();
@@ -116,7 +118,7 @@ fn burnt_answer(scene: &mut Scene) -> Verdict {
         let got =
             scene.end(slow)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
         hold(got == ranges[0], || format!("{} and not the first answer", got.first()))?;
-        // A later caller waits when the second answer arrives.
+        // Let another caller wait. Then send the second answer, which must not go to this caller.
         let late = scene.begin(3, CALL_MAX);
         wait_until("the client asks for a later caller", CALL_MAX, || !lock(&held).is_empty())?;
         asks[1].send(ranges[1]);

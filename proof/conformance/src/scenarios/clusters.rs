@@ -1,4 +1,4 @@
-//! Answers of other clusters, and of other histories of the same cluster.
+//! Scenarios with answers of other clusters, and of other histories of the same cluster.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When a call ends: deadlines, cancelled calls, closed clients.
+//! Scenarios about the end of a call: deadlines, cancelled calls, closed clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -58,8 +58,8 @@ fn no_time(scene: &mut Scene) -> Verdict {
 
 fn late_answer(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
-    // Requests take timestamps at once. They are answered after the first call is over, and before
-    // the answers of the next call.
+    // The node takes timestamps for each request at once. It keeps the first call's answer until
+    // that call is over. Then it sends this late answer just before the answer to the next call.
     let is_late = Arc::new(AtomicBool::new(false));
     let late = is_late.clone();
     let mut held = Vec::new();
@@ -73,7 +73,8 @@ fn late_answer(scene: &mut Scene) -> Verdict {
     let call = scene.call(1, Duration::from_millis(80))?;
     expect_fault(&call, Fault::Deadline)?;
     is_late.store(true, Ordering::SeqCst);
-    // The oracle's check shows that these timestamps were taken after the call began.
+    // At its end, the scenario checks that these calls got timestamps that were taken after they
+    // began.
     scene.answered(1)?;
     scene.answered(1).map(drop)
 }

@@ -6,7 +6,7 @@ use crate::Verdict;
 use crate::scene::Scene;
 use crate::suite::{Clause, Scenario};
 
-/// A list entry: clause, name and function of a scenario.
+/// Makes an entry of a list of scenarios, from clause, name and function.
 pub(super) const fn scenario(
     clause: u8,
     name: &'static str,
@@ -20,8 +20,8 @@ pub(super) fn hold(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Repeats a scenario up to [`TRIES`] times if the client was only late. A machine that stalls is
-/// late sometimes, but a slow client is late always.
+/// Plays a scenario up to [`TRIES`] times, until the client is in time. A client on a machine that
+/// stalls is late sometimes, but a slow client is late every time.
 pub(super) fn one_in_time(mut play: impl FnMut() -> Result<Verdict, String>) -> Verdict {
     let mut late = Ok(());
     for _ in 0..TRIES {
@@ -35,7 +35,7 @@ pub(super) fn one_in_time(mut play: impl FnMut() -> Result<Verdict, String>) -> 
 
 /// How long to wait for a request that may not come.
 pub(super) const QUIET: Duration = Duration::from_millis(120);
-/// How late an event may be on a busy machine.
+/// How late an event may come on a busy machine.
 pub(super) const SLACK: Duration = Duration::from_millis(150);
-/// A scenario that measures time has at most this many attempts.
+/// A scenario that measures time is played at most this often.
 const TRIES: u32 = 3;

@@ -1,4 +1,4 @@
-//! How a client finds the leader: with hints that are right, wrong, late or circular, and when
+//! Scenarios about finding the leader: with hints that are right, wrong, late or circular, and when
 //! nodes die.
 
 use std::sync::Arc;
@@ -64,8 +64,8 @@ fn wrong_hint(scene: &mut Scene) -> Verdict {
     scene.open(&[&old])?;
     scene.answered(1)?;
     names(&old, dead.addr());
-    // In its welcome the old leader still names itself as the leader. The new one names the right
-    // leader.
+    // The old leader's welcome still names itself as the leader. The new leader's welcome names the
+    // new leader.
     let old_words = old.own_welcome();
     old.on_hello(move |_, peer, _| peer.welcome(&old_words));
     scene.scripted.is_led_by(&new);
@@ -84,7 +84,8 @@ fn falls_silent(scene: &mut Scene) -> Verdict {
     let new = scene.node();
     scene.open(&[&old, &new])?;
     scene.answered(1)?;
-    // The node acts like a paused process: connections stay open, and it even accepts new ones.
+    // From now on the node acts like a paused process. Its connections stay open, and it even
+    // accepts new ones, but it sends nothing.
     old.on_request(|_, _| {});
     old.on_hello(|_, _, _| {});
     scene.scripted.is_led_by(&new);
@@ -114,7 +115,8 @@ fn goodbye(scene: &mut Scene) -> Verdict {
     scene.answered(1)?;
     scene.scripted.is_led_by(&new);
     let leaving = old.clone();
-    // The node answers the requests that it has read, then ends. Unread requests are lost.
+    // On each connection, the node sends a goodbye and closes after the request that it has read.
+    // It answers only the first request. Requests that it has not read are lost.
     let mut was_answered = false;
     old.on_request(move |_, ask| {
         if !was_answered {
@@ -140,8 +142,8 @@ fn notices(scene: &mut Scene) -> Verdict {
         LeaderNotice { node: NodeId(node), addr }.encode(&mut bytes);
         bytes
     };
-    // The notices say in turn: no leader is known; this node leads; a node that does not exist
-    // leads.
+    // Send three notices in turn. The first says that no leader is known, the second that this node
+    // leads, and the third that a node leads which does not exist.
     leader.say_to_all(&notice(0, ""));
     scene.answered(1)?;
     leader.say_to_all(&notice(1, &leader.addr()));
@@ -182,11 +184,11 @@ fn fresh_members(scene: &mut Scene) -> Verdict {
     // Only the list of members names the new node.
     let new = scene.node();
     let before = old.seen().hellos;
-    // One hello is not enough, because it may belong to another connection.
+    // Wait for two hellos, because the client may have sent one of them for another reason.
     wait_until("the client looks at the members again", CALL_MAX, || {
         old.seen().hellos >= before + 2
     })?;
-    // Time for the client to read the welcome, which has the list of members.
+    // Give the client time to read the welcome, which has the list of members.
     std::thread::sleep(Duration::from_millis(50));
     scene.scripted.is_led_by(&new);
     old.stop();
@@ -242,7 +244,7 @@ fn storm(scene: &mut Scene) -> Verdict {
     calm(&came)
 }
 
-/// When hellos and requests arrived at these nodes, in order.
+/// Returns the times at which hellos and requests arrived at these nodes, sorted.
 fn arrivals(nodes: &[&Node]) -> Vec<Instant> {
     let mut all: Vec<_> = nodes.iter().flat_map(|node| node.seen().arrivals).collect();
     all.sort_unstable();
@@ -253,13 +255,13 @@ fn arrivals(nodes: &[&Node]) -> Vec<Instant> {
 /// after the first `before`.
 fn trouble(nodes: &[&Node], before: usize) -> Vec<Instant> {
     std::thread::sleep(STORM);
-    // A client with longer pauses sends fewer frames, which is fine.
+    // This wait may fail: a client with longer pauses sends fewer frames, and that is allowed.
     let _ = wait_until("enough came", STORM, || arrivals(nodes).len() >= before + FRAMES_LEAST);
     arrivals(nodes).split_off(before)
 }
 
-/// Checks that frames come in bursts with growing pauses between them. The number of frames per
-/// time would prove nothing on a machine that stalls, but stalls only lengthen pauses.
+/// Checks that frames come in bursts with growing pauses between them. It does not count frames per
+/// second, because stalls of the machine would change that number. Stalls only lengthen pauses.
 fn calm(came: &[Instant]) -> Verdict {
     hold(came.len() >= 2, || format!("only {} frames came", came.len()))?;
     let (mut row, mut longest) = (1, 1);
@@ -276,16 +278,17 @@ fn calm(came: &[Instant]) -> Verdict {
     })
 }
 
-/// How long every request fails, and how much longer the test waits for enough frames.
+/// For how long every request fails. After that, the test waits for enough frames at most as long
+/// again.
 const STORM: Duration = Duration::from_millis(500);
 /// At least this many hellos and requests are needed to judge.
 const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
-/// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and
-/// half of each is random.
+/// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and up
+/// to half of each is random.
 const PAUSE_LEAST: Duration = Duration::from_millis(10);
-/// At most this many frames before the sixth pause: attempts of four hops, with a hello and a
-/// request each.
+/// At most this many frames come before the sixth pause. That is six attempts of four hops each,
+/// with a hello and a request at each hop.
 const RAMP_FRAMES: usize = 6 * 4 * 2;
-/// At most this many frames between two later pauses: one such attempt, and a second one of a
-/// hedging client, which pauses for each separately.
+/// At most this many frames come between two later pauses. That is one such attempt. A hedging
+/// client makes a second one, because it pauses separately for its second connection.
 const BURST_FRAMES_MAX: usize = 2 * 4 * 2;

@@ -1,8 +1,8 @@
-//! Every scenario, grouped by what goes wrong.
+//! All scenarios, grouped by what goes wrong in them.
 //!
 //! A client may connect when it is made or at its first call. It may have one or more requests in
 //! flight, may merge callers, and may send requests before the welcome. Scenarios accept all of
-//! these.
+//! these clients.
 
 mod answers;
 mod callers;
@@ -32,7 +32,7 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
-/// The scenarios with these names.
+/// Returns the scenarios with these names.
 ///
 /// # Errors
 /// The first unknown name.

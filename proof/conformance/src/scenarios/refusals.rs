@@ -1,4 +1,5 @@
-//! Errors: which ones a client retries and where, and which ones it reports to the caller.
+//! Scenarios about refusals: which ones a client retries and at which node, and which ones it
+//! reports to the caller.
 
 use std::time::Instant;
 
@@ -40,7 +41,7 @@ fn overloaded(scene: &mut Scene) -> Verdict {
     hold(closed == 0, || format!("the client left a leader that leads: {closed} connections"))
 }
 
-/// How often an overloaded leader refuses.
+/// How many requests the overloaded leader refuses before it answers.
 const REFUSALS: u64 = 3;
 
 fn healed(scene: &mut Scene) -> Verdict {

@@ -1,4 +1,5 @@
-//! Bytes that are cut, joined, of a later version, or of another protocol.
+//! Scenarios about the bytes on a connection: cut into pieces, joined, of a later version, or of
+//! another protocol.
 
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 fn single_bytes(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     leader.writes(Writing::Bytes);
-    // Single bytes come with pauses, which are long on a busy machine. The client must not take
-    // them for silence.
+    // The node sends single bytes with pauses between them. On a busy machine the pauses are long.
+    // The attempt timeout is long, too, so that the client does not take a pause for silence.
     scene.open_with(&[&leader], &Settings { attempt: CALL_MAX, ..Settings::default() })?;
     scene.answered(1)?;
     scene.answered(70_000).map(drop)
@@ -48,7 +49,7 @@ fn with_field(welcome: &Welcome, tag: u16) -> Vec<u8> {
     bytes
 }
 
-/// One frame of each size, of kinds that version 1 does not know.
+/// Returns one frame of each size class. Their kinds are ones that version 1 does not know.
 fn unknown_frames() -> Vec<u8> {
     let header = |kind, argument| Header { kind, flags: 0xff, code: 9, argument, id: 77 };
     let mut bytes = header(0x3f, u32::MAX).to_bytes().to_vec();
@@ -62,7 +63,7 @@ fn unknown_frames() -> Vec<u8> {
 fn later_version(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     leader.on_hello(|node, peer, _| peer.say(&with_field(&node.own_welcome(), 0x0777)));
-    // All in one piece: unknown frames, a ping, and the answer.
+    // Send all of these in one piece: unknown frames, a ping, and the answer.
     leader.on_request(|_, ask| {
         let mut bytes = unknown_frames();
         bytes.extend(ping(3));
@@ -89,7 +90,8 @@ fn pings(scene: &mut Scene) -> Verdict {
     scene.open(&[&leader])?;
     scene.answered(1)?;
     leader.say_to_all(&[ping(77), ping(78)].concat());
-    // The client answers on every connection, if it has several, and in this order.
+    // The client must answer both pings in their order. If it has several connections, it answers
+    // on each.
     wait_until("the client answers two pings", CALL_MAX, || {
         let pongs = leader.seen().pongs;
         let first = |id| pongs.iter().position(|pong| *pong == id);
@@ -100,8 +102,8 @@ fn pings(scene: &mut Scene) -> Verdict {
     scene.answered(1).map(drop)
 }
 
-/// The node is no oracle and is the only one. A call must fail with a protocol error, long before
-/// its deadline.
+/// Checks a client whose only node is not an oracle. A call must fail with a protocol error, long
+/// before its deadline.
 fn refused_at_once(scene: &mut Scene, node: &Node) -> Verdict {
     let call = scene.first_refusal(&[node.addr()], CALL_MAX)?;
     expect_fault(&call, Fault::Protocol)?;

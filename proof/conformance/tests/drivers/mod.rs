@@ -1,4 +1,5 @@
-//! The drivers. Cargo builds the Rust ones with these tests. This module builds the others.
+//! The drivers of all clients. Cargo builds the Rust drivers together with these tests. This module
+//! builds the others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +27,8 @@ pub(crate) fn naive(plant: &str) -> DriverCommand {
     driver("naive", env!("CARGO_BIN_EXE_conformance-naive-driver"), &["--plant", plant])
 }
 
-/// The driver of `clients/java`, with calls that wait or, if `is_async`, with futures.
+/// The driver of `clients/java`. It makes blocking calls or, if `is_async` is true, asynchronous
+/// ones.
 pub(crate) fn java(is_async: bool) -> DriverCommand {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/java/client/src");
     let package = Path::new("java/io/github/epicepoch");
@@ -39,7 +41,8 @@ pub(crate) fn java(is_async: bool) -> DriverCommand {
     let status = build.arg("-d").arg(&classes).args(sources).status().expect("a JDK is installed");
     assert!(status.success(), "the Java driver does not build: {status}");
     let classes = classes.to_str().expect("a path in UTF-8");
-    // Most scenarios are over before the second compiler of the JVM is of use.
+    // Use only the first compiler of the JVM. Most scenarios are over before the second compiler
+    // would help.
     let words =
         ["-XX:TieredStopAtLevel=1", "-cp", classes, "io.github.epicepoch.ConformanceDriver"];
     let (name, more) = if is_async { ("java, futures", Some("--async")) } else { ("java", None) };
@@ -63,7 +66,7 @@ pub(crate) fn go() -> DriverCommand {
     driver("go", program, &[])
 }
 
-/// The driver of `clients/typescript`. Its compiler is installed if it is missing.
+/// The driver of `clients/typescript`. If the TypeScript compiler is missing, it is installed.
 pub(crate) fn typescript() -> DriverCommand {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript");
     let npm = |arguments: &[&str]| {

@@ -1,5 +1,5 @@
-//! The simplest client. Its callers take turns, each with a separate request. It fulfils every duty
-//! of a client, without optimizations such as shared requests or several in flight.
+//! The simplest client. Its callers take turns, and each sends its own request. The client keeps
+//! the whole contract, without optimizations such as shared requests or several requests in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,8 @@ pub(crate) struct Client {
 
 #[derive(Debug)]
 struct Turns {
-    /// The caller whose turn it is takes this out, so it is `None` during a turn.
+    /// The state of the client. The caller whose turn it is takes it out, so it is `None` during a
+    /// turn.
     known: Option<Known>,
     /// Number of waiting callers that need only one timestamp.
     waiting: usize,
@@ -113,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Takes a turn from time to time until the client is closed.
+    /// Takes a turn from time to time, to serve the connection, until the client is closed.
     fn watch(&self, refresh: Duration) {
         let mut refreshed_at = Instant::now();
         while !self.is_closed.load(Ordering::SeqCst) {

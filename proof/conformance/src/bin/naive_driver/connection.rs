@@ -32,7 +32,7 @@ pub(crate) enum Event {
         closes: bool,
     },
     Goodbye,
-    /// A frame that does not matter to this client.
+    /// Any other frame. This client has nothing to do for it.
     Other,
 }
 
@@ -125,5 +125,5 @@ impl Connection {
     }
 }
 
-/// Longest read. Deadlines are checked this often.
+/// The longest time of one read. So deadlines are checked at least this often.
 const READ_PAUSE: Duration = Duration::from_millis(2);

@@ -1,5 +1,5 @@
-//! The client's knowledge of the cluster, and the execution of a call: which node to ask, and which
-//! answers to accept. It handles one call at a time.
+//! What the client knows of the cluster, and how it executes a call: which node it asks, and which
+//! answers it accepts. It handles one call at a time.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub(crate) struct Known {
     cluster_name: Option<String>,
     members: Vec<String>,
     leader: Option<String>,
-    /// Nodes that lately did not answer, and when. The client ignores hints to them.
+    /// Nodes that did not answer, and when that was. For a while, the client ignores hints to them.
     suspects: Vec<(String, Instant)>,
     cluster: Option<(ClusterId, HistoryId)>,
     floor: Option<Timestamp>,
@@ -34,7 +34,8 @@ pub(crate) struct Known {
     attempt: Duration,
     /// After how long without an answer a request is sent a second time, over a new connection.
     hedge: Option<Duration>,
-    /// For [`Plant::KeepBurnt`]: the connection whose answer came second.
+    /// For [`Plant::KeepBurnt`]: the connection over which the second answer to a hedged request
+    /// comes.
     burnt: Option<Connection>,
     /// For [`Plant::Prefetch`]: timestamps fetched in advance.
     pool: Option<TimestampRange>,
@@ -101,8 +102,8 @@ impl Known {
                     (self.setbacks, self.hops) = (0, 0);
                     return Ok(range);
                 }
-                // The call has ended while it waited. A late answer on that connection would belong
-                // to no call.
+                // The call has ended while it waited, but its answer may still come over this
+                // connection. Close the connection, because that answer would belong to no call.
                 Ok(None) => {
                     if self.plant != Plant::ByOrder {
                         self.connection = None;
@@ -129,7 +130,8 @@ impl Known {
         }
     }
 
-    /// Handles frames that came between calls: pings, or the end of the connection.
+    /// Handles frames that came between calls, such as pings, and notices the end of the
+    /// connection.
     pub(crate) fn listen(&mut self) {
         if let Some((_, connection)) = &mut self.connection {
             match connection.next(Instant::now()) {
@@ -139,7 +141,8 @@ impl Known {
         }
     }
 
-    /// Sends one request to one node. Returns `None` if the call had ended before.
+    /// Sends one request to one node, and waits for the answer. Returns `None` if the call ends
+    /// before an answer comes.
     fn attempt(
         &mut self,
         count: u64,
@@ -167,7 +170,8 @@ impl Known {
             if hedge_at.take_if(|at| Instant::now() >= *at).is_some() {
                 second = self.ask_again(&addr, request);
             }
-            // The first answer is used. The other one is lost with its connection.
+            // Use the answer that comes first. The other answer is lost, because its connection is
+            // closed.
             if let Some(range) = answer_over(&mut second, request.id) {
                 let first = second.take().map(|again| std::mem::replace(&mut connection, again));
                 self.burnt = first.filter(|_| self.plant == Plant::KeepBurnt);
@@ -219,8 +223,8 @@ impl Known {
         Ok(Some(own))
     }
 
-    /// Sends a request again over a second connection. `None` if there is none: then only the first
-    /// one can answer.
+    /// Sends a request again over a second connection, and returns the connection. Returns `None`
+    /// if it cannot be opened. Then only the first connection can bring an answer.
     fn ask_again(&self, addr: &str, request: Request) -> Option<Connection> {
         let mut again = Connection::open(addr, self.name(), self.attempt, self.plant).ok()?;
         again.send(request).ok()?;
@@ -237,7 +241,8 @@ impl Known {
         Some(own)
     }
 
-    /// Takes a part of the last answer, for a caller that came after its request.
+    /// For [`Plant::JoinSent`]: takes what is left of the last answer, for a caller that came after
+    /// that request was sent.
     pub(crate) fn take_spare(&mut self) -> Option<TimestampRange> {
         (self.plant == Plant::JoinSent).then(|| self.pool.take())?
     }
@@ -350,7 +355,7 @@ impl Known {
         Ok(())
     }
 
-    /// Waits between attempts. The pause doubles from 1 ms to 50 ms; half of it is random.
+    /// Waits between attempts. The pause doubles from 1 ms to 50 ms; up to half of it is random.
     fn pause(&mut self, is_over: &dyn Fn(&str) -> Option<Refusal>) {
         if self.plant == Plant::NoPause {
             return;
@@ -413,7 +418,8 @@ fn refused(addr: &str, code: ErrorCode, text: String) -> Trouble {
     }
 }
 
-/// How long the client distrusts hints to a silent node. The node's own claim to lead still counts.
+/// How long the client ignores hints to a silent node. If the node itself says that it leads, the
+/// client believes it.
 const SUSPICION: Duration = Duration::from_secs(1);
 /// At most this many leader hints are followed in a row without a pause.
 const HOPS_MAX: u32 = 3;

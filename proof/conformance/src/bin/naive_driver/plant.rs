@@ -1,33 +1,33 @@
 //! Planted bugs of the client.
 
-/// A broken clause.
+/// A bug that breaks a clause of the contract, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plant {
     /// No clause is broken.
     None,
-    /// Timestamps are fetched in advance and kept for later callers.
+    /// The client fetches timestamps in advance and keeps them for later callers.
     Prefetch,
     /// A caller joins a request that was sent before it asked.
     JoinSent,
     /// A call fails when its connection is lost.
     LoseCalls,
-    /// A node that no longer leads is asked again.
+    /// The client asks a node again that no longer leads.
     StayPut,
-    /// Members are learned only once.
+    /// The client learns the members only once.
     OldMembers,
     /// Calls end late.
     Late,
-    /// The history of a cluster is not checked.
+    /// The client does not check the history of a cluster.
     AnyHistory,
-    /// Timestamps may decrease.
+    /// The client accepts timestamps below earlier ones.
     NoFloor,
-    /// Unknown fields are not skipped.
+    /// The client does not skip unknown frames and fields.
     Rigid,
     /// Pings are not answered.
     NoPong,
     /// A malformed answer leads to a retry.
     RetryAll,
-    /// No pause between attempts.
+    /// The client makes no pause between attempts.
     NoPause,
     /// The count of an answer is not checked.
     AnyCount,
