@@ -271,7 +271,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("faults");
         let faults = Faults::from_path(Some(path.clone())).unwrap();
-        // The first read finds no file. The next read comes an interval later.
+        // The first read finds no file. The file is read again only after `READ_INTERVAL`.
         assert_eq!(faults.wall_offset_ns(), 0);
         fs::write(&path, "wall_offset_ms=-2\nfsync_fail=1\naccept_fail=1").unwrap();
         thread::sleep(READ_INTERVAL);

@@ -65,7 +65,7 @@ pub(super) struct Accepted {
     handshakes: Handshakes,
     /// Addresses from which members have proved their identity with a certificate.
     ///
-    /// Invariant: every id was a member's when it was inserted, so there are few.
+    /// Invariant: every id was a member's id when it was inserted, so there are few entries.
     proved_at: RefCell<BTreeMap<NodeId, Key>>,
 }
 
@@ -175,8 +175,8 @@ impl Accepted {
         }
     }
 
-    /// Whether a member is known at `from`: the cluster's state has it there, or it has shown its
-    /// certificate from there.
+    /// Whether a member is known at `from`. It is known if the cluster's state has a member at this
+    /// address, or if a member has shown its certificate from there.
     fn is_member_at(&self, from: IpAddr) -> bool {
         let members = &self.shared.core.published().members;
         let proved_at = self.proved_at.borrow();

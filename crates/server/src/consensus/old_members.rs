@@ -207,7 +207,8 @@ mod tests {
         let no_name = io::Error::other("failed to lookup address information");
         assert!(matches!(without_connection(&no_name), Heard::CutOff(_)));
         assert!(matches!(without_address(&no_name), Heard::CutOff(_)));
-        // Here the member may run: this machine has too many open files, or a connection was reset.
+        // Too many open files on this machine, or a connection that broke, do not prove that the
+        // member is gone.
         for errno_of_neither in [rustix::io::Errno::MFILE, rustix::io::Errno::CONNRESET] {
             assert!(matches!(errno(errno_of_neither), Heard::Runs(_)));
         }

@@ -260,7 +260,7 @@ impl Plane {
                 let _ignored = replica.hand_over(now_ns, Some(to), HandOver::Asked);
             }
             Some(Order::PrepareStop) => self.node.handle_shutdown_request(now_ns),
-            // The loop has ended before it can carry out this order.
+            // The event loop has ended on these two before it calls this function.
             Some(Order::Stop) | None => {}
         }
     }

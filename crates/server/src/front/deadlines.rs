@@ -286,7 +286,7 @@ mod tests {
             Self { state: Rc::new(ClientState::new(sweeps.clone(), caller, permit)), sweeps }
         }
 
-        /// Whether the connection is overdue this many seconds later.
+        /// Lets `seconds` pass. Returns whether the connection is overdue then.
         fn is_overdue_after(&self, seconds: u64) -> bool {
             self.sweeps.set(self.sweeps.get() + seconds);
             self.state.is_overdue(Timeout::new(&Config::new(NodeId(1), "").limits))

@@ -1,4 +1,4 @@
-//! The metrics of the consensus plane. Its thread and the storage thread write them.
+//! The metrics of the consensus plane. The plane's thread and the storage thread write them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -98,7 +98,7 @@ mod tests {
         let hiccups = Hiccups::default();
         hiccups.record(Duration::from_micros(60));
         assert_eq!((hiccups.lateness_ns.count(), hiccups.max_ns.load()), (1, 60_000));
-        // A stall of two periods counts as 100, 50 and 0 ms.
+        // A stall of two periods, 100 ms, is counted three times: as 100, 50 and 0 ms.
         hiccups.record(Duration::from_millis(100));
         assert_eq!((hiccups.lateness_ns.count(), hiccups.max_ns.load()), (4, 100_000_000));
         hiccups.record(Duration::from_millis(1));

@@ -239,7 +239,7 @@ pub(crate) fn differing_settings(shared: &NodeShared, hello: &PeerHello) -> Vec<
 pub(crate) enum NoHello {
     /// The first frame has another version of the protocol.
     Version(u8),
-    /// The connection began with something else, or ended.
+    /// The connection began with something other than a hello, or ended.
     Other,
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct Key(IpAddr);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The hash has a random key, so that clients cannot choose addresses that collide.
     /// The hash function has a random key, so that clients cannot choose addresses that collide.
+    ///
     /// Invariant: `gone` of the entries have no connection.
     address_limits: HashMap<Key, Present>,
     gone: usize,

@@ -104,7 +104,7 @@ impl Drop for WriterHandle {
     }
 }
 
-/// Runs on the thread, from its start to its end.
+/// The body of the storage thread: runs from the start of the thread to its end.
 fn run(
     queue: &Queue,
     mut database: Database,
@@ -332,7 +332,7 @@ mod tests {
         };
         assert_eq!(refused, write(number));
         member.fault("");
-        // One or two commits follow. It depends on when the thread took the first writes.
+        // One or two commits follow, depending on when the thread took the first writes.
         while written(completions.recv_timeout(WAIT_MAX).unwrap()) < number - 1 {}
         writer.submit(refused).unwrap();
         assert_eq!(written(completions.recv_timeout(WAIT_MAX).unwrap()), number);
@@ -376,7 +376,7 @@ mod tests {
         member.fault("fsync_hang=1");
         writer.submit(write(1)).unwrap();
         assert!(!writer.shutdown());
-        // The thread still holds the lock of the directory.
+        // The disk hangs, so the storage thread still holds the lock of the directory.
         assert!(matches!(member.open(), Err(OpenError::Locked { .. })));
         member.fault("");
         assert_eq!(completions.into_iter().map(written).collect::<Vec<_>>(), [1]);
@@ -448,7 +448,8 @@ mod interleavings {
         }
     }
 
-    /// The consensus thread submits two writes and shuts down; the storage thread takes them.
+    /// The consensus thread submits two writes and closes the queue, while the storage thread takes
+    /// the writes.
     fn submitted(mistake: Mistake) {
         let queue = Arc::new(Queue::default());
         let taken = queue.clone();

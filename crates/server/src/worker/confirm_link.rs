@@ -371,7 +371,7 @@ mod tests {
         positions.hear(node, BOOT, StorePosition(9), StorePosition(5)).unwrap();
         link.close_if_rolled_back(&positions);
         assert!(!link.hang_up.is_set(), "a peer that goes on");
-        // The peer answers with a lower position than it was known to have.
+        // The peer reports position 6 after it has reported 9: its data directory was rolled back.
         positions.hear(node, BOOT, StorePosition(6), StorePosition(9)).unwrap_err();
         link.close_if_rolled_back(&positions);
         assert!(link.hang_up.is_set());

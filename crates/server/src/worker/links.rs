@@ -125,7 +125,8 @@ impl Links {
     /// Passes the answer to a forwarded confirm to the sibling worker that asked.
     pub(crate) fn hand_over(&self, from: NodeId, reply: ConfirmReply) {
         if let Some(mailbox) = self.boxes.get(reply.worker.0 as usize) {
-            // When the mailbox is full the answer is lost, as it may be in a network.
+            // When the mailbox is full, the answer is lost. That is safe, because a network may
+            // lose an answer, too.
             let _ = mailbox.put(WorkerMessage::Reply { from, reply });
         }
     }

@@ -248,7 +248,7 @@ impl ResponseTemplates {
     }
 }
 
-/// The head of an answer without timestamps, or of a rare one.
+/// The head of an answer that has no timestamps, or of another rare answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Other<'a> {
     pub(super) status: u16,
@@ -269,7 +269,8 @@ fn begin_head(out: &mut Vec<u8>) -> usize {
 /// Writes the head of the frame that begins at `at`.
 ///
 /// # Panics
-/// When the frame is longer than every client must accept. The headers of an answer never are.
+/// When the frame is longer than the length that every client must accept. The headers of an answer
+/// are never that long.
 fn end_head(at: usize, flags: u8, id: u32, out: &mut [u8]) {
     let len = out.len() - at - HEAD_LEN;
     assert!(len <= frame::PAYLOAD_LEN_MAX, "the head of an answer of {len} bytes");

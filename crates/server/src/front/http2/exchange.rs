@@ -175,8 +175,8 @@ struct Incoming {
     announced: Option<u64>,
 }
 
-/// The body of a request: zero bytes, as many as arrived. It needs no waker, because it is polled
-/// whenever its connection is.
+/// The body of a request, with every byte replaced by 0, because its content means nothing. It
+/// needs no waker, because it is polled whenever its connection is polled.
 pub(super) struct RequestBody(Rc<Incoming>);
 
 static NOTHING: [u8; PAYLOAD_LEN_MAX] = [0; PAYLOAD_LEN_MAX];
@@ -238,7 +238,8 @@ mod tests {
         session.receive(&frame, &mut Vec::new()).unwrap();
     }
 
-    /// How many bytes were made and not sent, and how many are not made yet.
+    /// For the first exchange: how many bytes of its body were made but not sent, and how many are
+    /// not made yet.
     fn held(exchanges: &Exchanges) -> (usize, Option<u64>) {
         match &exchanges.list[0].step {
             Step::Sending { body, chunk } => {

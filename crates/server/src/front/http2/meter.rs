@@ -153,7 +153,8 @@ mod tests {
         meter
     }
 
-    /// How many times `bytes` may be sent before the client is disconnected, up to a million.
+    /// Sends `bytes` again and again, up to a million times, and reads `taken` bytes of answers
+    /// after each. On abuse, returns after how many times the client was disconnected.
     fn times(bytes: &[u8], taken: usize) -> Result<u32, u32> {
         let mut meter = begun();
         for time in 0..1_000_000 {
@@ -168,7 +169,8 @@ mod tests {
     #[test]
     fn a_client_that_reads_its_answers_owes_nothing() {
         let request = frame(kind::HEADERS, 5, b"\x82");
-        // The shortest answer has 28 bytes, one with a timestamp some 40.
+        // A client that reads its answers is never disconnected. The shortest answer has 28 bytes,
+        // one with a timestamp some 40.
         assert!(times(&request, 28).is_ok());
         let with_body = [request.clone(), frame(kind::DATA, END_STREAM, b"x")].concat();
         assert!(times(&with_body, 40).is_ok());

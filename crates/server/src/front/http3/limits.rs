@@ -1,5 +1,5 @@
-//! Limits of an HTTP/3 client: memory and time. A client of QUIC or HTTP/3 can make some things
-//! grow without a limit by the library's default. Each of these has a limit here.
+//! Limits of an HTTP/3 client: memory and time. By default, the libraries let a client of QUIC or
+//! HTTP/3 make some things grow without a limit. Each of these things has a limit here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,8 @@ pub const HANDSHAKES_BEFORE_RETRY: usize = 32;
 /// QUIC's idle timeout is longer than the node's by this time, so that the node closes first. QUIC
 /// would close without telling the client.
 const IDLE_GRACE: Duration = Duration::from_secs(5);
-/// At most this many new clients wait with their first datagram. QUIC refuses more by itself.
+/// At most this many new clients wait with their first datagram. The QUIC library refuses further
+/// clients by itself.
 const INCOMING_MAX: usize = 256;
 /// At most this many bytes of a client's datagrams are kept before the node handles the first one.
 const INCOMING_LEN_MAX: u64 = 8 << 10;

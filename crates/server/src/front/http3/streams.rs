@@ -486,7 +486,7 @@ mod tests {
         let earned = TAKEN_BACK_PER_SECOND / 100;
         assert!(take(none, earned, later).is_some());
         assert!(take(none, earned + 1, later).is_none());
-        // A minute earns no more than the maximum, and no time is counted twice.
+        // After a minute the client may cancel `TAKEN_BACK_MAX` requests again, but not more.
         let much_later = start + Duration::from_mins(1);
         let none = take(none, TAKEN_BACK_MAX, much_later).unwrap();
         assert!(none.with_one_more(much_later).is_none());

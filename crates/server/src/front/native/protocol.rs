@@ -52,7 +52,7 @@ impl Common<Native> {
         self.shared.connections.get() > 0
     }
 
-    /// Grows when other tokens come into force.
+    /// Grows each time the tokens of clients have changed.
     fn tokens_version(&self) -> u64 {
         self.sequencer.shared.authz.clients.as_ref().map_or(0, Tokens::version)
     }

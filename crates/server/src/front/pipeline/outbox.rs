@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket that accepts some bytes at a time, then blocks.
+    /// A socket that accepts `room` bytes and then blocks.
     struct Narrow {
         taken: Vec<u8>,
         room: usize,

@@ -58,7 +58,7 @@ pub(crate) enum Admin {
 }
 
 impl Admin {
-    /// Whether it changes something. A test compares this with the table of routes.
+    /// Whether the command changes something. A test compares this with the table of routes.
     #[cfg(test)]
     pub(crate) const fn changes(self) -> bool {
         match self {

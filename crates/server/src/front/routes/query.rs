@@ -53,7 +53,7 @@ impl Ask {
         }
     }
 
-    /// Bytes of the answer's body. JSON bodies have more.
+    /// Length of the answer's body if it is binary, bytes. A JSON body is longer.
     #[inline]
     #[must_use]
     pub const fn body_len(self) -> usize {

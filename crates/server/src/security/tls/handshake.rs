@@ -337,7 +337,8 @@ mod tests {
         assert!(peer.iter().all(|it| !it.gives_way.get()));
         let left: Vec<_> = others.iter().map(|it| it.gives_way.get()).collect();
         assert!(left[..97].iter().all(|gives_way| *gives_way) && !left[97], "{left:?}");
-        // If all are peers, the oldest handshake is dropped.
+        // `more` takes the place of the last stranger. With `fifth`, all are of the peer, and its
+        // oldest handshake is dropped.
         let more = begin(expected(9));
         assert!(others[97].gives_way.get() && !peer[0].gives_way.get());
         let fifth = begin(expected(9));
@@ -387,7 +388,8 @@ mod tests {
         drop(flood.pop());
         flood.push(begin(2));
         assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()), "one has gone");
-        // The flood continues, and another client begins in the middle of it.
+        // Client 2 begins one handshake after another, and client 3 begins one in the middle of
+        // this flood.
         flood.extend((0..UNDER_WAY_MAX).map(|_| begin(2)));
         let other = begin(3);
         flood.push(begin(2));

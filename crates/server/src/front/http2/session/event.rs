@@ -28,7 +28,7 @@ impl Fault {
     }
 }
 
-/// The meaning of a frame. The named stream is open, except in [`Event::Reset`].
+/// The meaning of a frame. The stream that an event names is open, except in [`Event::Reset`].
 #[derive(Debug)]
 pub enum Event {
     /// The caller has nothing to do.
@@ -73,7 +73,8 @@ pub enum Event {
     Table(usize),
 }
 
-/// The latest request of the fast path. An identical block is not decoded again.
+/// The latest request of the fast path. If the next header block is identical, it is not decoded
+/// again.
 #[derive(Debug)]
 pub struct FastRequest {
     /// The count and format that it asks for.

@@ -8,7 +8,7 @@ use super::*;
 /// `GET /timestamp`: indexes of the static table, then a path and an authority that the table
 /// keeps.
 const FIRST: &[u8] = b"\x82\x86\x44\x0a/timestamp\x41\x01a";
-/// The same request, read from the table.
+/// The same request as `FIRST`, with path and authority read from the table.
 const AGAIN: &[u8] = b"\x82\x86\xbf\xbe";
 const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
 
@@ -107,8 +107,8 @@ fn reset(stream: u32, code: u32) -> (u8, u32, Vec<u8>) {
 fn a_request_like_the_last_is_fast_again_and_another_is_parsed() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.say(&headers(1, WHOLE, FIRST)), ["fast 1"]);
-    // The first request wrote its entries into the client's table. The second request reads them
-    // from there, and the third is identical to the second.
+    // The first request wrote entries into the header table. The second request reads them from
+    // there, and the third is identical to the second.
     assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
     assert_eq!(fixture.say(&headers(5, WHOLE, AGAIN)), ["fast 5"]);
     assert_eq!(fixture.session.fast_request().unwrap().ask.count, 1);
@@ -142,7 +142,7 @@ fn bodies_are_counted_and_given_back() {
     let part = |flags, len: usize| framed(kind::DATA, flags, 1, &vec![7; len]);
     assert_eq!(fixture.say(&part(0, 15_000)), ["data 1 15000 false"]);
     assert!(fixture.said().is_empty());
-    // Padding counts for the window, but not for the body.
+    // Padding uses up the window, but is not a part of the body.
     let padded = [&[255_u8][..], &[7; 15_000], &[0; 255]].concat();
     let padded = framed(kind::DATA, flag::PADDED, 1, &padded);
     assert_eq!(fixture.say(&padded), ["data 1 15000 false"]);
@@ -198,14 +198,15 @@ fn windows_hold_what_may_be_sent() {
     assert_eq!(fixture.session.spend_all(1, 16), Some(false));
     assert_eq!(fixture.session.spend(1, 16), Some(3));
     assert_eq!(fixture.session.spend(1, 13), Some(0));
-    // The window shrinks to -1: the client must give 2 before 1 byte may be sent.
+    // The window shrinks to -1. Then the client must open it by 2 before 1 byte may be sent.
     fixture.say(&settings(2));
     assert_eq!(fixture.say(&more(1, 2)), ["window"]);
     assert_eq!(fixture.session.spend(1, 13), Some(1));
     fixture.say(&more(1, 100));
     assert_eq!(fixture.session.spend_all(1, 12), Some(true));
     assert_eq!((fixture.session.spend_all(1, 12), fixture.session.open()), (None, 0));
-    // The window of the stream is now larger than that of the connection, which is the limit.
+    // The window of the stream is now larger than that of the connection. So the connection's
+    // window is the limit.
     fixture.say(&settings(1 << 20));
     fixture.say(&headers(3, WHOLE, AGAIN));
     let left = 65_535 - 16;
@@ -229,7 +230,8 @@ fn of_the_windows_that_one_frame_names_the_last_is_meant() {
     let mut fixture = Fixture::new();
     fixture.say(&headers(1, WHOLE, FIRST));
     fixture.say(&framed(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]));
-    // The largest window would be too much for this stream, but only the last value counts.
+    // The frame sets the initial window three times. The first value would be too large for this
+    // stream, but only the last value counts.
     assert_eq!(fixture.say(&settings(&[frame::ID_MAX, 0, 7])), ["window"]);
     assert_eq!(fixture.session.spend(1, 100), Some(16));
     assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
@@ -390,7 +392,8 @@ fn the_preface_is_told_from_all_else_by_its_first_wrong_byte() {
     assert_eq!(Session::preface(&[PREFACE, b"x"].concat()), Some(true));
 }
 
-/// The events and the output of a session for bytes that arrive in parts.
+/// Feeds `bytes` to a session in parts of `part` bytes. Returns the events and the output of the
+/// session.
 fn in_parts(bytes: &[u8], part: usize) -> (Vec<String>, Vec<u8>) {
     let mut fixture = Fixture::new();
     let (mut words, mut at) = (Vec::new(), 0);
