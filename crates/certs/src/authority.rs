@@ -197,18 +197,20 @@ impl std::fmt::Debug for Issued {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// Give the key that was written beside the authority's certificate.
+    /// The authority's key is malformed: give the key that was written beside the certificate.
     #[error("the authority's key cannot be read: {0}")]
     Key(String),
-    /// Give the certificate that was written beside the key.
+    /// The authority's certificate is malformed: give the one that was written beside the key.
     #[error("the authority's certificate cannot be read: {0}")]
     Certificate(String),
-    /// Make a new authority, and let nodes trust both until all have certificates of the new one.
+    /// The authority has expired: make a new one. Let nodes trust both until all have certificates
+    /// of the new one.
     #[error(
         "the authority has expired; make a new one, and trust both until nothing needs the old"
     )]
     Expired,
-    /// Give the right cluster, or the right pair of files.
+    /// Certificate and key are not of this cluster's authority: give the right cluster, or the
+    /// right pair of files.
     #[error(
         "this certificate and key are not those of the authority of cluster {cluster_name:?}; name \
         the cluster that it was made for, and the two files that were made together"
@@ -217,7 +219,7 @@ pub enum AuthorityError {
         /// The cluster that was requested.
         cluster_name: String,
     },
-    /// Give a DNS name or an address.
+    /// The name is invalid: give a DNS name or an address.
     #[error(
         "no certificate can be made for the name {name:?}: {why}; use a DNS name or an address"
     )]

@@ -87,7 +87,7 @@ impl fmt::Display for PemFile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Name another file, or let this process read it.
+    /// The file cannot be read: let this process read it, or name another file.
     #[error("{file} cannot be read: {cause}; name a PEM file that this process may read")]
     Read {
         /// The file.
@@ -101,7 +101,7 @@ pub enum FileError {
         /// The file.
         file: PemFile,
     },
-    /// Make the file's directory writable, or name another file.
+    /// The file cannot be written: make its directory writable, or name another file.
     #[error(
         "{file} cannot be written: {cause}; name a file in a directory that this process may write to"
     )]

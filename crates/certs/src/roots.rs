@@ -177,7 +177,7 @@ pub enum RootsError {
     /// The file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Name the file with the authorities' certificates.
+    /// The file holds no certificate: name the file with the authorities' certificates.
     #[error("{file} holds no certificate; a PEM file with -----BEGIN CERTIFICATE----- is needed")]
     NoCertificate {
         /// The file.

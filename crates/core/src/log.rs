@@ -17,7 +17,7 @@ use crate::translate;
 #[derive(Debug)]
 pub struct Log {
     hard_state: raft::eraftpb::HardState,
-    /// Index and term of the entry before the first one here.
+    /// Index and term of the entry before the first of `entries`.
     before: (LogIndex, Term),
     entries: VecDeque<Entry>,
     record: Record,

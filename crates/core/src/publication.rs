@@ -193,7 +193,7 @@ impl Shared {
         self.positions.load()
     }
 
-    /// Swaps the positions. Called by the consensus plane, and once at the start before any peer
+    /// Replaces the positions. Called by the consensus plane, and once at the start before any peer
     /// connects.
     pub fn set_positions(&self, positions: Positions) {
         self.positions.store(Arc::new(positions));

@@ -136,7 +136,7 @@ pub enum FloorError {
         /// How far the floor is ahead of the clock, nanoseconds.
         ahead_ns: u64,
     },
-    /// Give the first member a new id.
+    /// A first member has the id of a removed node: give that member a new id.
     #[error(
         "node id {0} was removed in the history that is restored, and ids are never used again: give \
          the new node an id of its own in PEERS"

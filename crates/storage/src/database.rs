@@ -462,8 +462,9 @@ mod tests {
         assert!(caught > 10, "only {caught} of 20 runs lost anything");
     }
 
-    /// Only one bit has no checksum: the one that says which of two commits is the newest. With one
-    /// sync per commit, nearly every damage to the newest commit would be silent.
+    /// In the whole file, only one bit has no checksum: the one that says which of two commits is
+    /// the newest. With one sync per commit, nearly every damage to the newest commit would be
+    /// silent.
     #[test]
     fn damage_is_refused_or_harmless() {
         const HEADER_BITS: usize = 320 * 8;

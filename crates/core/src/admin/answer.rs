@@ -99,7 +99,7 @@ pub enum Denied {
         /// The requested value.
         text: String,
     },
-    /// Give the new node another id.
+    /// Another member has this id: give the new node another id.
     #[error(
         "node {node} cannot be added: a member at {raft_addr} has this id already: give the new node \
          another NODE_ID"
@@ -118,7 +118,7 @@ pub enum Denied {
         /// The reason, for people.
         reason: &'static str,
     },
-    /// Check who leads.
+    /// A node other than the intended leader leads now: check which one.
     #[error("node {leader} leads now instead of node {to}")]
     OtherLeads {
         /// The new leader.
@@ -126,7 +126,7 @@ pub enum Denied {
         /// The intended leader.
         to: NodeId,
     },
-    /// Check why the successor did not take over.
+    /// The successor did not take over: check why.
     #[error("node {to} did not take over, and node {me} still leads: see the log of {to}")]
     NotTaken {
         /// The intended leader.

@@ -51,7 +51,7 @@ pub enum AdvanceError {
     /// Ask again in a moment.
     #[error("the epoch is being moved already; ask again")]
     Busy,
-    /// Correct the requested time, or allow more.
+    /// The requested time is too far ahead: correct it, or allow more.
     #[error(
         "it is {} s ahead of the clock, and at most {} s are allowed: correct it, or allow more with \
          --ahead-max, up to 366d",

@@ -10,9 +10,9 @@ use super::Replica;
 /// When this node campaigns next.
 #[derive(Debug, Default)]
 pub(super) struct Campaigns {
-    /// This node's turn after the leader's connection has closed.
+    /// When this node's turn comes, after the leader's connection has closed.
     due_ns: Option<u64>,
-    /// The repeat of a campaign that this node began, by its turn or by the library's timeout.
+    /// When this node repeats a campaign that it began, by its turn or by the library's timeout.
     again_ns: Option<u64>,
 }
 

@@ -76,7 +76,7 @@ pub enum ChangeError {
     /// The change can never be made.
     #[error("{0}")]
     Refused(&'static str),
-    /// Wait until the member is caught up.
+    /// A member is not caught up: wait until it is.
     /// See [`propose_prudent_change`](super::Replica::propose_prudent_change).
     #[error(transparent)]
     NotCaughtUp(#[from] NotCaughtUp),
@@ -113,13 +113,13 @@ pub enum TransferError {
     /// Promote it first.
     #[error("node {0} is a learner: it has no vote and cannot lead before it is promoted")]
     Learner(NodeId),
-    /// Wait until the member is caught up and heard, or name another one.
+    /// The named member is not caught up: wait until it is caught up and heard, or name another.
     #[error(transparent)]
     NotCaughtUp(#[from] NotCaughtUp),
-    /// Wait until another voter is caught up and heard.
+    /// No other voter can take over: wait until one is caught up and heard.
     #[error("no other voter is caught up and was heard within an election timeout")]
     Nobody,
-    /// Wait until the handover that is under way has ended.
+    /// A handover is under way: wait until it has ended.
     #[error("leadership is being handed over already")]
     Busy,
     /// This leader does not know yet whether the node is a voter. Wait until it has applied the
@@ -135,7 +135,7 @@ pub enum NotCaughtUp {
     /// The member is silent: make sure that it runs and is reachable.
     #[error("node {0} was not heard within an election timeout: is it running and reachable?")]
     Silent(NodeId),
-    /// Wait until the member has caught up.
+    /// The member lacks too many entries: wait until it has caught up.
     #[error(
         "node {node} is not caught up: it lacks {entries} committed entries, and may lack at most {LAG_MAX}"
     )]

@@ -57,8 +57,9 @@ pub enum SettingsError {
         /// The requested value.
         value: String,
     },
-    /// Ask for a longer window. Only a change of `RESERVATION_MS` is refused for this reason. A
-    /// window that became too short because an election timeout has grown blocks no other setting.
+    /// The requested window is too short: ask for a longer one. Only a change of `RESERVATION_MS`
+    /// is refused for this reason. A window that became too short because an election timeout has
+    /// grown blocks no other setting.
     #[error(
         "RESERVATION_MS would be {reservation_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at \
          least {}", 4 * election_ms
