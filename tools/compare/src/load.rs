@@ -1,7 +1,7 @@
-//! The closed loop. Each caller asks again when it has its answer; after a failed request it pauses
-//! first. Latencies are those of requests sent in the measured time; the rate counts the answers
-//! that came in it. A failed request is counted, without a latency. Only the order of each caller's
-//! own answers is checked.
+//! The closed loop. Each caller sends the next request when it has its answer; after a failed
+//! request it pauses first. The latencies are those of requests that were sent in the measured
+//! time. The rate counts the answers that came in the measured time. A failed request is counted,
+//! but has no latency. Only the order of each caller's own answers is checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failure, so that a system that refuses at once is not asked in a tight loop.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(1);
 
-/// Latencies up to a minute, in nanoseconds.
+/// The longest latency that the histogram records, nanoseconds: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// Settings of a load.
@@ -79,7 +79,7 @@ impl Report {
         self.failed += u64::from(counts);
     }
 
-    /// One line; latencies in microseconds, rates per second.
+    /// Returns the report as one line of JSON. Latencies are in microseconds, rates per second.
     pub fn to_json(&self, system: System, plan: &Plan) -> String {
         let rate = self.came as f64 / plan.measured.as_secs_f64();
         let us = |quantile| self.latency_ns.value_at_quantile(quantile) as f64 / 1e3;

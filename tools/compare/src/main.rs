@@ -1,9 +1,9 @@
 //! One load generator for several systems that serve as a timestamp oracle, each through its usual
-//! client. A closed loop of callers on one thread, one line of JSON at the end. `scripts/compare`
-//! starts the servers.
+//! client. The callers run a closed loop on one thread. At the end the program prints one line of
+//! JSON. `scripts/compare` starts the servers.
 //!
-//! The systems' own tools count different things. Here a request is the unit for which a caller
-//! waits, and every caller checks that its answers rise.
+//! The systems' own tools count different things. Here a request is always what a caller waits for,
+//! however many timestamps it brings. Every caller checks that its answers rise.
 
 mod load;
 mod systems;

@@ -1,5 +1,5 @@
-//! The directory in which steps that run beside the tests build. It is in memory, so that the disks
-//! of the processes under test do not wait for the compiler's writes.
+//! The build directory of steps that run beside the tests. It is in memory. Otherwise the processes
+//! under test would have to wait for the disk while the compiler writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use crate::shell::{Shell, has};
 
 /// A file system in memory, on Linux.
 const MEMORY: &str = "/dev/shm";
-/// Free bytes that the file system must have, KiB: the builds take two fifths of them.
+/// Free space that this file system must have, KiB. The builds take two fifths of it.
 const FREE_KIB_MIN: u64 = 5 << 20;
 /// Memory that must be available, KiB.
 const AVAILABLE_KIB_MIN: u64 = 10 << 20;
 
-/// A directory for builds. A directory in memory is removed when this value is dropped. If it is
-/// left over, the next run in the same checkout removes it.
+/// A directory for builds. A directory in memory is removed when this value is dropped. If the
+/// program is killed before that, the next run in the same checkout removes the directory.
 #[derive(Debug)]
 pub(crate) struct Builds {
     path: PathBuf,
@@ -22,12 +22,12 @@ pub(crate) struct Builds {
 }
 
 impl Builds {
-    /// The usual directory.
+    /// The usual build directory, `target`.
     pub(crate) fn on_disk() -> Self {
         Self { path: PathBuf::from("target"), is_in_memory: false }
     }
 
-    /// An empty directory in memory, or the usual one if the memory is too small.
+    /// An empty directory in memory, or the usual build directory if there is too little memory.
     pub(crate) fn in_memory() -> Self {
         let Some(path) = path() else { return Self::on_disk() };
         let _ = fs::remove_dir_all(&path);
@@ -54,7 +54,8 @@ impl Drop for Builds {
     }
 }
 
-/// Copies the release build from memory to its usual place, where Cargo takes it for its own.
+/// Copies the release build from memory to its usual place, so that Cargo need not compile it
+/// again.
 pub(crate) fn release(sh: &Shell) -> Result<(), String> {
     if sh.builds != Path::new("target") {
         sh.run("cp -a $BUILDS/release target/")?;
@@ -62,7 +63,7 @@ pub(crate) fn release(sh: &Shell) -> Result<(), String> {
     sh.run("cargo build --release --locked")
 }
 
-/// A path that only this checkout has.
+/// A path in memory that no other checkout on this machine uses: it contains the checkout's path.
 fn path() -> Option<PathBuf> {
     let root = std::env::current_dir().ok()?;
     let name: String = root

@@ -162,7 +162,7 @@ fn page(root: &Path) -> Result<String, String> {
 
 /// A planted bug: a variant of one of the two lists, with its doc comment.
 struct Bug {
-    /// Its name on the command line.
+    /// The bug's name on the command line.
     name: String,
     doc: String,
 }
@@ -184,7 +184,8 @@ impl Bug {
     }
 }
 
-/// Finds the variants `Name "its-name",` of a list, each with the doc comment above it.
+/// Finds the planted bugs of a list: variants of the form `Name "its-name",`, each with the doc
+/// comment above it.
 fn bugs(text: &str) -> Vec<Bug> {
     let mut found = Vec::new();
     let mut doc = String::new();

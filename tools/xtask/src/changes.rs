@@ -17,11 +17,11 @@ const SHARES: u64 = 4;
 /// At most this many planted bugs near a change are tested at once. After larger changes, they are
 /// left to the nightly run.
 const NEAR_MAX: usize = 24;
-/// Seconds of a day.
+/// Number of seconds in a day.
 const DAY: u64 = 86_400;
 
 /// The files that differ from the commit where this branch began, including new and uncommitted
-/// ones. On the main branch itself, the files that differ from the previous commit.
+/// files. On the main branch itself, the files that differ from the previous commit.
 fn files(sh: &Shell) -> Result<Vec<String>, String> {
     let head = sh.output("git rev-parse HEAD")?;
     let mut base = None;

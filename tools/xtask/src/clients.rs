@@ -14,10 +14,11 @@ struct Language {
     /// The directory of the client's sources.
     sources: &'static str,
     extension: &'static str,
-    /// The text before the name of a setting, and the texts before and after the name of an error.
+    /// In the language's sources: the text before the name of a setting. `error` has the texts
+    /// before and after the name of an error.
     setting: &'static str,
     error: (&'static str, &'static str),
-    /// Texts of a duration in milliseconds.
+    /// How the sources may write a duration that is given in milliseconds.
     duration: fn(u64) -> Vec<String>,
 }
 
@@ -68,7 +69,8 @@ const LANGUAGES: [Language; 5] = [
     },
 ];
 
-/// A row of the table. In the first column of its header is `call`, `setting` or `error`.
+/// A row of the table. Its kind is the first column of the header above it: `call`, `setting` or
+/// `error`.
 struct Row<'a> {
     number: usize,
     kind: &'a str,
@@ -77,7 +79,8 @@ struct Row<'a> {
     differs: &'a str,
 }
 
-/// The rows that have a name. A row without one says that the language's own is used.
+/// The rows of the table that have a name. A row without a name stands for something that each
+/// language does in its own way.
 fn rows(text: &str) -> Vec<Row<'_>> {
     let (mut rows, mut kind) = (Vec::new(), "");
     let inside = text.lines().enumerate().skip_while(|(_, line)| *line != HEADING).skip(1);
@@ -95,7 +98,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
 }
 
 impl Row<'_> {
-    /// The row's text for this language only, as in `Go: …; Rust: …`.
+    /// The part of the row's last column that is about this language, as in `Go: …; Rust: …`.
     fn difference(&self, language: &Language) -> Option<&str> {
         let of = |part: &'_ str| part.trim().strip_prefix(language.name).is_some();
         let part = self.differs.split(';').find(|part| of(part))?;
@@ -115,7 +118,8 @@ impl Row<'_> {
         };
         let name = match (quoted, difference, own_default) {
             (Some(name), _, _) => name.to_owned(),
-            // Such as "Go: no limit".
+            // A text without a name and a number, such as "Go: no limit", says that this client
+            // lacks the row.
             (None, Some(_), None) => return None,
             (None, _, _) => format!("{before}{}{behind}", self.name),
         };
@@ -123,7 +127,8 @@ impl Row<'_> {
         if !lines.iter().any(|line| words(line).contains(&word)) {
             return Some(format!("{} has no {name}", language.name));
         }
-        // The default is in a line with the bare name, such as the name of a field.
+        // The default must be in a line with the bare name of the setting, such as the name of a
+        // field.
         let bare = folded(name.strip_prefix(language.setting).unwrap_or(&name));
         let default = own_default.unwrap_or(self.default);
         let texts = values(default, language)?;
@@ -135,7 +140,8 @@ impl Row<'_> {
     }
 }
 
-/// The texts of a default in a language; `None` if it is not a number or a duration.
+/// How a language's sources may write a default; `None` if the default is not a number or a
+/// duration.
 fn values(default: &str, language: &Language) -> Option<Vec<String>> {
     let (number, unit) = default.split_once(' ').unwrap_or((default, ""));
     let number: u64 = number.parse().ok()?;
@@ -147,7 +153,7 @@ fn values(default: &str, language: &Language) -> Option<Vec<String>> {
     }
 }
 
-/// Whether a line has this value, and not as a part of another one.
+/// Whether a line has this value, but not as a part of a longer value.
 fn has_value(line: &str, value: &str) -> bool {
     let packed = |text: &str| text.replace([' ', '_'], "");
     let (line, value) = (packed(line), packed(value));
@@ -158,7 +164,7 @@ fn has_value(line: &str, value: &str) -> bool {
     })
 }
 
-/// A name in the spelling that all languages share.
+/// A name in lower case and without underscores, so that the spellings of all languages are equal.
 fn folded(name: &str) -> String {
     name.replace('_', "").to_lowercase()
 }

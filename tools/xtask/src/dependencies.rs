@@ -19,7 +19,8 @@ const PACKAGES: [(&str, &str); 7] = [
     ("strace", "strace"),
     ("valgrind", "valgrind"),
 ];
-/// Programs that may be missing on a developer's machine. The smoke test then leaves out its load.
+/// Programs that may be missing on a developer's machine. The steps then leave out what needs them,
+/// such as the load of the smoke test.
 const OPTIONAL: [&str; 4] = ["wrk", "h2load", "strace", "valgrind"];
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
@@ -121,7 +122,7 @@ fn list(text: &str, open: &str) -> BTreeSet<String> {
     inside.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Whether the licences that `is` allows satisfy an SPDX expression.
+/// Whether an SPDX expression is satisfied by the licences for which `is` is true.
 fn is_allowed(expression: &str, is: &dyn Fn(&str) -> bool) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -182,7 +183,8 @@ fn has_advisories(sh: &Shell, deny: &str) -> bool {
     sh.run(&format!("timeout 60 {deny} --locked fetch db")).is_ok()
 }
 
-/// Checks the same advisories with another tool. Both tools must have the same exceptions.
+/// Checks advisories with cargo-audit, as a second tool beside cargo-deny. Both tools must have the
+/// same exceptions.
 pub(crate) fn audit(sh: &Shell) -> Result<(), String> {
     let ids = |file: &str| -> BTreeSet<String> {
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -200,7 +202,8 @@ pub(crate) fn audit(sh: &Shell) -> Result<(), String> {
     sh.run(&format!("{audit} audit"))
 }
 
-/// Returns a program of crates.io: the installed one, or one built for this repository.
+/// Returns the path of a program from crates.io. If it is not installed, it is built for this
+/// repository.
 fn built(sh: &Shell, name: &str) -> Result<String, String> {
     if has(name) {
         return Ok(name.to_owned());

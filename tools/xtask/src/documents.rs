@@ -20,12 +20,12 @@ const TOPS: [&str; 10] = [
 ];
 /// A name in snake case with at least this many words counts as the name of a test.
 const TEST_WORDS_MIN: usize = 4;
-/// Names that end in these are fields and foreign metrics, not tests.
+/// Names with these endings are fields and metrics of other systems, not tests.
 const UNITS: [&str; 4] = ["_ns", "_ms", "_bytes", "_seconds"];
-/// Functions that documents name as evidence although they are not tests: checkers, and functions
-/// that are mutated.
+/// Functions that documents may name although they are not tests: checkers, and functions that
+/// mutation tests change.
 const EVIDENCE: [&str; 2] = ["forget_snapshot_if_taken", "most_up_to_date"];
-/// The file that sets the oldest supported version, and the text before it.
+/// The file that sets the oldest supported version, and the text in front of that version.
 const OLDEST: (&str, &str) = ("scripts/upgrade", "OLDEST=");
 
 /// The names that the code defines.
@@ -289,7 +289,7 @@ pub(crate) fn command() -> Result<bool, String> {
             say(path, Finding(line, format!("no {what}")));
         }
     }
-    // The documents must name the oldest version that the upgrade test uses.
+    // The documents must name the same oldest version as the script of the upgrade test.
     let script = Path::new(OLDEST.0);
     let text = read(script)?;
     let (at, line) = text

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::source::{Kind, Token, attribute, is_for_tests, item_end, tokens};
 use crate::{layers, planted};
 
-/// At most this many re-exports are followed for one name.
+/// A chain of re-exports of one name is followed for at most this many steps.
 const FOLLOW_MAX: usize = 16;
 /// A finding lists at most this many names of one import.
 const NAMES_MAX: usize = 4;
@@ -35,7 +35,8 @@ struct Module {
     items: BTreeSet<String>,
     uses: Vec<Use>,
     paths: Vec<(Vec<String>, usize)>,
-    /// Names that stand alone in the code. They show whether a re-export is also used here.
+    /// Names that appear in the code outside a longer path. They show whether this file itself uses
+    /// what it re-exports.
     words: BTreeSet<String>,
     /// The types that have an `impl` in this file.
     impls: BTreeSet<String>,
@@ -136,7 +137,7 @@ impl Tree {
                 Kind::Ident(word) if depth == 0 && next.is_some() && defines(word) => {
                     let name = next.unwrap_or_default().to_owned();
                     self.modules[id].items.insert(name);
-                    // In `const fn name` and `macro_rules! name` the name comes one word later.
+                    // In `const fn name` and `macro_rules! name` the name comes one token later.
                     at += usize::from(word != "const" || next != Some("fn"));
                 }
                 Kind::Ident(word) if word == "macro_rules" => {
@@ -276,7 +277,7 @@ impl Tree {
         at
     }
 
-    /// Returns the target of `path`, written in the module `id`.
+    /// Returns the target of a `path` that is written in the module `id`.
     fn resolve(&self, id: usize, path: &[String], follow: usize) -> Target {
         let Some((first, mut rest)) = path.split_first() else { return Target::Elsewhere };
         let mut module = match first.as_str() {
@@ -319,7 +320,7 @@ impl Tree {
         }
         let Some(follow) = follow.checked_sub(1) else { return Target::Elsewhere };
         if let Some(found) = module.uses.iter().find(|found| found.name == name) {
-            // `use name;` names a crate.
+            // A path of one name, as in `use name;`, names another crate.
             return if found.path.len() == 1 {
                 Target::Elsewhere
             } else {
@@ -384,7 +385,7 @@ fn implemented(tokens: &[Token]) -> Option<String> {
     for (at, token) in tokens.iter().enumerate() {
         match &token.kind {
             Kind::Punct('<') => depth += 1,
-            // The `>` of a function type's arrow closes no generics.
+            // The `>` of an arrow (`->`) does not close generics.
             Kind::Punct('>') if at == 0 || !tokens[at - 1].is('-') => depth -= 1,
             Kind::Punct('{') => break,
             Kind::Ident(word) if depth == 0 && word == "where" => break,
@@ -426,7 +427,7 @@ pub(crate) fn circles(edges: &Edges) -> Vec<Vec<PathBuf>> {
     found.into_iter().collect()
 }
 
-/// Every import in the crate in `directory` that points the wrong way, one finding each.
+/// Returns a finding for every import that points the wrong way, in the crate in `directory`.
 ///
 /// # Errors
 /// When its files cannot be read.
@@ -472,8 +473,8 @@ fn import(from: &Path, to: &Path, edge: &Edge) -> String {
     format!("{}:{} -> {} ({}{more})", from.display(), edge.line, to.display(), names.join(", "))
 }
 
-/// `cargo xtask imports [CRATE…]`: prints the findings. Returns whether there are no more than the
-/// known ones.
+/// `cargo xtask imports [CRATE…]`: prints the findings. Returns whether no crate has more findings
+/// than are known.
 ///
 /// # Errors
 /// When a crate or its files cannot be read.

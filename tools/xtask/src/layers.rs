@@ -31,10 +31,10 @@ const APART: &[(&str, &str)] = &[("client", "core"), ("client", "storage"), ("se
 /// its commands.
 const TOP: &str = "cli";
 
-/// Number of known findings of each crate. No crate has any now.
+/// Crates with known findings, and the number of these. No crate has any now.
 const KNOWN: &[(&str, usize)] = &[];
 
-/// Number of findings that a crate may have.
+/// Number of findings that a crate may have without failing the check.
 pub(crate) fn known(krate: &Path) -> usize {
     KNOWN.iter().find(|(name, _)| krate.ends_with(name)).map_or(0, |(_, known)| *known)
 }
@@ -69,8 +69,8 @@ pub(crate) fn members() -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Reads a manifest: the name of the package, and the names of its dependencies that are not only
-/// for tests or the build.
+/// Reads a manifest. Returns the name of the package and the names of its dependencies, without
+/// those that only tests or the build need.
 pub(crate) fn manifest(text: &str) -> (String, Vec<String>) {
     let (mut section, mut name, mut dependencies) = ("", String::new(), Vec::new());
     for line in text.lines() {

@@ -80,7 +80,7 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
         "catalogue" => catalogue::command(rest),
         "clients" => clients::command(),
         "documents" => documents::command(),
-        // Started by the tiers.
+        // The tiers start this program with this command, as their guard.
         processes::Guard::COMMAND => {
             processes::Guard::run().map(|()| true).map_err(|error| error.to_string())
         }

@@ -13,7 +13,7 @@ use std::process::Command;
 const BUGS: &str = "proof/planted";
 /// Files that only the copy has: the switch, and the test that looks for the bugs.
 const ADDED: &str = "proof/planted/added";
-/// The patch that belongs to no single bug.
+/// The patch that belongs to all bugs and not to a single one.
 const SWITCH: &str = "switch";
 /// The output directory. `base` has the sources as they were copied, `made` the files that the
 /// patches changed, `tree` the copy to build, and `build` what Cargo builds.
@@ -25,7 +25,7 @@ const LEFT_OUT: [&str; 3] = ["proof/planted/", "proof/fuzz/corpus/", "proof/inte
 /// between them.
 const CONTEXT: usize = 2;
 
-/// Contents by path, relative to the root.
+/// The contents of files, by path. Paths are relative to the root.
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// One file of `proof/planted`.
@@ -64,7 +64,8 @@ impl Patch {
         named(&self.text)
     }
 
-    /// The text without line numbers. They change with every edit above a hunk.
+    /// The lines of a patch without those that have line numbers. Line numbers change with every
+    /// edit above a hunk.
     fn unnumbered(text: &str) -> impl Iterator<Item = &str> {
         text.lines().filter(|line| !line.starts_with("@@"))
     }
@@ -119,7 +120,7 @@ fn patch_of(path: &str, hunk: &str) -> String {
     }
 }
 
-/// The bugs whose patch changes one of these files, or is one of them.
+/// The bugs whose patch changes one of the files in `changed`, or is itself one of these files.
 ///
 /// # Errors
 /// When a patch cannot be read.
@@ -134,7 +135,7 @@ pub(crate) fn near(changed: &[String]) -> Result<BTreeSet<String>, String> {
     Ok(near)
 }
 
-/// Lines of the product that mention planted bugs, one finding each.
+/// Returns a finding for each line of the shipped sources that mentions planted bugs.
 ///
 /// # Errors
 /// When a source cannot be read.
@@ -182,7 +183,8 @@ pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
     Ok(status.success())
 }
 
-/// Makes the copy with all bugs.
+/// Makes the copy of the sources with all bugs. Fails if the old copy was edited, so that no edit
+/// is lost.
 fn make() -> Result<(), String> {
     let out = Path::new(OUT);
     let (made, tree) = (read_below(&out.join("made"))?, read_below(&out.join("tree"))?);
@@ -198,7 +200,7 @@ fn make() -> Result<(), String> {
     remake(&sources()?)
 }
 
-/// Makes the copy, even if one exists.
+/// Makes the copy of the sources with all bugs, even if the old copy was edited.
 fn remake(sources: &Files) -> Result<(), String> {
     let out = Path::new(OUT);
     let patches = Patch::read_all()?;
@@ -239,7 +241,8 @@ fn apply(sources: &Files, patches: &[Patch]) -> Result<Vec<String>, String> {
         let mut git = Command::new("git");
         git.args(["apply", "--reject", "--whitespace=nowarn"]);
         git.arg(root.join(Patch::path(&patch.name)));
-        // Inside a repository, git silently leaves out ignored files.
+        // This setting hides the repository from git. Inside a repository, git would silently skip
+        // the copy, because its files are ignored.
         git.env("GIT_CEILING_DIRECTORIES", root.join(OUT));
         for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             git.env_remove(variable);
@@ -332,7 +335,7 @@ fn hunks(path: &str) -> Result<Vec<String>, String> {
     if hunks.is_empty() { Err(format!("{path}: git shows no difference")) } else { Ok(hunks) }
 }
 
-/// The current sources that are copied, committed or not.
+/// Reads the sources to copy, as they are in the checkout: committed or not.
 fn sources() -> Result<Files, String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]).args(COPIED);

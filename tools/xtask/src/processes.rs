@@ -1,5 +1,5 @@
-//! Ends processes together with all processes that they have started. A guard does this when this
-//! program ends, in whatever way.
+//! Ends processes together with all processes that they have started. When this program ends, for
+//! any reason, a guard process does this.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,8 +16,8 @@ const END: Duration = Duration::from_secs(10);
 const KILLED: Duration = Duration::from_secs(2);
 
 /// A process that ends all processes of its group when this program ends. The commands of the steps
-/// join the group. This program may be ended by a signal at any moment. Then its end of the guard's
-/// input closes, so it needs no signal handler.
+/// join the group. This program may be ended by a signal at any moment. When it ends, its end of
+/// the guard's input closes, and the guard notices. So this program needs no signal handler.
 #[derive(Debug)]
 pub(crate) struct Guard {
     process: Child,
@@ -85,7 +85,8 @@ fn end_all(is_meant: impl Fn(&Process) -> bool) {
         let mut told = BTreeSet::new();
         while Instant::now() < until {
             let all = Process::all();
-            // A process whose parent has ended is still known.
+            // A process may lose its parent during this loop. It stays in `known`, so it is still
+            // ended.
             known.extend(all.iter().filter(|process| is_meant(process)).map(|process| process.id));
             add_descendants(&all, &mut known);
             known.retain(|id| all.iter().any(|process| process.id == *id));
@@ -142,7 +143,7 @@ impl Process {
     /// not waited for it yet.
     fn parse(stat: &str) -> Option<Self> {
         let (id, rest) = stat.split_once(" (")?;
-        // The name of the program may contain anything.
+        // The name of the program may contain any character, also brackets.
         let (_, rest) = rest.rsplit_once(") ")?;
         let [state, parent, group, ..] = rest.split(' ').collect::<Vec<_>>()[..] else {
             return None;

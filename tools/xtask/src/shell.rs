@@ -41,7 +41,8 @@ const KEPT: [&str; 24] = [
     "NODE_EXTRA_CA_CERTS",
     "AWS_CA_BUNDLE",
 ];
-/// Beginnings and ends of names of more such variables: networks, registries, certificates.
+/// Beginnings, and below them ends, of the names of further variables that a step inherits: for
+/// networks, registries and certificates.
 const KEPT_PREFIXES: [&str; 13] = [
     "LC_",
     "SSL_CERT_",
@@ -60,8 +61,8 @@ const KEPT_PREFIXES: [&str; 13] = [
 const KEPT_SUFFIXES: [&str; 2] = ["_proxy", "_PROXY"];
 /// Time between two checks whether a running command has ended.
 const LOOK: Duration = Duration::from_millis(30);
-/// How long to wait for output after a command has ended. Processes that it left behind may hold
-/// the output open.
+/// How long to wait for output after a command has ended. Processes that the command left behind
+/// may keep its output open.
 const OUTPUT: Duration = Duration::from_secs(2);
 
 /// Runs the commands of one step.
@@ -77,7 +78,7 @@ pub(crate) struct Shell {
     notes: Mutex<Vec<String>>,
     /// The directory of builds that may run beside the tests: `$BUILDS`.
     pub(crate) builds: PathBuf,
-    /// Whether everything counts as changed.
+    /// Whether every file counts as changed.
     pub(crate) is_all: bool,
     /// The process group that commands join.
     pub(crate) group: Option<u32>,
@@ -107,7 +108,8 @@ impl Shell {
         })
     }
 
-    /// Records and prints a left-out step, and the reason. The table at the end repeats it.
+    /// Prints a note about something that was left out, and the reason. The note is printed again
+    /// after the table at the end.
     pub(crate) fn note(&self, text: &str) {
         self.say(&format!("NOTE: {text}"));
         self.notes.lock().expect("no panic").push(text.to_owned());
@@ -195,7 +197,8 @@ impl Shell {
         let (reader, writer) = io::pipe().map_err(|error| error.to_string())?;
         let errors = writer.try_clone().map_err(|error| error.to_string())?;
         let child = command.stdout(writer).stderr(errors).spawn();
-        // The command holds ends of the pipe, which would keep it open.
+        // `command` holds ends of the output's pipe. It must be dropped so that the pipe closes
+        // with the child.
         drop(command);
         let mut child = child.map_err(|error| format!("{shown}: {error}"))?;
         let (log, is_live) = (self.log.clone(), self.is_live);
@@ -327,7 +330,7 @@ fn shown(command: &Command) -> String {
     let mut words: Vec<String> = Vec::new();
     for (name, value) in command.get_envs() {
         let (name, value) = (name.to_string_lossy(), value.unwrap_or_default());
-        // Variables that every step has are not repeated.
+        // Variables that every step has are not shown.
         if !is_kept(&name) && name != "CARGO_TERM_COLOR" {
             words.push(format!("{name}={}", quoted(&value.to_string_lossy())));
         }

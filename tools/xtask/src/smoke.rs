@@ -14,7 +14,8 @@ use crate::shell::{Running, Shell, has};
 const HTTP_PORTS: [u16; 3] = [18_881, 18_882, 18_883];
 const RAFT_PORT: u16 = 16_001;
 const EPICEPOCH: &str = "target/release/epicepoch";
-/// A cluster must be ready within `READY`, have a leader within `LEADS`, and end within `ENDS`.
+/// A cluster must be ready within `READY` and have a leader within `LEADS`. It must end within
+/// `ENDS` after SIGTERM.
 const READY: Duration = Duration::from_mins(1);
 const LEADS: Duration = Duration::from_secs(15);
 const ENDS: Duration = Duration::from_secs(15);
@@ -97,8 +98,8 @@ impl<'a> Cluster<'a> {
         Err("no node leads".to_owned())
     }
 
-    /// Sends a request to the leader, or to the next one if leadership has moved. The answer must
-    /// have `status`, and `length` bytes.
+    /// Sends a request to the leader. If leadership has moved, sends it again to the new leader.
+    /// The answer must have `status`, and `length` bytes.
     fn expect(
         &mut self,
         protocol: &str,
@@ -143,12 +144,12 @@ impl<'a> Cluster<'a> {
         metrics.filter_map(|(_, body)| count(String::from_utf8_lossy(&body).into_owned())).sum()
     }
 
-    /// Runs `what`, which must succeed. It is repeated only if leadership has moved in the
-    /// meantime.
+    /// Runs `what`, which must succeed. If it fails, it is repeated only if leadership has moved
+    /// meanwhile.
     fn steady(&mut self, what: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
         for _ in 0..TRIES {
-            // Leadership may have moved since the last request. A load on the wrong node would see
-            // refusals only.
+            // Leadership may have moved since the last request. A load on a node that does not lead
+            // would get only refusals.
             let before = self.leader_changes();
             self.find_leader()?;
             let Err(error) = what(self) else { return Ok(()) };
@@ -280,7 +281,7 @@ pub(crate) fn no_faults(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the program of the oldest supported version.
+/// Builds the `epicepoch` binary of the oldest supported version.
 pub(crate) fn old_program(sh: &Shell) -> Result<(), String> {
     upgrade_script(sh, "BUILDS=$BUILDS scripts/upgrade --build")
 }
@@ -361,7 +362,8 @@ pub(crate) fn typescript(sh: &Shell) -> Result<(), String> {
     sh.run(&format!("{binary} node clients/typescript/dist/bench/bench.js 0.2"))
 }
 
-/// Runs the bank under kills: without anomalies, and with anomalies if a mistake is planted.
+/// Runs the bank of the Percolator example while clients are killed. The check must find no
+/// anomaly, and must find anomalies if a mistake is planted.
 pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     let work = directory("percolator")?.display().to_string();
     gofmt(sh, "examples/percolator/go")?;

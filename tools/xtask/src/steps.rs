@@ -18,7 +18,8 @@ pub(crate) enum Tier {
 /// How a step runs.
 pub(crate) enum Run {
     /// Commands that run one after the other. Words are separated by white space, variables come
-    /// first, `$PWD` stands for the root, and `$BUILDS` for the directory of builds beside the tests.
+    /// first, `$PWD` stands for the root, and `$BUILDS` for the build directory of steps that run
+    /// beside the tests.
     Commands(&'static [&'static str]),
     /// A function, for steps that need more than commands.
     Function(fn(&Shell) -> Result<(), String>),
@@ -48,12 +49,13 @@ pub(crate) struct Step {
 /// Whether a step runs beside the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
-    /// It never does.
+    /// The step never runs beside others.
     No,
-    /// It downloads and computes little, and always does.
+    /// The step mostly downloads and computes little, so it always runs beside the others.
     Downloads,
-    /// It compiles, and does so after the tests, which measure time, and only where `$BUILDS` is in
-    /// memory. Otherwise the disks of the real processes of other steps would wait for its writes.
+    /// The step compiles, and runs beside others only under two conditions. The tests have ended,
+    /// because they measure time. And `$BUILDS` is in memory, because otherwise the compiler's
+    /// writes would delay the disk writes of real processes in other steps.
     Compiles,
 }
 
@@ -149,7 +151,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("conformance", "Every client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
          -- --ignored --nocapture",
-        // The command that an author of another client would use.
+        // This is the command with which the author of another client would test it.
         "EPICEPOCH_BIN=target/debug/epicepoch target/debug/conformance --kills 1 -- \
          target/debug/conformance-rust-driver",
     ])).after(&["tests"]),

@@ -1,5 +1,6 @@
 //! Checks that `cargo test` commands, wherever they are written, name packages, targets and tests
-//! that exist. For an unknown test name, Cargo runs no test and succeeds.
+//! that exist. This check is needed because Cargo runs no test and succeeds if a test name is
+//! unknown.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ const TEST: &str = "cargo test ";
 /// Options of `cargo test` with a separate value, which is not checked.
 const VALUED: [&str; 5] = ["--features", "--profile", "--manifest-path", "--target-dir", "-C"];
 
-/// A test: its file, and its path in the test runner with the path of the file in front.
+/// A test. `path` is its path as the test runner shows it, with the path of its file in front.
 struct Test {
     file: PathBuf,
     path: String,
@@ -27,7 +28,7 @@ pub(crate) struct Tests {
 }
 
 impl Tests {
-    /// The packages of the workspace, without tests.
+    /// Reads the packages of the workspace. Their tests have to be added.
     ///
     /// # Errors
     /// When a manifest cannot be read.
@@ -81,7 +82,7 @@ impl Tests {
         let mut found = Vec::new();
         let (mut from, mut whole) = (1, String::new());
         for (at, line) in text.lines().enumerate() {
-            // A shell and a Rust string continue a line in the same way.
+            // Both a shell command and a Rust string continue on the next line after a backslash.
             if let Some(part) = line.strip_suffix('\\') {
                 whole.push_str(part);
                 continue;

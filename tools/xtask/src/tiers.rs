@@ -1,5 +1,5 @@
-//! Runs the steps of a tier, in two queues, with a table at the end. Each step has a time limit,
-//! and so have all of them together.
+//! Runs the steps of a tier in two queues, and prints a table at the end. Each step has a time
+//! limit, and the whole tier has one, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ use crate::steps::{Beside, Run, STEPS, Step, Tier};
 
 /// Directory for the output of each step.
 const LOGS: &str = "target/xtask";
-/// The step that compiling steps wait for when they run beside others.
+/// The name of the step for which compiling steps wait when they run beside others.
 const TESTS: &str = "tests";
 /// Lines of a failed step's output that are printed when it fails.
 const TAIL_LINES: usize = 60;
-/// Lines that are printed again at the end.
+/// Lines of a failed step's output that are printed again at the end of the run.
 const END_LINES: usize = 12;
 
 impl Tier {
@@ -62,13 +62,13 @@ impl Tier {
 struct Ended {
     took: Duration,
     result: Result<(), String>,
-    /// The end of what a failed step printed.
+    /// The last lines of a failed step's output.
     tail: Vec<String>,
     notes: Vec<String>,
 }
 
 impl Ended {
-    /// The end of a step that did nothing.
+    /// The result of a step that was not run.
     const fn at_once(result: Result<(), String>) -> Self {
         Self { took: Duration::ZERO, result, tail: vec![], notes: vec![] }
     }
@@ -220,8 +220,8 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             }
         });
     } else {
-        // With `--only`, the steps that this step needs count as done. If their results are
-        // missing, this step reports it.
+        // With `--only`, the steps that the chosen ones need count as done. If a result of such a
+        // step is missing, the chosen step fails and says so.
         let mut ended = tally.ended.lock().expect("no panic");
         for name in steps
             .iter()

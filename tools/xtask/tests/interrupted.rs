@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Replaces cargo. It starts a process, and another one in a separate process group, and writes the
-/// ids of all three.
+/// A script in place of cargo. It starts one process in its own process group and one in another
+/// group, and writes the ids of all three.
 const CARGO: &str = "#!/bin/sh
 sleep 300 & first=$!
 timeout 300 sleep 300 & second=$!
@@ -29,7 +29,8 @@ fn a_step_ends_with_the_program_that_started_it() {
         fs::write(&cargo, CARGO).expect("a script");
         fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("executable");
         let path = std::env::var("PATH").expect("a path");
-        // A shell that starts these tests in the background may have them ignore SIGINT.
+        // If a shell started these tests in the background, they may ignore SIGINT, and xtask would
+        // inherit that. So `env` sets the default again.
         let mut tier = Command::new("env")
             .args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_xtask")])
             .args(["check", "--only", "format"])

@@ -1,5 +1,5 @@
-//! etcd: every put gets its own revision, larger than all before. `n` timestamps would need `n`
-//! puts, which users of etcd would not do. So `n` above 1 is refused.
+//! etcd: every put gets a revision of its own, above all earlier ones. `n` timestamps would need
+//! `n` puts, which users of etcd would not do. So `n` above 1 is refused.
 
 use etcd_client::{Client, KvClient};
 

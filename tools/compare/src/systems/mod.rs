@@ -16,7 +16,7 @@ pub enum System {
     EpicepochHttp,
     /// EpicEpoch over its native protocol, one client that merges its callers.
     Epicepoch,
-    /// The same, a client for each caller.
+    /// EpicEpoch over its native protocol, a client for each caller.
     EpicepochEach,
     /// The revision of a put.
     Etcd,
@@ -27,9 +27,10 @@ pub enum System {
     /// The `tsoracle` server, and one client that merges its callers. By default that client waits
     /// a millisecond for more callers.
     Tsoracle,
-    /// The same, without that wait.
+    /// The `tsoracle` server, and one client that merges its callers without waiting for more of
+    /// them.
     TsoracleAtOnce,
-    /// Without that wait, a client for each caller.
+    /// The `tsoracle` server, and a client for each caller that does not wait for others.
     TsoracleEach,
 }
 
@@ -51,7 +52,7 @@ pub enum Caller {
 }
 
 impl System {
-    /// Its name on the command line and in reports.
+    /// The system's name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::EpicepochHttp => "epicepoch-http",
