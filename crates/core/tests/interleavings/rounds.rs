@@ -187,7 +187,7 @@ fn asked_through_a_sibling(plant: Plant) {
     let voting = thread::spawn(move || votes(&promise, &answered, plant));
     let sibling = thread::spawn(move || {
         let ask = |confirm: &Confirm| answer(confirm, &voter);
-        // The sibling asks the voter about an earlier round, which is its own.
+        // Before it forwards a Confirm, the sibling asks the voter about a round of its own.
         let own = Confirm {
             store: identity(1).store,
             boot: identity(1).boot,

@@ -201,7 +201,8 @@ fn a_pre_vote_campaign_ends_when_its_node_is_told_to_stop() {
     assert_eq!(bench.status().term, Term(1));
 }
 
-/// The other nodes have already voted for this node, and cannot vote again in this term.
+/// The other nodes have already voted for this node, and cannot vote again in this term. So the
+/// campaign goes on.
 #[test]
 fn a_campaign_with_votes_is_won_and_its_leadership_given_away() {
     let mut bench = follower(5);

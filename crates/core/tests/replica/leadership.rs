@@ -105,7 +105,7 @@ fn a_pause_counts_as_one_missed_deadline() {
         beat(&mut bench, Some(i), &[]);
     }
     bench.now_ns += 60_000_000_000;
-    // All nodes were paused, and all go on. The followers' disks need half a second.
+    // After the pause, all nodes go on. The followers' disks need half a second.
     let mut missed = 0;
     let mut fatal = None;
     for tick in 0..100 {

@@ -120,7 +120,8 @@ fn write_slowly(bench: &mut Bench, ticks: usize, said: &Said) {
 /// The name of a disturbance, and how the test makes it.
 type Disturbance = (&'static str, fn(&mut Bench, &Said));
 
-/// The wait before a handover begins again whenever the leader is busy with other work.
+/// The wait before a handover begins again whenever the leader is disturbed, for example by a slow
+/// disk or a change of members.
 #[test]
 fn any_disturbance_of_a_leader_restarts_the_wait() {
     let leaders = &["a"][..];

@@ -166,7 +166,7 @@ impl Client {
     /// Sends a `POST` with a body of `len` bytes to `/timestamp`.
     async fn post(&self, len: usize) -> (Head, Vec<u8>) {
         let mut asked = self.ask("POST", "/timestamp").await.unwrap();
-        // A server that refuses the request does not read the whole body.
+        // Errors are ignored: a server that refuses the request does not read the whole body.
         let _ = asked.send_data(vec![b'x'; len].into()).await;
         let _ = asked.finish().await;
         answer(asked).await
