@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 
-/// The binary with only `variables` in its environment.
+/// Returns a command that runs the binary with only `variables` in its environment.
 fn epicepoch(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_epicepoch"));
     command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
@@ -79,7 +79,8 @@ fn a_reader_that_leaves_is_no_error() {
     let mut decode = decode.spawn().expect("the binary runs");
     drop(decode.stdout.take());
     let mut stdin = decode.stdin.take().expect("piped");
-    // The input is longer than any buffer, so the write fails once the binary has ended.
+    // The test writes to standard input until the write fails. That shows that the binary has
+    // ended.
     while stdin.write_all(b"17979cfe362a00000000000000000000\n").is_ok() {}
     drop(stdin);
     let mut complaint = String::new();
@@ -88,7 +89,7 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(decode.wait().expect("ended").code(), Some(0));
 }
 
-/// A pipe whose reading end is closed.
+/// Returns the writing end of a pipe that nobody can read.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -103,7 +104,7 @@ fn results_do_not_depend_on_whether_the_output_is_read() {
     let made = made.expect("the binary runs");
     assert_eq!((made.status.code(), text(&made.stderr)), (Some(0), ""));
     assert!(std::fs::exists(format!("{dir}/ca.key")).expect("looked"));
-    // Any other error of standard output is reported.
+    // A full device is not a reader that has left. So this error of standard output is reported.
     let full = std::fs::File::create("/dev/full").expect("the device");
     let ended = epicepoch(&["encode", "1s"], &[]).stdout(full).output().expect("the binary runs");
     assert_eq!(ended.status.code(), Some(1));
@@ -121,7 +122,7 @@ fn a_violation_counts_when_the_output_is_not_read() {
 #[test]
 fn a_command_without_a_node_to_ask_fails_at_run_time() {
     for command in [["get"].as_slice(), &["status"], &["bench", "run"]] {
-        // Port 1 is reserved, and no process listens there.
+        // The only given address is port 1 of localhost. No process listens at that reserved port.
         let output =
             output(&[command, &["--timeout", "50ms"]].concat(), &[("EPICEPOCH_ADDRS", "1")]);
         assert_eq!(output.status.code(), Some(1), "{command:?}");
@@ -142,7 +143,7 @@ fn the_simulator_reports_what_it_exercised_and_the_same_seed_gives_the_same_trac
     }
 }
 
-/// The output of the simulator, without the line that says how long it took.
+/// Returns the lines of the simulator's output, except the one that says how long the run took.
 fn timeless(output: &Output) -> Vec<String> {
     let lines = text(&output.stdout).lines().map(str::to_owned);
     lines.filter(|line| !line.contains("seeds/s")).collect()
@@ -156,7 +157,7 @@ fn seeds_on_several_threads_print_the_same_as_on_one() {
     assert_eq!(one.status.code(), Some(0), "{}", text(&one.stderr));
     assert_eq!(three.status.code(), Some(0), "{}", text(&three.stderr));
     assert!(text(&one.stdout).contains("seeds 40 to 46, trace hash "));
-    // The simulator prints this before it runs anything.
+    // The simulator prints the range of seeds before it runs the first one.
     assert!(text(&one.stderr).starts_with("begins with seed 40, ends with 46 ("));
     assert_eq!(timeless(&one), timeless(&three));
 }

@@ -1,15 +1,15 @@
 //! Tests of the binary as real processes on loopback, seen from outside: the contract over HTTP,
 //! faults, broken clocks and disks, bad input, bad settings, footprint.
 //!
-//! `cargo test -p epicepoch --test cluster` runs all tests; append a name to run one. Figures are
-//! printed even if a test passes.
+//! `cargo test -p epicepoch --test cluster` runs all tests; append a name to run one. Measured
+//! figures are printed even if a test passes.
 //!
 //! `EPICEPOCH_BIN=path` tests another binary. A binary below a directory `release` counts as a
 //! release build. Tests that break clocks and disks need a test build, because only that reads
-//! `TEST_FAULTS_FILE`. They fail with any other.
+//! `TEST_FAULTS_FILE`. They fail with any other build.
 
-/// Tests that hold a time to a bound or compare times. They run one at a time, and beside no other
-/// test: each starts with [`alone`](support::alone).
+/// Tests that measure time and compare it with a bound. No other test runs meanwhile: each of these
+/// tests starts with [`alone`](support::alone).
 mod measuring {
     mod clocks;
     mod disks;

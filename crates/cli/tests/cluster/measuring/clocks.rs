@@ -1,4 +1,5 @@
-//! Measures the silence when wall clocks are wrong by hours. Needs a test build.
+//! Measures how long clients get no answer when wall clocks are wrong by hours. Needs a test build,
+//! because only that can break its clock.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +8,12 @@ use crate::support::{Cluster, Faults, Silence, WAIT_MAX, Watch, alone, let_pass,
 
 /// How long a clock stays broken.
 const BROKEN: Duration = Duration::from_secs(2);
-/// Longest silence, ms: as long as for a change of leadership.
+/// Longest time without an answer, ms: as long as a change of leadership may take.
 const SILENCE_MS: u64 = 1400;
 
-/// The silence is at most 1.4 s, and every epoch stays near wall time. The clock of the second
-/// leader is wrong in the other direction, so one clock is right, and it is the median.
+/// The clock of the leader steps five hours back, then the clock of the next leader five hours
+/// ahead. One of the three clocks stays right, and it is the median. Clients are without an answer
+/// for at most 1.4 s, and every epoch stays near wall time.
 #[test]
 fn leaders_whose_clocks_step_five_hours_back_and_ahead_are_not_followed() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! The leader's disk hangs, fails or is full. Measures the silence, and the time until another node
-//! leads. Needs a test build.
+//! The leader's disk hangs, fails or is full. Measures how long clients get no answer, and the time
+//! until another node leads. Needs a test build, because only that can break its disk.
 //!
 //! `EPICEPOCH_OUTAGES=100` measures that many events of each kind (`scripts/outages`).
 
@@ -10,15 +10,15 @@ use crate::support::{
     Cluster, Faults, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say, wait_until,
 };
 
-/// Longest time until another node leads, and longest silence, ms. The fault is noticed at the next
-/// reservation, which is due within half a window (500 ms). A disk that hangs is noticed when that
-/// write takes longer than an election timeout (200 ms). `EPICEPOCH_OUTAGES_FACTOR` does not change
-/// this limit.
+/// Longest time until another node leads, and longest time without an answer, ms. The leader
+/// notices a broken disk when it writes its next reservation, which is due within half a window
+/// (500 ms). If the disk hangs, the leader notices that when the write has taken longer than an
+/// election timeout (200 ms). `EPICEPOCH_OUTAGES_FACTOR` does not change this limit.
 const ANOTHER_LEADS_MS: u64 = 1000;
-/// How long a disk still hangs after another node leads.
+/// How long a disk still hangs after another node has begun to lead.
 const HANGS_ON: Duration = Duration::from_millis(500);
 
-/// Times of one event: the disk was broken, another node led, another node served.
+/// The times of one event: when the disk was broken, when another node led, and when it served.
 struct Event {
     from: Instant,
     led: Instant,
@@ -46,7 +46,8 @@ fn assert_soon(led: &'static str, silent: &'static str, watch: Watch, events: &[
     Silence::of(silent, &seen, &until(|event| event.served)).assert_within(ANOTHER_LEADS_MS);
 }
 
-/// The silence is at most a second. The time until another node leads is at most a second, too.
+/// After the fault, another node leads within a second. Clients are without an answer for at most a
+/// second, too.
 #[test]
 fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     let _alone = alone();
@@ -69,7 +70,8 @@ fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     assert_soon("the leader's disk hangs", "leader's disk hangs", watch, &events);
 }
 
-/// The silence is at most a second. The time until another node leads is at most a second, too.
+/// After the fault, another node leads within a second. Clients are without an answer for at most a
+/// second, too.
 #[test]
 fn a_node_whose_disk_fails_exits_with_an_error_and_the_others_serve_on() {
     let _alone = alone();
@@ -92,19 +94,21 @@ fn a_node_whose_disk_fails_exits_with_an_error_and_the_others_serve_on() {
     assert_soon("the leader's disk fails", "leader's disk fails", watch, &events);
 }
 
-/// Size of the disk, KiB: enough for a node's data, with some to spare.
+/// Size of the file system for each node's data, KiB: enough, with some to spare.
 const DISK_KIB: u64 = 16 << 10;
-/// Longest silence when the leader's disk is full, ms: as long as for a killed process.
+/// Longest time without an answer when the leader's disk is full, ms: as long as when the leader's
+/// process is killed.
 const FULL_SILENCE_MS: u64 = 1400;
-/// Longest wait until the leader exits. It writes a few times a second, but only some writes need
-/// another page.
+/// Longest wait until the leader exits on a full disk. It writes a few times a second, but only
+/// some of these writes need more space on the disk.
 const EXIT_MAX: Duration = Duration::from_mins(1);
 /// Settings with which a leader writes twice as often as with the defaults.
 const OFTEN_WRITING: [(&str, &str); 2] =
     [("ELECTION_TIMEOUT_MS", "100"), ("RESERVATION_MS", "400")];
 
-/// The silence is at most 1.4 s. The disk is a real file system without a free byte, so the kernel
-/// reports that it is full in the middle of a write. The test needs the right to mount.
+/// The leader's disk is a real file system without a free byte. So the kernel reports in the middle
+/// of a write that the disk is full. Clients are without an answer for at most 1.4 s. The test
+/// needs the right to mount.
 #[test]
 fn a_leader_whose_disk_is_full_exits_with_an_error_and_comes_back_when_there_is_room() {
     let _alone = alone();
@@ -126,7 +130,8 @@ fn a_leader_whose_disk_is_full_exits_with_an_error_and_comes_back_when_there_is_
     assert_says_why(&cluster.nodes[leader].log());
     watch.wait_for_service_since(Instant::now());
     let to = Instant::now();
-    // Started while its disk is still full, the node may run or exit.
+    // The node is started while its disk is still full. It may run or exit, but the others must
+    // serve.
     cluster.nodes[leader].start();
     watch.wait_for_service_since(Instant::now());
     cluster.nodes[leader].kill();

@@ -1,5 +1,5 @@
-//! Measures what an idle node costs, and how fast a node restarts. A release build has to keep the
-//! promised bounds. A test build, which is not optimised, has wider ones.
+//! Measures what an idle node costs, and how fast a node restarts. A release build must keep the
+//! promised bounds. A test build is not optimised, so its bounds are wider.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,19 @@ use crate::support::node::is_test_build;
 use crate::support::process::{processor_time, resident_bytes};
 use crate::support::{Cluster, Node, alone, let_pass, millis, say};
 
-/// Largest share of one core for an idle node: of a release build, of a test build.
+/// An idle node uses at most this share of one core. The first value is for a release build, the
+/// second for a test build.
 const IDLE_SHARE_MAX: [f64; 2] = [0.01, 0.03];
-/// An idle node uses at most this much memory, bytes: as a release build, as a test build.
+/// An idle node uses at most this much memory, in bytes. The first value is for a release build,
+/// the second for a test build.
 const RESIDENT_MAX: [u64; 2] = [30 << 20, 60 << 20];
 /// How long idle nodes are observed.
 const OBSERVED: Duration = Duration::from_secs(4);
 /// Longest time from a restart until the node is ready: a few elections.
 const RESTART_MAX: Duration = Duration::from_secs(5);
 
-/// A release build may use 1 % of a core and 30 MiB, a test build 3 % and 60 MiB.
+/// An idle node of a release build may use 1 % of a core and 30 MiB; of a test build, 3 % and 60
+/// MiB.
 #[test]
 fn an_idle_node_takes_little_of_a_core_and_of_memory() {
     let _alone = alone();
@@ -42,7 +45,7 @@ fn an_idle_node_takes_little_of_a_core_and_of_memory() {
     }
 }
 
-/// Each restart takes at most 5 s.
+/// A restarted node is ready within 5 s, and so is a cluster whose nodes are all restarted.
 #[test]
 fn a_restarted_node_and_a_restarted_cluster_are_ready_soon() {
     let _alone = alone();

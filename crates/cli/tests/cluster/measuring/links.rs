@@ -1,8 +1,9 @@
-//! Links of the leader are cut: silently, in one direction, with a reset, or between two of three
-//! nodes. These tests measure the silence. They ask all nodes all the time, also cut-off ones, and
-//! check every answer.
+//! Links between nodes are cut: all links of the leader silently, in one direction or with a reset,
+//! or one link of three. The tests measure how long clients get no answer (the silence). They ask
+//! all nodes all the time, even nodes that are cut off, and check every answer.
 //!
-//! `EPICEPOCH_OUTAGES=200` repeats each measured cut that often, so that its distribution has a tail.
+//! `EPICEPOCH_OUTAGES=200` repeats each measured cut 200 times, so that the 99th percentile can be
+//! measured.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +13,27 @@ use crate::support::{
     Cluster, LinkedCluster, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say, wait_until,
 };
 
-/// `(p50, p99)` of the silence when the links are cut silently, ms (`docs/operations/outages.md`).
-const SILENT_MS: (u64, u64) = (300, 700);
-/// `(p50, p99)` of the silence when the leader hears no other node but they hear it, ms
+/// Promised `(p50, p99)` of the time without an answer when the leader's links are cut silently, ms
 /// (`docs/operations/outages.md`).
+const SILENT_MS: (u64, u64) = (300, 700);
+/// Promised `(p50, p99)` of the time without an answer when the leader hears no other node, but the
+/// others hear the leader, ms (`docs/operations/outages.md`).
 const DEAF_MS: (u64, u64) = (300, 700);
-/// `(p50, p99)` of the silence when connections are reset, ms. Nodes notice a reset as fast as the
-/// end of a process. But clients still have to find the next leader over good links.
+/// Promised `(p50, p99)` of the time without an answer when the leader's connections are reset, ms.
+/// The p50 is as for a killed process, because nodes notice a reset as fast. The p99 is higher,
+/// because clients still have to find the next leader.
 const RESET_MS: (u64, u64) = (150, 700);
-/// Shortest median of the silence when a leader loses its peers silently, ms. Without its peers the
-/// leader may not answer. No other node leads before an election timeout (200 ms) less a few
-/// heartbeats.
+/// Shortest possible median of the time without an answer when a leader loses its peers silently,
+/// ms. A leader without its peers must not answer. No other node leads before an election timeout
+/// (200 ms) less a few heartbeats is over.
 const SILENT_MS_MIN: u64 = 100;
-/// How long a partition lasts that must not stop the service.
+/// How long the link between two of the three nodes is cut.
 const PARTITION: Duration = Duration::from_secs(2);
-/// Longest time until a node notices that it is cut off.
+/// A node must notice within this time that it is cut off.
 const NOTICED_MAX: Duration = Duration::from_secs(3);
 
-/// Checks that a node that is cut off never answers, and soon refuses with 503. If it was deposed
-/// just before, it names its successor until it notices the cut.
+/// Checks that a node that is cut off gives no timestamp, and soon refuses with 503. If the node
+/// was deposed just before the cut, it names the next leader until it notices the cut.
 #[track_caller]
 fn assert_refuses(cluster: &Cluster, index: usize) {
     wait_until("the node that is cut off says what to do", NOTICED_MAX, || {
@@ -71,8 +74,9 @@ fn cut_leaders(
     Silence::of(event, &seen, &windows)
 }
 
-/// The median of the silence is 100 to 600 ms, and its p99 is at most 1400 ms. The upper limits are
-/// twice the promise.
+/// The leader's links are cut silently in both directions. The median of the time without an answer
+/// is 100 to 600 ms, and the 99th percentile is at most 1400 ms. The upper limits are twice the
+/// promise.
 #[test]
 fn a_leader_cut_off_silently_is_replaced_and_answers_nothing() {
     let _alone = alone();
@@ -93,8 +97,9 @@ fn a_leader_cut_off_silently_is_replaced_and_answers_nothing() {
     silence.assert_at_least(SILENT_MS_MIN);
 }
 
-/// The median of the silence is 100 to 600 ms, and its p99 is at most 1400 ms. The old leader names
-/// the next one.
+/// The followers no longer hear the leader, but the leader hears them. The median of the time
+/// without an answer is 100 to 600 ms, and the 99th percentile is at most 1400 ms. The old leader
+/// names the next one to clients.
 #[test]
 fn a_leader_that_is_not_heard_is_replaced_and_follows() {
     let _alone = alone();
@@ -143,7 +148,8 @@ fn messages_that_a_cut_delays_for_seconds_change_nothing() {
     silence.assert_at_least(SILENT_MS_MIN);
 }
 
-/// The median of the silence is at most 300 ms, and its p99 at most 1400 ms.
+/// The leader's connections are reset, and new ones too. The median of the time without an answer
+/// is at most 300 ms, and the 99th percentile at most 1400 ms.
 #[test]
 fn a_leader_whose_links_are_refused_is_replaced() {
     let _alone = alone();
@@ -157,7 +163,7 @@ fn a_leader_whose_links_are_refused_is_replaced() {
     silence.assert_promised(RESET_MS);
 }
 
-/// Cuts the link between two of three nodes for a while. The third node reaches both.
+/// Cuts the link between the two nodes that `pick` names for 2 s. The third node reaches both.
 fn part(pick: impl Fn(&LinkedCluster, usize) -> (usize, usize)) {
     let mut cluster = LinkedCluster::start(2);
     let watch = Watch::start(&cluster);
@@ -174,7 +180,8 @@ fn part(pick: impl Fn(&LinkedCluster, usize) -> (usize, usize)) {
         assert!(cluster.nodes[end].is_running(), "a partition is no reason to exit");
     }
     if one == leader && now == leader {
-        // The node at the other end hears no leader and cannot depose one, so it refuses.
+        // The leader has not changed. The node that cannot hear it cannot depose it either, so that
+        // node refuses requests.
         assert_refuses(&cluster, other);
         assert!(!cluster.nodes[other].is_ready(), "a node without a leader is not ready");
     }
@@ -183,19 +190,19 @@ fn part(pick: impl Fn(&LinkedCluster, usize) -> (usize, usize)) {
     watch.wait_for_service_since(to);
     cluster.assert_well();
     let seen = watch.finish();
-    // Leadership may change at most once because of the cut.
+    // The bound allows one change of leadership because of the cut, but not two.
     Silence::of("two of three parted", &seen, &[(from, to)])
         .assert_promised((SILENT_MS.1, SILENT_MS.1));
 }
 
-/// The silence is at most 1.4 s, so at most one change of leadership fits into it.
+/// Clients are without an answer for at most 1.4 s, so at most one change of leadership fits in.
 #[test]
 fn a_leader_that_lost_one_of_two_followers_serves_on_with_the_other() {
     let _alone = alone();
     part(|cluster, leader| (leader, cluster.others(leader)[1]));
 }
 
-/// The silence is at most 1.4 s, so at most one change of leadership fits into it.
+/// Clients are without an answer for at most 1.4 s, so at most one change of leadership fits in.
 #[test]
 fn followers_that_lost_each_other_do_not_disturb_their_leader() {
     let _alone = alone();

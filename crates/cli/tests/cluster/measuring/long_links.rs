@@ -1,5 +1,5 @@
-//! The leader is lost on links of 80 ms, with the settings that `epicepoch tune` advises for them.
-//! Measures the silence.
+//! The leader is lost on links with round trips of 80 ms, with the settings that `epicepoch tune`
+//! advises for such links. Measures how long clients get no answer.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use epicepoch_link::Fault;
 
 use crate::support::{Cluster, LinkedCluster, Silence, WAIT_MAX, Watch, alone, outages};
 
-/// The settings that `epicepoch tune` advises for such links. The heartbeat and the reservation
-/// follow from them.
+/// The settings that `epicepoch tune` advises for round trips of 80 ms. The defaults of the
+/// heartbeat and of the reservation follow from these settings.
 const ADVISED: [(&str, &str); 2] = [("ELECTION_TIMEOUT_MS", "800"), ("REQUEST_TIMEOUT_MS", "1650")];
-/// Delay in one direction, as from coast to coast. A round trip is 80 ms.
+/// Delay in one direction, as between two coasts of a continent. A round trip takes 80 ms.
 const COAST: Fault = Fault::delay(Duration::from_millis(40));
-/// `(p50, p99)` of the silence, ms, as `docs/topologies.md` promises it.
+/// `(p50, p99)` of the time without an answer, ms, as `docs/topologies.md` promises it: when the
+/// leader's links are cut silently, and when the leader is killed (`KILLED_MS`).
 const SILENT_MS: (u64, u64) = (1700, 2800);
 const KILLED_MS: (u64, u64) = (600, 800);
 
-/// The leader is killed, or its links are cut silently.
-/// `links_that_are_too_long_for_the_settings_are_reported_with_advice` shows that `epicepoch tune`
-/// advises these settings.
+/// The leader is killed, or its links are cut silently. Another test shows that `epicepoch tune`
+/// advises these settings: `links_that_are_too_long_for_the_settings_are_reported_with_advice`.
 #[test]
 fn a_leader_lost_on_links_of_80_ms_is_replaced_in_the_promised_time() {
     let _alone = alone();

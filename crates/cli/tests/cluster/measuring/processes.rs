@@ -1,8 +1,10 @@
-//! The leader is killed, told to stop, asked to hand over, or paused. Measures the silence against
-//! the bounds of `docs/operations/outages.md`, and checks every answer of every node.
+//! The leader is killed, told to stop, asked to hand over, or paused. Measures how long clients get
+//! no answer (the silence), and compares it with the bounds of `docs/operations/outages.md`. Checks
+//! every answer of every node.
 //!
-//! `EPICEPOCH_OUTAGES=100` measures that many events of each kind. With `EPICEPOCH_OUTAGES_FACTOR=1`
-//! no time may exceed the promise; without it, twice the promise is allowed (`scripts/outages`).
+//! `EPICEPOCH_OUTAGES=100` measures that many events of each kind. With
+//! `EPICEPOCH_OUTAGES_FACTOR=1` no time may exceed the promise. Without it, twice the promise is
+//! allowed (`scripts/outages`).
 
 use std::time::{Duration, Instant};
 
@@ -16,25 +18,28 @@ use crate::support::{
     Calling, Cluster, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say, wait_until,
 };
 
-/// `(p50, p99)` of the silence when the leader is killed, ms.
+/// Promised `(p50, p99)` of the time without an answer when the leader is killed, ms.
 const KILLED_MS: (u64, u64) = (150, 400);
-/// `(p50, p99)` of the silence when the leader is paused, ms.
+/// Promised `(p50, p99)` of the time without an answer when the leader is paused, ms.
 const PAUSED_MS: (u64, u64) = (300, 700);
-/// `(p50, p99)` of the silence of a handover, ms. No single handover may take longer than the p99.
+/// Promised `(p50, p99)` of the time without an answer in a handover, ms. No single handover may
+/// take longer than the p99.
 const HANDED_OVER_MS: (u64, u64) = (5, 20);
-/// `(p50, p99)` of the silence when a node comes back, ms: at most as when a node is lost.
+/// Promised `(p50, p99)` of the time without an answer when a node comes back, ms: at most as long
+/// as when a node is lost.
 const RETURN_MS: (u64, u64) = (150, 700);
-/// `(p50, p99)` of the longest call of the Rust client around the event, ms: the silence, and 50 ms
-/// for the client's backoff.
+/// Promised `(p50, p99)` of the longest call of the Rust client when the leader is killed, ms. It
+/// is the time without an answer, and 50 ms for the client's wait before it tries again.
 const CALL_KILLED_MS: (u64, u64) = (200, 450);
 const CALL_TERMINATED_MS: (u64, u64) = (25, 25);
-/// How long a leader is paused: longer than it can serve from its range.
+/// How long a leader is paused: longer than its reserved range of epochs lasts.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The time from just before an event until it was over.
 type Window = (Instant, Instant);
 
-/// The longest call in each window, also if the call began before the window or ended after it.
+/// Returns the longest call of each window. Calls that began before the window or ended after it
+/// count, too.
 fn longest_call(
     event: &'static str,
     seen: &Seen,
@@ -50,8 +55,8 @@ fn longest_call(
     silence
 }
 
-/// Bounds the silence after the kill and after the restart of the old leader. No call of the Rust
-/// client fails.
+/// The leader is killed and then restarted. The time without an answer is bounded after the kill
+/// and after the restart. No call of the Rust client fails.
 #[test]
 fn a_killed_leader_is_replaced_in_the_promised_time() {
     let _alone = alone();
@@ -85,7 +90,8 @@ fn a_killed_leader_is_replaced_in_the_promised_time() {
         .assert_promised(CALL_KILLED_MS);
 }
 
-/// Bounds the silence of each handover on SIGTERM. No call of the Rust client fails.
+/// The leader hands over on SIGTERM. The time without an answer is bounded for each handover. No
+/// call of the Rust client fails.
 #[test]
 fn a_leader_told_to_stop_hands_over_in_the_promised_time() {
     let _alone = alone();
@@ -115,8 +121,8 @@ fn a_leader_told_to_stop_hands_over_in_the_promised_time() {
         .assert_promised(CALL_TERMINATED_MS);
 }
 
-/// The bounds for SIGTERM also hold for each `epicepoch leader transfer`. No call of the Rust
-/// client fails.
+/// Leadership is handed over with `epicepoch leader transfer`. The bounds are the same as for a
+/// handover on SIGTERM. No call of the Rust client fails.
 #[test]
 fn leadership_handed_over_by_command_costs_no_more_than_sigterm() {
     let _alone = alone();
@@ -129,7 +135,7 @@ fn leadership_handed_over_by_command_costs_no_more_than_sigterm() {
         calling.wait_for_service_since(Instant::now());
         let to = cluster.others(leader)[event % 2];
         let id = cluster.nodes[to].id.to_string();
-        // Without a name, any other node takes over.
+        // Every fourth command names no node. Then any other node may take over.
         let is_named = event % 4 != 3;
         let order: &[&str] =
             if is_named { &["leader", "transfer", "--to", &id] } else { &["leader", "transfer"] };
@@ -150,8 +156,8 @@ fn leadership_handed_over_by_command_costs_no_more_than_sigterm() {
     silence.assert_each_promised(HANDED_OVER_MS.1);
 }
 
-/// Requests that are sent to the paused leader before, during and after the election are refused,
-/// or answered in order.
+/// Requests are sent to the paused leader before, during and after the election. When the leader is
+/// resumed, it refuses them, or answers with timestamps that are still in order.
 #[test]
 fn a_paused_leader_is_replaced_in_the_promised_time_and_answers_nothing_stale() {
     let _alone = alone();
@@ -171,7 +177,8 @@ fn a_paused_leader_is_replaced_in_the_promised_time_and_answers_nothing_stale() 
         let from = Instant::now();
         cluster.nodes[leader].pause();
         let paused = Instant::now();
-        // Half of the connections send requests at once, the others when another node leads.
+        // Four of the eight connections send requests to the paused leader at once. The others send
+        // theirs when another node leads.
         let rest = known.split_off(4);
         let mut late: Vec<Late> = known.into_iter().map(|wire| Late::send(wire, 4)).collect();
         watch.wait_for_service_since(paused);

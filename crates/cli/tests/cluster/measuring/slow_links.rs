@@ -1,5 +1,5 @@
-//! Links are slow, have jitter or little bandwidth, or break again and again. Measures the silence,
-//! and checks every answer.
+//! Links between nodes are slow, have jitter or little bandwidth, or break again and again.
+//! Measures how long clients get no answer, and checks every answer.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::support::{LinkedCluster, Silence, Watch, alone, let_pass, say};
 
 /// How long the links are bad.
 const BAD: Duration = Duration::from_secs(2);
-/// Longest silence on links that the defaults should support, ms: one change of leadership over a
-/// bad link, when it becomes bad.
+/// Longest time without an answer, ms. The default settings should support these links. So at most
+/// one change of leadership is allowed for, when the links become bad.
 const SILENCE_MS: u64 = 2000;
 /// Time between two resets of all connections between the nodes.
 const RESET_EVERY: Duration = Duration::from_millis(50);
@@ -19,10 +19,11 @@ const BAD_LINKS: [(&str, Fault); 4] = [
     // The round trip is longer than a heartbeat (40 ms) and shorter than an election timeout (200
     // ms).
     ("60 ms each way", Fault::delay(Duration::from_millis(60))),
-    // A part of the stream may arrive after two heartbeats that were sent later.
+    // With jitter, bytes may arrive up to 80 ms late. In this time two more heartbeats are sent.
     ("80 ms of jitter", Fault::jitter(Duration::from_millis(80))),
     ("16 kB/s", Fault::bandwidth(16_000)),
-    // Every frame of the peer protocol is longer than 24 bytes.
+    // Every frame of the peer protocol is longer than 24 bytes, so each frame arrives in several
+    // parts.
     ("24 bytes at a time", Fault::trickle(24, Duration::from_millis(1))),
 ];
 
@@ -53,7 +54,8 @@ fn slow_and_uneven_and_narrow_links_stop_no_client() {
     }
 }
 
-/// Clients are without an answer for at most 2 s.
+/// All connections between nodes are reset every 50 ms. Clients are without an answer for at most 2
+/// s.
 #[test]
 fn connections_that_are_reset_every_50_ms_cost_answers_but_not_order() {
     let _alone = alone();

@@ -1,12 +1,12 @@
-//! A node reports how long its machine stalled. So a measurement from outside can tell a slow
-//! machine from a slow service.
+//! A node reports in its metrics how long its machine stalled. So a measurement from outside can
+//! tell a slow machine from a slow service.
 
 use std::time::{Duration, Instant};
 
 use crate::support::stalls::StallMeter;
 use crate::support::{Cluster, WAIT_MAX, alone, let_pass, wait_until};
 
-/// A paused node reports a stall as long as the pause; another node reports none.
+/// One node is paused. It reports a stall as long as the pause, and another node reports none.
 #[test]
 fn a_stall_of_the_machine_shows_in_the_metrics_of_the_node_that_it_hit() {
     const STALL: Duration = Duration::from_millis(700);
@@ -25,11 +25,13 @@ fn a_stall_of_the_machine_shows_in_the_metrics_of_the_node_that_it_hit() {
     cluster.nodes[hit].pause();
     let_pass(STALL);
     cluster.nodes[hit].resume();
-    // The node's last measured period may have ended just before the pause.
+    // The node measures in periods. The last one may have ended just before the pause, so 0.1 s may
+    // be missing.
     let expected = Some(STALL.as_secs_f64() - 0.1);
     wait_until("the stall shows", WAIT_MAX, || seen(&cluster, hit, longest) >= expected);
     let after = seen(&cluster, spared, longest).expect("a node has a meter");
-    // A stall of the machine itself shows at both nodes.
+    // If the machine itself stalls, both nodes report it. So the stalls that this test has measured
+    // are allowed for.
     let machine = meter.stop().allowance(from, Instant::now()).as_secs_f64();
     let is_spared = after <= before || Some(after) < expected.map(|it| it + machine);
     assert!(

@@ -1,4 +1,5 @@
-//! Calls of the Rust client over the native protocol without pause. No call may fail.
+//! Callers of the Rust client that make calls over the native protocol all the time. No call may
+//! fail.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use epicepoch_client::{Client, Options};
 
 use super::{Cluster, WAIT_MAX, wait_until};
 
-/// Deadline of a call. The loss of a leader must not cost more than that.
+/// Deadline of a call. Even when a leader is lost, a call must not take longer.
 const CALL_MAX: Duration = Duration::from_secs(2);
 /// Callers that share the client.
 const CALLERS: usize = 16;
@@ -21,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// A client whose callers make calls until they are stopped.
 pub(crate) struct Calling {
     is_over: Arc<AtomicBool>,
-    /// Start of the last answered call of each caller.
+    /// For each caller: when its last answered call began.
     served: Served,
     thread: JoinHandle<Vec<Operation>>,
 }
@@ -55,14 +56,14 @@ impl Calling {
     }
 
     /// Waits until every caller has an answer to a call that began after `since`. Without this
-    /// wait, the cost of one event could count for the next.
+    /// wait, a call that is slow because of one event could count for the next event.
     pub(crate) fn wait_for_service_since(&self, since: Instant) {
         wait_until("every caller is served", WAIT_MAX, || {
             self.served.lock().unwrap().iter().all(|began| *began >= Some(since))
         });
     }
 
-    /// Stops the callers. Returns all calls, of which none has failed.
+    /// Stops the callers and returns all calls. Fails the test if any call has failed.
     pub(crate) fn finish(self) -> Vec<Operation> {
         self.is_over.store(true, Ordering::SeqCst);
         self.thread.join().expect("no call failed")

@@ -23,7 +23,8 @@ const PREFIX: &str = "epicepoch-test-";
 
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
-    // These are dropped after the nodes, in this order.
+    // Rust drops fields in order. So the nodes end first, then the directory is deleted, then the
+    // next test gets its turn.
     pub(crate) dir: TempDir,
     _turn: Turn,
 }
@@ -44,9 +45,9 @@ impl Cluster {
     }
 
     /// Starts three nodes with a long election timeout, and waits until they are ready. Their
-    /// leader stays as long as it lives. This is for tests that need the same leader again and
-    /// again, and are not about elections or disks. With the defaults, a stall of 200 ms rightly
-    /// moves leadership. Such a test would then judge the machine or its disk.
+    /// leader stays as long as it lives. This is for tests that are not about elections or disks
+    /// and need the same leader all the time. With the defaults, a stall of 200 ms rightly moves
+    /// leadership. Then such a test would fail because of the machine or its disk.
     ///
     /// `RESERVATION_MS` follows from the election timeout, so it is 5000.
     pub(crate) fn start_calm() -> Self {
@@ -56,7 +57,7 @@ impl Cluster {
         cluster
     }
 
-    /// A calm cluster with these settings, not started yet.
+    /// Returns a calm cluster with these settings. Its nodes are not started yet.
     pub(crate) fn down_calm(settings: &[(&str, &str)]) -> Self {
         let turn = Turn::side_by_side();
         let in_memory = TempDir::with_prefix_in(PREFIX, MEMORY_DIR);
@@ -68,7 +69,7 @@ impl Cluster {
         cluster
     }
 
-    /// Three nodes that will found a cluster, not started yet.
+    /// Returns three nodes that will found a cluster. They are not started yet.
     pub(crate) fn down(settings: &[(&str, &str)]) -> Self {
         let turn = Turn::side_by_side();
         Self::down_in(TempDir::with_prefix(PREFIX).expect("a temporary directory"), turn, settings)
@@ -130,7 +131,7 @@ impl Cluster {
         leader.expect("the wait is over")
     }
 
-    /// Indexes of the nodes besides this one.
+    /// Returns the indexes of all nodes except this one.
     pub(crate) fn others(&self, index: usize) -> Vec<usize> {
         (0..self.nodes.len()).filter(|other| *other != index).collect()
     }
@@ -155,12 +156,13 @@ impl Cluster {
         self.operator(args).output().expect("the binary can be started")
     }
 
-    /// An operator's command with the addresses of all nodes, not started yet.
+    /// Returns an operator's command with the addresses of all nodes. It is not started yet.
     pub(crate) fn operator(&self, args: &[&str]) -> Command {
         self.operator_with(binary(), args)
     }
 
-    /// An operator's command of this program, not started yet.
+    /// Returns an operator's command of the program `program`, with the addresses of all nodes. It
+    /// is not started yet.
     pub(crate) fn operator_with(&self, program: PathBuf, args: &[&str]) -> Command {
         let addrs: Vec<_> = self.nodes.iter().map(|node| node.http().to_string()).collect();
         let mut command = command_of(program, &BTreeMap::new(), self.dir.path());
@@ -195,13 +197,13 @@ impl Cluster {
         }
     }
 
-    /// The nodes as targets of the load generator.
+    /// Returns the nodes as targets of the load generator.
     pub(crate) fn targets(&self) -> Vec<Target> {
         let target = |node: &Node| Target::new(node.id, node.http());
         self.nodes.iter().map(target).collect()
     }
 
-    /// Time from now until every node is ready.
+    /// Waits until every node is ready. Returns how long that took.
     pub(crate) fn time_until_ready(&mut self) -> Duration {
         let from = Instant::now();
         self.wait_until_ready();
@@ -209,7 +211,7 @@ impl Cluster {
     }
 }
 
-/// The value of `PEERS` for these first members.
+/// Returns the value of the setting `PEERS` for these first members.
 pub(crate) fn peers(nodes: &[Node]) -> String {
     let peer = |node: &Node| format!("{}={}", node.id, node.raft_addr());
     nodes.iter().map(peer).collect::<Vec<_>>().join(",")

@@ -1,5 +1,5 @@
-//! Requests to a paused process. The process reads them when it is resumed. It must not answer with
-//! timestamps that other nodes have already passed.
+//! Requests to a paused process. The process reads them only when it is resumed. It must not answer
+//! with timestamps below those that other nodes have given meanwhile.
 
 use std::time::Instant;
 
@@ -24,7 +24,8 @@ impl Late {
         Self { start, wire, count }
     }
 
-    /// Reads the answers and adds each as an operation. Refusals and missing answers count too.
+    /// Reads the answers and adds each one to `operations`. A refusal or a missing answer is added,
+    /// too.
     pub(crate) fn collect(mut self, node: u64, operations: &mut Vec<Operation>) {
         for _ in 0..self.count {
             let outcome = match self.wire.receive() {

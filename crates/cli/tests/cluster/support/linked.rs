@@ -9,7 +9,7 @@ use epicepoch_link::{Diallers, Fault, Links, Party};
 use super::{Cluster, Node, unused_port};
 
 pub(crate) struct LinkedCluster {
-    /// Dropped first, so that the nodes end before their links.
+    /// This field is dropped first, so that the nodes end before their links.
     cluster: Cluster,
     pub(crate) links: Links,
     /// Addresses at which clients reach the nodes through the proxy.
@@ -34,8 +34,8 @@ impl LinkedCluster {
         Self { cluster, links, client_addrs }
     }
 
-    /// Adds a node with its own links that will join the cluster. It knows all addresses, and is
-    /// not started.
+    /// Adds a node with its own links that will join the cluster. The node knows the addresses of
+    /// all members. It is not started.
     pub(crate) fn add_joining(&mut self, id: u64) -> usize {
         let known: Vec<_> = self.nodes.iter().map(|node| node.raft_addr().to_string()).collect();
         let index = self.cluster.add_joining(id, &format!("node-{id}"));
@@ -51,7 +51,7 @@ impl LinkedCluster {
         self.client_addrs.pop();
     }
 
-    /// The node with this index as an end of a link.
+    /// Returns the node with this index as an end of a link.
     pub(crate) fn party(&self, index: usize) -> Party {
         Party::node(self.nodes[index].id)
     }
@@ -76,12 +76,12 @@ impl LinkedCluster {
         (0..self.nodes.len()).for_each(|index| self.set_outgoing(index, fault));
     }
 
-    /// Bytes that vanished between the nodes so far.
+    /// Returns how many bytes between the nodes have vanished so far.
     pub(crate) fn bytes_lost(&self) -> u64 {
         self.pairs().map(|(from, to)| self.links.passed(from, to).bytes_lost).sum()
     }
 
-    /// Connections between the nodes that were reset so far.
+    /// Returns how many connections between the nodes were reset so far.
     pub(crate) fn resets(&self) -> u64 {
         self.pairs().map(|(from, to)| self.links.passed(from, to).resets).sum()
     }
@@ -92,18 +92,19 @@ impl LinkedCluster {
         all.flat_map(of).map(|(from, to)| (self.party(from), self.party(to)))
     }
 
-    /// The nodes as targets for clients behind the proxy.
+    /// Returns the nodes as targets for clients that reach them through the proxy.
     pub(crate) fn targets_behind_links(&self) -> Vec<Target> {
         let pairs = self.nodes.iter().zip(&self.client_addrs);
         pairs.map(|(node, addr)| Target::new(node.id, *addr)).collect()
     }
 }
 
-/// Puts the proxy before a node that is down. Returns the address for clients.
+/// Puts the proxy in front of a node that is down. Returns the address at which clients reach the
+/// node through the proxy.
 fn stand_before(links: &Links, node: &mut Node) -> SocketAddr {
     let party = Party::node(node.id);
-    // Peers dial the proxy at the address that the node names. The node itself listens at another
-    // one.
+    // The node names an address at which the proxy listens, so peers dial the proxy. The node
+    // itself listens at another address.
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, unused_port()));
     node.set("RAFT_BIND", bind);
     let front = links.stand_before(party, Diallers::Peers, node.raft_addr(), bind);

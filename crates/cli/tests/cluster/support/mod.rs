@@ -30,12 +30,12 @@ pub(crate) use turn::{Turn, alone};
 pub(crate) use undisturbed::{Campaigns, Disturbed, undisturbed};
 pub(crate) use watch::Watch;
 
-/// Longest wait for an expected event. It is generous, because it only matters when something is
-/// broken.
+/// Longest wait for an expected event. The limit is generous, because a test reaches it only when
+/// something is broken.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Pause between two checks of a condition: this share of the time waited so far, within these
-/// bounds. A check often costs a connection or a process, and must not slow down the event that it
-/// waits for.
+/// The pause between two checks of a condition is 1/32 of the time waited so far, but at least 2 ms
+/// and at most 50 ms. A check often costs a connection or a process. Frequent checks would slow
+/// down the event that the test waits for.
 const POLL_SHARE: u32 = 32;
 const POLL_MIN: Duration = Duration::from_millis(2);
 const POLL_MAX: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ const POLL_MAX: Duration = Duration::from_millis(50);
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// After `limit`. The message names `what` it waited for.
+/// `condition` does not hold within `limit`. The message contains `what`.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -54,17 +54,17 @@ pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut(
     }
 }
 
-/// Checks for `time` that `condition` holds at every look.
+/// Checks again and again, for as long as `time`, that `condition` holds.
 ///
 /// # Panics
-/// If it does not hold. The message names `what` should hold.
+/// `condition` does not hold once. The message contains `what`.
 #[track_caller]
 pub(crate) fn holds_for(what: &str, time: Duration, condition: impl FnMut() -> bool) {
     assert!(has_held_for(time, condition), "no longer: {what}");
 }
 
-/// Checks `condition` for `time`. Returns whether it held each time; returns at once if it does
-/// not.
+/// Checks `condition` again and again, for as long as `time`. Returns whether it held each time.
+/// Returns at once when it does not hold.
 pub(crate) fn has_held_for(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -76,14 +76,15 @@ pub(crate) fn has_held_for(time: Duration, mut condition: impl FnMut() -> bool) 
     true
 }
 
-/// Waits while a fault lasts. Only faults have a fixed length; everything else in the tests waits
-/// for an event.
+/// Sleeps while a fault lasts. Only faults last for a fixed time. Everything else in the tests
+/// waits for an event.
 pub(crate) fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Returns an unused loopback port, and never the same one twice. It is below the range of the
-/// kernel's client ports, so no connection can take it meanwhile.
+/// Returns an unused loopback port, and never the same one twice. The port is below the range from
+/// which the kernel takes ports for outgoing connections. So no connection can take it before the
+/// test uses it.
 pub(crate) fn unused_port() -> u16 {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 20_000;
@@ -99,8 +100,8 @@ pub(crate) fn unused_port() -> u16 {
     panic!("no unused port among {COUNT}");
 }
 
-/// How often a measured event is repeated: `EPICEPOCH_OUTAGES` times, so that the distribution has
-/// a tail, or `usual` times without it.
+/// Returns how often a measured event is repeated: as often as the variable `EPICEPOCH_OUTAGES`
+/// says, or `usual` times if it is not set. A high number is needed to measure the 99th percentile.
 pub(crate) fn outages(usual: usize) -> usize {
     let setting = std::env::var("EPICEPOCH_OUTAGES").ok();
     setting.map_or(usual, |count| count.parse().expect("EPICEPOCH_OUTAGES is a number"))
@@ -108,7 +109,7 @@ pub(crate) fn outages(usual: usize) -> usize {
 
 /// Prints a figure even if the test passes.
 pub(crate) fn say(line: &str) {
-    // A line that is lost on a closed pipe must not fail the test.
+    // If standard output is a closed pipe, the line is lost, but the test does not fail.
     let _ = writeln!(std::io::stdout().lock(), "    {line}");
 }
 

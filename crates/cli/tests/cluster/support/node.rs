@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::wire::{Answer, Wire, request};
 use super::{WAIT_MAX, let_pass, unused_port, wait_until};
 
-/// Timeout of a request to a node. After that it counts as not answered.
+/// Timeout of a request to a node. After this time the request counts as not answered.
 const ASK_LIMIT: Duration = Duration::from_millis(1500);
-/// Lines of a node's log that a failed test prints.
+/// A failed test prints this many lines from the end of a node's log.
 const LOG_TAIL_LINES: usize = 60;
 
 /// The binary under test.
@@ -25,8 +25,9 @@ pub(crate) fn binary() -> PathBuf {
     other.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_epicepoch")), PathBuf::from)
 }
 
-/// The program to upgrade from: `EPICEPOCH_OLD_BIN`. Without it, a copy in this directory of the
-/// program under test, which is another file but not another version.
+/// Returns the program to upgrade from: the one that the variable `EPICEPOCH_OLD_BIN` names. If it
+/// is not set, this is a copy of the program under test in the directory `dir`. Such a copy is
+/// another file, but not another version.
 pub(crate) fn old_program(dir: &Path) -> PathBuf {
     let Some(given) = std::env::var_os("EPICEPOCH_OLD_BIN") else {
         let path = dir.join("epicepoch-old");
@@ -44,7 +45,7 @@ pub(crate) fn is_test_build() -> bool {
     !binary().components().any(|part| part.as_os_str() == "release")
 }
 
-/// The binary with only these settings in its environment.
+/// Returns a command that runs the binary with only these settings in its environment.
 pub(crate) fn command<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
     home: &Path,
@@ -52,7 +53,7 @@ pub(crate) fn command<'a>(
     command_of(binary(), settings, home)
 }
 
-/// Another binary with only these settings in its environment.
+/// Returns a command that runs `program` with only these settings in its environment.
 pub(crate) fn command_of<'a>(
     program: PathBuf,
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
@@ -82,7 +83,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Makes a node with its own directory below `parent` and unused ports. It is not started.
+    /// Creates a node with its own directory below `parent` and with unused ports. The node is not
+    /// started.
     pub(crate) fn new(id: u64, parent: &Path, name: &str) -> Self {
         let home = parent.join(name);
         fs::create_dir(&home).expect("a directory for the node");
@@ -112,12 +114,12 @@ impl Node {
         self.settings.insert(name.into(), value.to_string());
     }
 
-    /// Runs this program from the next start on.
+    /// Makes the node run this program from its next start on.
     pub(crate) fn install(&mut self, program: PathBuf) {
         self.program = Some(program);
     }
 
-    /// The program that the process runs, as the kernel reports it.
+    /// Returns the program that the node's process runs, as the kernel reports it.
     pub(crate) fn runs(&self) -> PathBuf {
         fs::read_link(format!("/proc/{}/exe", self.pid())).expect("our own child can be looked at")
     }
@@ -151,7 +153,8 @@ impl Node {
         self.home.join("log")
     }
 
-    /// Starts the process, which may still exit during its start.
+    /// Starts the node's process. Does not wait until the node has started; the process may still
+    /// exit.
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "node {} runs already", self.id);
         let log = || -> File {
@@ -225,7 +228,7 @@ impl Node {
         status.expect("the wait is over")
     }
 
-    /// How the process ended, if it has ended.
+    /// Returns how the process ended; `None` if it still runs.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         let child = self.child.as_mut()?;
         child.try_wait().expect("our own child can be waited for")
@@ -236,8 +239,8 @@ impl Node {
         self.child.is_some() && self.exit_status().is_none()
     }
 
-    /// Sends one `GET` on a new connection. Returns `None` without an answer. A paused node is not
-    /// asked, because it would only run into the timeout.
+    /// Sends one `GET` on a new connection. Returns `None` if there is no answer. A paused node is
+    /// not asked, because the request would only time out.
     pub(crate) fn ask(&self, target: &str) -> Option<Answer> {
         if self.child.is_none() || self.paused {
             return None;
@@ -257,12 +260,12 @@ impl Node {
         wire.receive().ok()
     }
 
-    /// The sum of a metric over all its labels.
+    /// Returns the sum of a metric over all its labels.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.ask("/metrics")?.text();
         let values = text.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;
-            // A longer name that begins with this one is another metric.
+            // If the name goes on after this prefix, the line belongs to another metric.
             let value = match rest.strip_prefix('{') {
                 Some(labelled) => labelled.rsplit_once('}')?.1,
                 None => rest.strip_prefix(' ')?,
@@ -288,8 +291,8 @@ impl Node {
         self.says_yes("/timestamp")
     }
 
-    /// Breaks the clock or the disk of a test build. A running node has read the faults when this
-    /// returns.
+    /// Breaks the clock or the disk of a node, which must be a test build. When this function
+    /// returns, a running node has read the faults.
     pub(crate) fn break_with(&self, faults: Faults) {
         assert!(is_test_build(), "a release build cannot break its clock or its disk");
         // The file is written under another name and renamed, so that the node never reads half of
@@ -308,7 +311,7 @@ impl Node {
         fs::remove_dir_all(self.data_dir()).expect("the data directory can be removed");
     }
 
-    /// The output of the process since the first start.
+    /// Returns everything that the node has logged since its first start.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -346,7 +349,7 @@ pub(crate) struct Faults {
     pub(crate) wall_offset_ms: i64,
     /// Every fsync fails.
     pub(crate) fsync_fail: bool,
-    /// Every fsync waits until this is off again.
+    /// While this is set, every fsync waits.
     pub(crate) fsync_hang: bool,
     /// No client is accepted.
     pub(crate) accept_fail: bool,

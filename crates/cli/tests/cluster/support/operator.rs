@@ -1,4 +1,4 @@
-//! An operator's commands: they add and remove members, and move leadership.
+//! Runs an operator's commands, which add and remove members and move leadership.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ pub(crate) fn list(cluster: &Cluster) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Ids and roles, such as `1 voter`.
+/// Returns the id and role of each member, such as `1 voter`.
 pub(crate) fn roles(cluster: &Cluster) -> Vec<String> {
     let listed = list(cluster);
     let members = listed["members"].as_array().expect("members").clone();
@@ -28,7 +28,7 @@ pub(crate) fn roles(cluster: &Cluster) -> Vec<String> {
     members.iter().map(|member| format!("{} {}", member["nodeID"], role(member))).collect()
 }
 
-/// The argument of `member add` for a node.
+/// Returns the argument with which `member add` adds this node.
 pub(crate) fn named(node: &Node) -> String {
     format!("{}={}", node.id, node.raft_addr())
 }
@@ -38,7 +38,8 @@ pub(crate) fn admit(cluster: &mut Cluster, index: usize) {
     let node = &mut cluster.nodes[index];
     let begins = node.log().len();
     node.start();
-    // `member add` does not wait for a node that is not started.
+    // `member add` fails if the node does not listen yet, so the test waits until the node has
+    // started.
     wait_until("it listens", WAIT_MAX, || node.log()[begins..].contains("\"started\""));
     let (name, id) = (named(&cluster.nodes[index]), cluster.nodes[index].id.to_string());
     let said = cluster.order(&["member", "add", &name]);
@@ -66,8 +67,8 @@ pub(crate) fn assert_has_ended(removed: &mut Node) {
     assert!(log.contains("removed from the cluster"), "{log}");
 }
 
-/// Hands leadership over. Returns when the command was given, and its output. If a voter's disk
-/// hangs, the handover may fail or be refused; then the command is repeated.
+/// Hands leadership over. Returns the time at which the command was given, and its output. The
+/// handover may fail or be refused because a voter's disk hangs. Then the command is given again.
 pub(crate) fn transferred(cluster: &Cluster, order: &[&str]) -> (Instant, String) {
     let mut taken = None;
     wait_until("a handover is taken", WAIT_MAX, || {

@@ -15,25 +15,25 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
     kib.expect("a process has a resident size") * 1024
 }
 
-/// CPU time of all threads that still run, in nanoseconds resolution.
+/// Returns the CPU time of all threads of a process that still run. Its resolution is nanoseconds.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let nanos = tasks.filter_map(|task| {
-        // A thread may end while its figures are read.
+        // A thread may end while its figures are read. Such a thread is left out.
         let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
     });
     Duration::from_nanos(nanos.sum())
 }
 
-/// Bytes that the files below `dir` take on disk.
+/// Returns how many bytes the files below `dir` take on disk.
 pub(crate) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     let of = |entry: fs::DirEntry| match entry.metadata() {
         Ok(data) if data.is_dir() => disk_bytes(&entry.path()),
         Ok(data) => data.len().max(data.blocks() * 512),
-        // Files may be deleted while the directory is read.
+        // Files may be deleted while the directory is read. Such files count as empty.
         Err(_) => 0,
     };
     entries.filter_map(Result::ok).map(of).sum()

@@ -1,10 +1,11 @@
-//! Measures for each event how long there was no answer, or no other leader. These are the figures
-//! of `docs/operations/outages.md`, and this module checks them.
+//! Measures for each event how long clients got no answer (the silence), or how long it took until
+//! another node led. Checks that these times are within the promises of
+//! `docs/operations/outages.md`.
 //!
-//! `EPICEPOCH_OUTAGES_FACTOR=1` allows exactly the promise, to the millisecond: for release builds
-//! on a dedicated machine (`scripts/outages`). Without it, twice the promise is allowed, plus the
-//! stalls of the machine itself ([`Stalls`](super::stalls::Stalls)): for debug builds on a shared
-//! machine.
+//! With `EPICEPOCH_OUTAGES_FACTOR=1`, no time may be longer than the promise. This is for release
+//! builds on a dedicated machine (`scripts/outages`). Without the variable, twice the promise is
+//! allowed, plus the time for which the machine itself stalled ([`Stalls`](super::stalls::Stalls)).
+//! This is for debug builds on a shared machine.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use super::{millis, say};
 /// Without `EPICEPOCH_OUTAGES_FACTOR`, a silence may last this many times as long as promised.
 const FACTOR: u32 = 2;
 
-/// How strictly figures are held to the promise.
+/// How strictly a measured time is compared with the promise.
 #[derive(Clone, Copy)]
 struct Strictness {
     /// A silence may last this many times as long as promised.
@@ -40,8 +41,8 @@ impl Strictness {
     }
 }
 
-/// The longest times without an answer around many equal events, or the times until another node
-/// led.
+/// The results of many events of the same kind: for each, the longest time without an answer, or
+/// the time until another node led.
 pub(crate) struct Silence {
     what: &'static str,
     event: &'static str,
@@ -49,7 +50,7 @@ pub(crate) struct Silence {
     gaps: Vec<Gap>,
 }
 
-/// Length of a silence, and how much of it may be due to the machine ([`Stalls`]).
+/// The length of a silence, and how much of it may be due to stalls of the machine ([`Stalls`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Gap {
     length: Duration,
@@ -93,8 +94,8 @@ impl Silence {
         self.gaps.iter().map(|gap| gap.length).collect()
     }
 
-    /// The part of each silence that is compared with the bound: the whole silence, or the silence
-    /// without the part that may be due to the machine.
+    /// Returns the part of each silence that is compared with the bound. It is the whole silence,
+    /// or the silence without the part that may be due to the machine.
     fn held(&self) -> Vec<Duration> {
         if !self.strictness.is_machine_allowed_for {
             return self.lengths();
@@ -121,8 +122,8 @@ impl Silence {
         ));
     }
 
-    /// Checks that the median is at least `p50_ms`. If it is shorter, a node answered before it
-    /// could be sure that it leads.
+    /// Checks that the median is at least `p50_ms`. If the silences are shorter, a node answered
+    /// before it could be sure that it leads.
     #[track_caller]
     pub(crate) fn assert_at_least(&self, p50_ms: u64) {
         let p50 = rank(&self.lengths(), 50);
@@ -130,7 +131,7 @@ impl Silence {
     }
 
     /// Prints the distribution, and checks the promised `(p50, p99)` in milliseconds, times the
-    /// factor. With fewer than a hundred events the 99th percentile is the worst one.
+    /// factor. With fewer than a hundred events, the 99th percentile is the longest silence.
     #[track_caller]
     pub(crate) fn assert_promised(&self, (p50_ms, p99_ms): (u64, u64)) {
         self.print();
@@ -165,7 +166,7 @@ impl Silence {
     }
 }
 
-/// A percentile of a sorted list, by nearest rank.
+/// Returns a percentile of a sorted list, by the nearest-rank method.
 fn rank(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }

@@ -1,5 +1,5 @@
-//! A real file system of a few MiB for a node's data directory. A test can fill it. It needs the
-//! right to mount; without that right, the test fails in CI.
+//! A real file system of a few MiB for a node's data directory, which a test can fill. It needs the
+//! right to mount. Without that right, the test is left out, but in CI it fails.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -17,11 +17,12 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts a disk for a node that has no data directory yet. Returns `None` without the right to
-    /// mount.
+    /// Mounts a disk for a node that has no data directory yet. Returns `None` if this process has
+    /// no right to mount.
     ///
     /// # Panics
-    /// If `CI` is set and the right to mount is missing: CI must not leave the test out.
+    /// The variable `CI` is set, and this process has no right to mount. CI must not leave the test
+    /// out.
     pub(crate) fn under(node: &Node, kib: u64) -> Option<Self> {
         let at = node.data_dir();
         fs::create_dir(&at).expect("the node has no data directory yet");
@@ -61,12 +62,13 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // If this fails, the directory cannot be removed either.
+        // If the unmount fails, the directory cannot be removed, either. So the error is ignored
+        // here.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
 
-/// Checks that the log names the full disk.
+/// Checks that a node's log says that the disk is full.
 #[track_caller]
 pub(crate) fn assert_says_why(log: &str) {
     let log = log.to_lowercase();

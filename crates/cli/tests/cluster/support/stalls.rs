@@ -1,7 +1,7 @@
 //! Measures stalls of the machine while a test runs: how late a sleeping thread wakes on each
-//! processor, and how long the disk takes for a small durable write. Nodes on the same machine wait
-//! as long. So this time is subtracted from their silence. Without that, a test would measure the
-//! machine and not the nodes.
+//! processor, and how long the disk takes for a small durable write. Nodes on the same machine must
+//! wait for as long. So this time is subtracted from the time in which they did not answer.
+//! Otherwise a test would measure the machine and not the nodes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -14,14 +14,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How long a thread sleeps at a time.
 const PAUSE: Duration = Duration::from_millis(1);
-/// At most this many processors are watched. If there are more, the stall of one processor stops no
-/// node.
+/// At most this many processors are watched. On a machine with more processors, the stall of one
+/// processor stops no node.
 const PROCESSORS_MAX: usize = 16;
-/// Pause between two durable writes: short enough to notice a disk that hangs for 10 ms, and long
-/// enough to cost little load.
+/// The thread for the disk sleeps this many times between two durable writes. That is short enough
+/// to notice a disk that hangs for 10 ms, and long enough to put little load on it.
 const SLEEPS_PER_WRITE: u32 = 5;
-/// Length at which a new file is begun. Each write extends the file, so that it also waits for
-/// the file system's journal, as a database sometimes does.
+/// When the file has this length, in bytes, a new one is begun. Each write makes the file longer.
+/// So the write also waits for the file system's journal, as a database sometimes does.
 const FILE_LEN_MAX: u64 = 1 << 20;
 /// Bytes of one write.
 const WRITE_LEN: usize = 4096;
@@ -30,8 +30,8 @@ const LATE_WAKE_MIN: Duration = Duration::from_millis(2);
 /// A durable write that takes this long or longer counts as a stall. The promised times are for a
 /// disk that needs 0.1 to 0.2 ms.
 const SLOW_WRITE_MIN: Duration = Duration::from_micros(500);
-/// Writes one after the other when leadership moves: the candidate's vote, the vote of another
-/// node, and the new leader's first entry.
+/// When leadership moves, this many writes come one after the other: the candidate's vote, the vote
+/// of another node, and the new leader's first entry.
 const WRITES_IN_A_ROW: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +52,13 @@ struct Stall {
 /// Watches the machine until it is stopped.
 pub(crate) struct StallMeter {
     is_over: Arc<AtomicBool>,
-    /// One thread pinned to each processor, and one for the disk. A thread that is not pinned does
-    /// not notice a stall of a processor on which it does not sleep.
+    /// One thread for each processor, pinned to it, and one thread for the disk. A thread that is
+    /// not pinned would notice only stalls of the processor on which it happens to run.
     threads: Vec<JoinHandle<Stalls>>,
 }
 
 impl StallMeter {
-    /// Starts to watch. Its file is on the disk to which the nodes write.
+    /// Starts to watch. The file that it writes is on the same disk as the data of the nodes.
     pub(crate) fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
@@ -78,7 +78,7 @@ impl StallMeter {
     }
 }
 
-/// The processors on which this process and its nodes may run.
+/// Returns the processors on which this process and its nodes may run.
 fn processors() -> Vec<usize> {
     let allowed = sched_getaffinity(None).expect("our own processors are known");
     (0..CpuSet::MAX_CPU).filter(|it| allowed.is_set(*it)).take(PROCESSORS_MAX).collect()
@@ -131,8 +131,9 @@ impl Stalls {
         }
     }
 
-    /// How much of a silence between `from` and `to` may be due to the machine: one late wake-up
-    /// and the writes of a handover. Each write counts as long as the slowest one in that time.
+    /// Returns how much of a silence between `from` and `to` may be due to the machine. That is one
+    /// late wake-up, and the writes of a handover. Each write counts as much as the slowest one in
+    /// that time.
     pub(crate) fn allowance(&self, from: Instant, to: Instant) -> Duration {
         let longest = |cause| {
             let met =

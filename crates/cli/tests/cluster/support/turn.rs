@@ -1,8 +1,9 @@
-//! Decides when a test may run its processes: side by side with others, or alone.
+//! Decides when a test may run its processes: at the same time as other tests, or alone.
 //!
 //! Tests that measure are in `measuring/` and start with [`alone`]. All others are in `together/`
-//! and share the machine. The turn is a lock on a file, so it also holds between processes: `cargo
-//! test` runs the tests as threads of one process, `cargo nextest` runs each as a process.
+//! and share the machine. The turn is a lock on a file, because tests may be threads or processes.
+//! `cargo test` runs them as threads of one process; `cargo nextest` runs each as a process of its
+//! own.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -32,7 +33,7 @@ struct Held {
     _lock: File,
 }
 
-/// Waits until no other test runs, and makes the others wait.
+/// Waits until no other test runs, and keeps the others waiting until the turn is dropped.
 #[must_use]
 pub(crate) fn alone() -> Turn {
     Turn::take(Kind::Alone)
@@ -55,8 +56,9 @@ impl Turn {
     }
 
     fn take(kind: Kind) -> Self {
-        // Turns are given in the order of arrival. A test that waits for its turn holds the queue
-        // lock. So tests that run side by side do not overtake one that waits to run alone.
+        // Turns are given in the order of arrival: a test that waits for its turn holds the queue
+        // lock. Otherwise tests that run side by side would overtake one that waits to run alone,
+        // again and again.
         let queue = locked("queue", File::lock);
         let lock = match kind {
             Kind::Alone => locked("turn", File::lock),
@@ -89,7 +91,8 @@ impl Drop for Turn {
     }
 }
 
-/// The name of the test on this thread. With `--test-threads=1` it is the main thread's name.
+/// Returns the name of the test on this thread. With `--test-threads=1`, it is the name of the main
+/// thread.
 fn test_name() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }

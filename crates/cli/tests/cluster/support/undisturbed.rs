@@ -1,6 +1,7 @@
 //! Repeats tests about leadership on a machine that sometimes stalls for longer than an election
-//! timeout. Then a node rightly campaigns although no one asked it to, and leadership moves. Such a
-//! test runs again, at most twice. Without such a campaign it fails at once.
+//! timeout. Then a node rightly campaigns although no one asked it to, and leadership moves. If a
+//! test fails and there was such a campaign, it runs again, at most twice. If there was none, it
+//! fails at once.
 
 use super::{Cluster, say};
 
@@ -14,7 +15,7 @@ pub(crate) struct Disturbed;
 /// Runs a test until a run is not disturbed.
 ///
 /// # Panics
-/// If every run was disturbed.
+/// Every run was disturbed.
 #[track_caller]
 pub(crate) fn undisturbed(test: impl FnMut() -> Result<(), Disturbed>) {
     let is_done = first_undisturbed(test);
@@ -31,7 +32,7 @@ fn first_undisturbed(mut test: impl FnMut() -> Result<(), Disturbed>) -> Result<
     Err(Disturbed)
 }
 
-/// Number of campaigns of all nodes up to one moment.
+/// The number of campaigns of all nodes up to the moment at which this was created.
 pub(crate) struct Campaigns(usize);
 
 impl Campaigns {
@@ -40,12 +41,13 @@ impl Campaigns {
         Self(cluster.nodes.iter().map(|node| of(node.log())).sum())
     }
 
-    /// Judges whether `what` has held since that moment, or the run was disturbed. `asked` is how
-    /// often leadership was asked to move meanwhile, or had to move. Each of these makes a node
-    /// campaign.
+    /// Judges a run. `holds` says whether the condition that `what` describes has held since this
+    /// was created. If it has not, and nodes campaigned more than `asked` times, the run was
+    /// disturbed. `asked` is how often leadership had to move, by command or because of a fault.
+    /// Each such move makes a node campaign.
     ///
     /// # Panics
-    /// If `what` is false although there were no further campaigns. The message names `what`.
+    /// `holds` is false, although there were no further campaigns. The message contains `what`.
     #[track_caller]
     pub(crate) fn judge(
         &self,

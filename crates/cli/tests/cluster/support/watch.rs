@@ -12,14 +12,15 @@ use super::{Cluster, WAIT_MAX, say, wait_until};
 
 /// Number of answers after which the load counts as begun.
 const ANSWERS_TO_BEGIN: u64 = 50;
-/// Pause of each connection after an answer or a refusal, if the test shares the machine. There are
-/// still enough requests to find a wrong answer, and the other tests get processors.
+/// If the test shares the machine, each connection pauses this long after an answer or a refusal.
+/// There are still enough requests to find a wrong answer, and the other tests get their share of
+/// the processors.
 const SHARED_PAUSE: Duration = Duration::from_millis(5);
-/// Longest wait for an answer: longer than any pause in the tests, so that late answers are received
-/// too.
+/// Longest wait for an answer. It is longer than any pause of a node in the tests, so that late
+/// answers are received, too.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Largest distance of an epoch from wall time while clocks are followed: the reservation window
-/// and the bound on offsets, with room for a busy machine.
+/// Largest distance of an epoch from wall time while clocks are right. It is the sum of the
+/// reservation window and the largest offset of a trusted clock, with room for a busy machine.
 const EPOCH_ERROR_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watch {
@@ -39,7 +40,7 @@ impl Watch {
         Self::start_at(cluster.targets(), connections_per_node)
     }
 
-    /// Starts the same load at these addresses.
+    /// Starts to send requests to these addresses, over this many connections to each.
     pub(crate) fn start_at(targets: Vec<Target>, connections_per_node: usize) -> Self {
         let origin = Instant::now();
         let mut config = RunConfig {
@@ -73,8 +74,8 @@ impl Watch {
         self.finish_with(&[])
     }
 
-    /// Ends the load and checks all answers, together with operations that the test itself made
-    /// since the watch began.
+    /// Ends the load and checks all answers. `own` are requests that the test itself has made since
+    /// the watch began; they are checked together with the others.
     #[track_caller]
     pub(crate) fn finish_with(self, own: &[Operation]) -> Seen {
         let report = self.load.stop();
@@ -89,7 +90,7 @@ impl Watch {
     }
 }
 
-/// The answers that a watch got. They are unique and in order; otherwise the test has failed.
+/// The answers that a watch got. They have been checked: all are unique and in order.
 pub(crate) struct Seen {
     pub(crate) report: Report,
     pub(crate) times: AnswerTimes,
@@ -137,7 +138,8 @@ pub(crate) fn is_at_wall_time(cluster: &Cluster) -> bool {
     apart.is_some_and(|apart| u128::from(apart) <= EPOCH_ERROR_MAX.as_nanos())
 }
 
-/// The same moment on both clocks, to convert instants to wall time.
+/// One moment as read from the monotonic clock and from the wall clock, to convert instants to wall
+/// time.
 struct WallAnchor {
     at: Instant,
     unix_ns: u64,

@@ -1,5 +1,5 @@
-//! A blocking socket with hand-written HTTP/1.1, so that a test can send wrong requests. It has
-//! timeouts, and never retries.
+//! A blocking socket with hand-written HTTP/1.1, so that a test can send wrong requests. Each step
+//! has a timeout. Nothing is retried.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ impl Answer {
         found.next().map(|(_, value)| value.as_str())
     }
 
-    /// The stable error code of a refusal.
+    /// Returns the stable error code of a refusal, from its header.
     pub(crate) fn error(&self) -> Option<&str> {
         self.header("epicepoch-error")
     }
@@ -37,7 +37,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects. No step on this connection may take longer than `limit`.
+    /// Connects to `addr`. Connecting, each read and each write may take at most `limit`.
     pub(crate) fn open(addr: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, limit)?;
         stream.set_nodelay(true)?;

@@ -1,4 +1,5 @@
-//! A leader that cannot accept clients hands over. Needs a test build.
+//! A leader that cannot accept new clients hands leadership over. Needs a test build, because only
+//! that can make a node fail to accept clients.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Makes this node accept no more clients, and waits until it has noticed that.
+/// Makes this node fail to accept clients, and waits until it has logged that.
 fn stop_accepting(node: &Node) {
     node.break_with(Faults { accept_fail: true, ..Faults::NONE });
     let failures = || node.log().matches("cannot accept clients").count();
@@ -19,13 +20,13 @@ fn stop_accepting(node: &Node) {
     });
 }
 
-/// How often this node has offered leadership to another because it cannot accept clients
-/// (`ClientsCut`).
+/// Returns how often this node has offered leadership to another node because it cannot accept
+/// clients. It logs `ClientsCut` each time.
 fn offers(node: &Node) -> usize {
     node.log().lines().filter(|line| line.contains("ClientsCut")).count()
 }
 
-/// How often any node has started to lead.
+/// Returns how often the nodes have begun to lead, all together.
 fn leaderships(cluster: &Cluster) -> usize {
     cluster.nodes.iter().map(|node| node.log().matches("this node leads\"").count()).sum()
 }

@@ -1,4 +1,5 @@
-//! An operator's command moves the epoch ahead: under load, within a bound, and only with `--yes`.
+//! Tests of `epicepoch clock advance-to`, which moves the epoch ahead: under load, up to a bound,
+//! and only with `--yes`.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,8 +11,8 @@ use crate::support::{
 
 /// The default reservation window, ms.
 const WINDOW_MS: f64 = 1_000.0;
-/// Largest difference between two clock readings, ms. All nodes read the same clock, but not at the
-/// same moment.
+/// Largest difference between the clock readings of two nodes, ms. All nodes read the same clock,
+/// but not at the same moment.
 const CLOCKS_APART_MS: f64 = 100.0;
 const MINUTE_NS: u64 = 60_000_000_000;
 
@@ -26,7 +27,7 @@ fn taken(cluster: &Cluster) -> Timestamp {
     said.split_whitespace().next().expect("a timestamp").parse().expect("a timestamp")
 }
 
-/// The highest ceiling that any node has applied.
+/// Returns the highest ceiling that any node has applied.
 fn ceiling(cluster: &Cluster) -> u64 {
     let output = cluster.operate(&["clock", "--json"]);
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -35,8 +36,8 @@ fn ceiling(cluster: &Cluster) -> u64 {
     ceilings.max().expect("a ceiling")
 }
 
-/// Checks the time that `epicepoch clock` reports. After that time, wall time has caught up with
-/// `to`, and with the few epochs above `to` that were given or reserved.
+/// Checks how long, by `epicepoch clock`, wall time needs to catch up with the epochs. It must
+/// catch up with `to`, and with the few epochs above `to` that were given or reserved.
 fn assert_recovers_at(cluster: &Cluster, to: u64) {
     let before = ahead(0);
     let output = cluster.operate(&["clock", "--json"]);
@@ -58,12 +59,12 @@ fn advance_under_load() -> Result<(), Disturbed> {
     let watch = Watch::start(&cluster);
     let calling = Calling::start(&cluster);
 
-    // A time too far ahead is refused, and nothing changes.
+    // A time two hours ahead is refused, because one hour is allowed. Nothing changes.
     let far = format!("{}ns", ahead(120 * MINUTE_NS));
     let words = ["ahead of the clock", "3600 s are allowed", "allow more with --ahead-max"];
     cluster.assert_refused(&["clock", "advance-to", &far], &words);
     cluster.assert_refused(&["clock", "advance-to", &far, "--yes"], &words);
-    // A time in the past is below every answer, so nothing has to be done.
+    // Every answer is above a time in the past, so the command has nothing to do.
     let past = format!("{}ns", taken(&cluster).epoch.0 - MINUTE_NS);
     for order in [&["clock", "advance-to", &past][..], &["clock", "advance-to", &past, "--yes"]] {
         let said = cluster.order(order);
@@ -88,14 +89,14 @@ fn advance_under_load() -> Result<(), Disturbed> {
     let first = taken(&cluster);
     assert!(first.epoch.0 > to, "{first} is not above {to}");
     assert!(ceiling(&cluster) > to);
-    // If the command is repeated, it changes nothing.
+    // The same command is given again. It changes nothing.
     let said = cluster.order(&["clock", "advance-to", &time, "--yes"]);
     assert!(said.contains("already"), "{said}");
     let table = cluster.operate(&["clock"]).stdout;
     assert!(String::from_utf8_lossy(&table).contains("until time has caught up in"));
     assert_recovers_at(&cluster, to);
 
-    // The next leader also begins above that epoch.
+    // The leader is killed. The next leader must also begin above `to`.
     let leads_on = cluster.wait_for_leader() == leader;
     let stayed = campaigns.judge(&cluster, 0, leads_on, "the command moves no leadership");
     let from = Instant::now();
@@ -113,7 +114,8 @@ fn advance_under_load() -> Result<(), Disturbed> {
     cluster.wait_until_ready();
     assert!(taken(&cluster).epoch.0 > to);
 
-    // The epoch never goes back. A move within the window needs no reservation.
+    // The epoch is moved by 1 µs. This needs no new reservation, because the new epoch is already
+    // reserved. The epoch never goes back.
     let near = format!("{}ns", first.epoch.0 + 1_000);
     cluster.order(&["clock", "advance-to", &near, "--yes"]);
     assert!(taken(&cluster).epoch.0 > first.epoch.0 + 1_000);
@@ -124,7 +126,8 @@ fn advance_under_load() -> Result<(), Disturbed> {
     told
 }
 
-/// The command needs a header that a web page cannot send to another site.
+/// The leader refuses the command without the header `epicepoch-admin`, which a web page cannot
+/// send to another site. A follower refuses it, too.
 #[test]
 fn only_the_leader_moves_the_epoch_and_only_with_the_header() {
     let cluster = Cluster::start_calm();

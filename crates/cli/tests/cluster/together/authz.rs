@@ -1,4 +1,4 @@
-//! The command line with nodes that require tokens and have a separate port for operators.
+//! Tests of the commands against nodes that require tokens and have a separate port for operators.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,8 +87,8 @@ fn a_token_is_valid_only_for_its_paths_and_its_port() {
             assert!(!is_done && text.contains("token"), "{arguments:?} with {token:?}: {text}");
         }
     }
-    // Nodes name a leader by its client address. The command still asks the given port for
-    // operators.
+    // Nodes name the leader by its client address, which does not serve operators here. So the
+    // command must ask the operators' port from the command line.
     let both = format!("{clients},{ops}");
     assert!(run(&list, &both, Some(&operator)).0);
     for addr in [&ops, &both] {
@@ -115,7 +115,7 @@ fn members_that_the_addr_option_does_not_name_are_reported() {
         node.set("CLIENT_TOKEN_FILE", &client);
         node.set("OPS_TOKEN_FILE", &operator);
     }
-    // All nodes but the second have a port for operators.
+    // All nodes except the second one have a separate port for operators.
     let mut addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
     for at in [0, 2] {
         addrs[at] = format!("127.0.0.1:{}", unused_port());
@@ -132,7 +132,7 @@ fn members_that_the_addr_option_does_not_name_are_reported() {
     };
     let all = addrs.join(",");
     let lead = |node: &str| {
-        // The command is repeated, because leadership may be moving.
+        // The command may fail because leadership is moving. Then it is given again.
         wait_until("it leads", WAIT_MAX, || {
             run(&["leader", "transfer", "--to", node], &all)
                 .1
@@ -153,13 +153,14 @@ fn members_that_the_addr_option_does_not_name_are_reported() {
         assert_eq!(rows.count(), 3, "{addr}: {text}");
     };
     wait_until("the links are measured", WAIT_MAX, || run(&["tune"], &all).0 == Some(0));
-    // The operators' token does not permit /members. The leader lists the members, whichever node
-    // is asked.
+    // The operators' token does not permit /members. So the tools get the list of members from the
+    // leader, whichever node they are told to ask. First node 2 leads, which has no OPS_ADDR.
     lead("2");
     assert_reported(&all, 0, &[]);
     assert_reported(&addrs[2], 1, &["OPS_ADDR"]);
-    // The leader does not answer operators at its client address, but every node names that
-    // address.
+    // Now node 1 leads. It does not answer operators at its client address, and other nodes know
+    // only that address. So the tools can list all members only if they are told the address of the
+    // leader's operators' port.
     lead("1");
     assert_reported(&all, 0, &[]);
     assert_reported(&addrs[2], 1, &["warning: ", "name an address of every node in --addr"]);

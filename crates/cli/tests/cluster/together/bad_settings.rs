@@ -1,5 +1,5 @@
-//! Wrong settings and wrong ways to start a node. The error names the setting and its value, and a
-//! running cluster is not harmed.
+//! A node is started with wrong settings, or in a wrong way. The error names the setting and its
+//! value. A running cluster is not harmed.
 
 use crate::support::node::command;
 use crate::support::operator::EXIT_DIRECTORY;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// The exit code of a wrong setting.
 const EXIT_USAGE: i32 = 2;
-/// How long a node is watched that must not serve: as long as several elections take.
+/// A node that must not serve is watched for this long. Several elections fit into this time.
 const NOT_SERVING: Duration = Duration::from_secs(3);
 
 /// How a process ended.
@@ -71,7 +71,8 @@ impl Bench {
         serve(settings, self.dir.path())
     }
 
-    /// Checks that the settings are refused as a usage error, with all these words.
+    /// Checks that the settings are refused with the exit code of a usage error, and that the
+    /// message has all these words.
     #[track_caller]
     fn assert_refused(&self, settings: &BTreeMap<String, String>, words: &[&str]) {
         let ended = self.serve(settings);
@@ -83,8 +84,8 @@ impl Bench {
     }
 }
 
-/// The test tries one setting of each kind; the tests of the settings check every setting and
-/// bound.
+/// The test tries one setting of each kind. The unit tests of the crate `config` check every
+/// setting and every bound.
 #[test]
 fn a_wrong_setting_is_refused_with_its_name_and_value() {
     let bench = Bench::new();
@@ -116,7 +117,7 @@ fn a_wrong_setting_is_refused_with_its_name_and_value() {
 /// Runs `epicepoch serve` until it ends.
 ///
 /// # Panics
-/// If it does not end in time.
+/// The process does not end in time.
 #[track_caller]
 fn serve(settings: &BTreeMap<String, String>, home: &Path) -> Ended {
     let (out, err) = (home.join("stdout"), home.join("stderr"));
@@ -131,7 +132,7 @@ fn serve(settings: &BTreeMap<String, String>, home: &Path) -> Ended {
             return Ended { code: status.code(), stderr: text(&err), stdout: text(&out) };
         }
         if Instant::now() > deadline {
-            // An error is ignored, because the process may have just ended.
+            // The process may have ended just now, so an error is ignored.
             let _ = child.kill();
             let _ = child.wait();
             panic!("not refused: {settings:?}\n{}{}", text(&out), text(&err));
@@ -168,8 +169,9 @@ fn a_port_in_use_is_refused_with_the_port() {
 fn an_address_of_another_machine_is_refused_by_the_setting_that_binds_it() {
     let bench = Bench::new();
     for name in ["HTTP_BIND", "RAFT_BIND"] {
-        // No machine has this address, which is reserved for documentation (RFC 5737). Without
-        // PEER_PLAIN, the settings would be refused earlier.
+        // No machine has this address, because it is reserved for documentation (RFC 5737).
+        // PEER_PLAIN is set because otherwise the settings would be refused before the address is
+        // used.
         let changed = [("BOOTSTRAP", "1"), ("PEER_PLAIN", "1"), (name, "192.0.2.1")];
         let ended = bench.serve(&bench.with(&changed));
         assert_eq!(ended.code, Some(1), "{}", ended.output());
@@ -226,7 +228,8 @@ fn an_unusable_directory_is_refused_with_its_path() {
 fn a_second_process_on_a_data_directory_is_refused_and_the_first_still_serves() {
     let mut cluster = Cluster::start();
     let first = &cluster.nodes[0];
-    // The same node with other ports, so the two share only the directory.
+    // A second process of the same node is started with other ports. So the two processes share
+    // only the data directory.
     let mut settings = first.settings().clone();
     let http = unused_port();
     settings.insert("HTTP_PORT".into(), http.to_string());
@@ -241,7 +244,7 @@ fn a_second_process_on_a_data_directory_is_refused_and_the_first_still_serves() 
     cluster.assert_well();
 }
 
-/// Checks that a node never serves or leads, whether it exits or not.
+/// Checks for `NOT_SERVING` that a node neither serves nor leads. The node may run or exit.
 #[track_caller]
 fn assert_never_serves(node: &mut Node) {
     let start = Instant::now();
@@ -255,7 +258,7 @@ fn assert_never_serves(node: &mut Node) {
     }
 }
 
-/// Checks that the log has one of these words.
+/// Checks that the log of a node contains at least one of these words.
 #[track_caller]
 fn assert_log_says(node: &Node, words: &[&str]) {
     let log = node.log().to_lowercase();
@@ -276,7 +279,8 @@ fn a_second_node_with_an_id_in_use_is_refused_and_the_first_still_serves() {
         }
         twin.start();
         assert_never_serves(&mut twin);
-        // Without BOOTSTRAP the node asks no member. With BOOTSTRAP, the members refuse it.
+        // Without BOOTSTRAP the node asks no member and ends by itself. With BOOTSTRAP it asks the
+        // members, and they refuse it.
         let words: &[&str] = if bootstrap {
             &["refused", "belongs", "already", "another", "unknown"]
         } else {
@@ -301,7 +305,8 @@ fn bootstrap_with_an_emptied_disk_beside_a_live_cluster_is_refused() {
         cluster.nodes[victim].start();
         assert_never_serves(&mut cluster.nodes[victim]);
         let status = cluster.nodes[victim].wait_for_exit(WAIT_MAX);
-        // Without BOOTSTRAP the node asks no member and writes nothing, so it may be started again.
+        // Without BOOTSTRAP the node asks no member and writes nothing. So it may be started again,
+        // and its exit code is 1.
         let expected = if bootstrap { EXIT_DIRECTORY } else { 1 };
         assert_eq!(status.code(), Some(expected), "with BOOTSTRAP: {bootstrap}");
         assert_log_says(&cluster.nodes[victim], &["BOOTSTRAP", "belongs", "empty", "refused"]);
@@ -320,7 +325,7 @@ fn two_of_three_wiped_disks_never_form_a_new_cluster() {
     cluster.kill_all();
     cluster.nodes[1].wipe();
     cluster.nodes[2].wipe();
-    // BOOTSTRAP is still set on all of them: a common mistake.
+    // BOOTSTRAP is still set on all nodes, which is a common mistake.
     cluster.start_all();
     holds_for("nobody serves", NOT_SERVING, || !cluster.nodes.iter().any(Node::serves));
     assert!(cluster.nodes[0].is_running(), "the node with its data waits for a quorum");

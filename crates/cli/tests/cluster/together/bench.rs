@@ -1,5 +1,5 @@
-//! The commands of `epicepoch bench`, run as in a shell against real nodes. Checks the files that
-//! they write, and their exit codes.
+//! Runs the commands of `epicepoch bench` against real nodes, as a shell would. Checks the files
+//! that the commands write, and their exit codes.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,7 +9,7 @@ use epicepoch_bench::record::Run;
 use crate::support::Cluster;
 use crate::support::node::binary;
 
-/// A shell in `directory` for the cluster at `addr`.
+/// Runs commands in `directory`, for the cluster at `addr`.
 struct Shell<'a> {
     directory: &'a Path,
     addr: String,
@@ -41,7 +41,8 @@ impl Shell<'_> {
     }
 }
 
-/// Every transport gets verified answers, and reports bytes on the wire if it counts them.
+/// Checks that a run over every transport gets correct answers. If the transport counts bytes on
+/// the wire, the report has them.
 fn transports(shell: &Shell<'_>) {
     for via in ["http1", "h2c", "native", "client"] {
         let load = "--duration 300ms --warmup 0 --connections 2";
@@ -55,7 +56,8 @@ fn transports(shell: &Shell<'_>) {
     }
 }
 
-/// Each request gets a million timestamps as a range. The answers are checked like any others.
+/// Each request gets a million timestamps as one range. These answers are checked for order and
+/// uniqueness like all others.
 fn ranges(shell: &Shell<'_>) {
     for via in ["http1 --range", "h2c --range", "native"] {
         let load = "-n 1000000 --duration 300ms --warmup 0 --connections 2 --json ranges.json";
@@ -68,7 +70,7 @@ fn ranges(shell: &Shell<'_>) {
     shell.run("run -n 65537", &[2]);
 }
 
-/// Checks the log that a run writes, and the command that reads its report.
+/// Checks the log that a run writes, and the command that compares the reports of two runs.
 fn files(shell: &Shell<'_>) {
     let run = "run --rate 200 --duration 500ms --warmup 200ms";
     for (name, more) in [("left", "--hlog all.hlog"), ("right", "--commit abc")] {

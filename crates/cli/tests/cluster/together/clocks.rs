@@ -1,5 +1,5 @@
-//! Wall clocks that are wrong by hours: what operators see, and what happens at a restart. Needs a
-//! test build.
+//! Wall clocks are wrong by hours. Tests what operators see, and what happens at a restart. Needs a
+//! test build, because only that can break its clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -49,7 +49,8 @@ fn a_leader_restarted_with_a_clock_hours_ahead_is_not_followed() {
     cluster.nodes[broken].break_with(Faults::wall_offset_hours(5));
     cluster.nodes[broken].start();
     cluster.wait_until_ready();
-    // The node may lead again. To make it lead, the test kills the other nodes one after the other.
+    // The node with the wrong clock may lead again. To make it lead, the test kills the other nodes
+    // one after the other.
     for other in cluster.others(broken) {
         cluster.nodes[other].kill();
         watch.wait_for_service_since(Instant::now());
@@ -62,9 +63,9 @@ fn a_leader_restarted_with_a_clock_hours_ahead_is_not_followed() {
     watch.finish().assert_epochs_not_ahead();
 }
 
-/// First all clocks are ahead and agree, so all nodes follow them. Then the clocks are right again,
-/// and the ceiling stays ahead. All nodes restart both times, like machines whose clocks were set
-/// while they were off.
+/// Makes the ceiling stay ahead of all clocks. First all clocks are ahead by the same time, so all
+/// nodes follow them. Then the clocks are right again. All nodes restart both times, like machines
+/// whose clocks were set while they were off.
 fn poison(cluster: &mut Cluster, watch: &Watch, ahead_ms: i64) {
     cluster.kill_all();
     for node in &cluster.nodes {
@@ -81,7 +82,7 @@ fn poison(cluster: &mut Cluster, watch: &Watch, ahead_ms: i64) {
     cluster.wait_until_ready();
 }
 
-/// How far the epoch of a fresh timestamp is ahead of true time, ms.
+/// Returns how far the epoch of a fresh timestamp is ahead of true time, ms.
 fn ahead_ms(cluster: &Cluster) -> i128 {
     let mut epoch = None;
     wait_until("a leader answers", WAIT_MAX, || {
@@ -96,8 +97,9 @@ fn ahead_ms(cluster: &Cluster) -> i128 {
 
 const AHEAD_WORDS: &str = "epochs are ahead of the clocks";
 
-/// Repeats `epicepoch clock` until it reports that all clocks are followed. Returns when the
-/// command was last run, in how many ms time will have caught up, and its output.
+/// Repeats `epicepoch clock` until it reports that all clocks are followed. Returns three things:
+/// when the last run began, in how many ms wall time will have caught up by that run, and its
+/// output.
 fn recovers_in_ms(cluster: &Cluster) -> (Instant, f64, String) {
     let mut asked = Instant::now();
     let mut recovers_in_ms = None;
@@ -124,7 +126,8 @@ fn a_ceiling_hours_ahead_of_all_clocks_is_reported_and_epochs_stay_above_it() {
     assert!(said.contains(AHEAD_WORDS), "{said}");
     let is_warned = |node: &Node| node.log().contains("begins ahead of its clock");
     assert!(cluster.nodes.iter().any(is_warned), "no node warned of it");
-    // The next leader is as far ahead, and its timestamps are above the earlier ones.
+    // The leader is killed. The epochs of the next leader are as far ahead, and its timestamps are
+    // above the earlier ones.
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
     watch.wait_for_service_since(Instant::now());

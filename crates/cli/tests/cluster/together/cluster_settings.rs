@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use crate::support::{Calling, Campaigns, Cluster, Node, WAIT_MAX, Watch, undisturbed, wait_until};
 
-/// The status of a node's answer to a request for `count` timestamps.
+/// Asks a node for `count` timestamps. Returns the HTTP status of its answer.
 fn answer_of(node: &Node, count: u64) -> Option<u16> {
     node.ask(&format!("/timestamp?n={count}")).map(|answer| answer.status)
 }
 
-/// The status of the leader's answer. Answers that name another node or ask to wait are skipped.
+/// Asks the nodes for `count` timestamps until the leader answers. Returns the HTTP status of that
+/// answer. Answers that name another node, or tell the client to wait, are skipped.
 #[track_caller]
 fn answered(cluster: &Cluster, count: u64) -> u16 {
     let mut judged = None;
@@ -34,7 +35,8 @@ fn shows(cluster: &Cluster, line: &str) -> bool {
     text.lines().any(|shown| shown == line)
 }
 
-/// Waits until every node has logged all these words. A node that is ready may apply the entry later.
+/// Waits until every node has logged all these words. Waiting is needed because a node that is
+/// ready may apply the log entry later.
 #[track_caller]
 fn wait_until_logged(cluster: &Cluster, words: &[&str]) {
     for node in &cluster.nodes {
@@ -45,8 +47,8 @@ fn wait_until_logged(cluster: &Cluster, words: &[&str]) {
     }
 }
 
-/// The first leader sets the settings of the cluster once, from its own values. Later a command
-/// changes them.
+/// The first leader sets the settings of the cluster once, from its own settings. Later only a
+/// command changes them.
 #[test]
 fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     let mut cluster = Cluster::start_with(&[("MAX_N", "100")]);
@@ -61,7 +63,7 @@ fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     {
         assert!(said.lines().any(|shown| shown == line), "{line} in {said}");
     }
-    // The command returns when the change is in effect, without a restart.
+    // The command has returned, so the new value is in effect. No restart is needed.
     assert_gives_at_most(&cluster, 300);
     // Only the leader enforces `MAX_N`, because a new value may have reached only the leader.
     undisturbed(|| {
@@ -79,8 +81,8 @@ fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     );
     let usage = cluster.operate(&["settings", "set", "ELECTION_TIMEOUT_MS=100"]);
     assert_eq!(usage.status.code(), Some(2));
-    // A new leader uses the changed settings. So do all nodes after a power failure, whatever their
-    // own settings are.
+    // A new leader uses the changed settings. After a power failure all nodes use them, too,
+    // whatever their own settings are.
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
     assert_gives_at_most(&cluster, 300);
@@ -105,7 +107,8 @@ fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     watch.finish_with(&operations);
 }
 
-/// A rolling restart that only raises the election timeouts can cause this.
+/// All nodes restart with longer election timeouts, and nobody raises RESERVATION_MS. This can
+/// happen in a rolling restart.
 #[test]
 fn a_window_too_short_for_the_election_timeouts_is_reported_and_blocks_no_other_setting() {
     let mut cluster = Cluster::start();
@@ -116,7 +119,8 @@ fn a_window_too_short_for_the_election_timeouts_is_reported_and_blocks_no_other_
     }
     cluster.start_all();
     cluster.wait_until_ready();
-    // RESERVATION_MS has its default here, so no other setting is reported.
+    // RESERVATION_MS still has its default, 1000 ms. That is below four election timeouts of 600
+    // ms, so every node reports it. Nodes report no other setting.
     wait_until_logged(
         &cluster,
         &[

@@ -1,4 +1,5 @@
-//! Disks that are too small, or were rolled back to an older state.
+//! Tests of disks that are too small, and of data directories that were rolled back to an older
+//! state.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +9,10 @@ use crate::support::operator::EXIT_DIRECTORY;
 use crate::support::small_disk::{SmallDisk, assert_says_why};
 use crate::support::{Cluster, WAIT_MAX, let_pass, wait_until};
 
-/// Size of a disk on which even an empty database does not fit, KiB.
+/// Size of a disk that is too small even for an empty database, KiB.
 const TOO_SMALL_KIB: u64 = 24;
 
-/// Replaces the files of a data directory.
+/// Copies the files of the data directory `from` over those of `to`.
 fn replace(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory");
     for name in ["IDENTITY", "log.redb"] {
@@ -29,12 +30,14 @@ fn a_node_whose_data_directory_was_rolled_back_is_refused_and_says_what_to_do() 
     replace(&data, &older);
     cluster.nodes[node].start();
     cluster.assert_well();
-    // Time for a few reservations that reach the other nodes.
+    // In this time the leader makes a few reservations. So the node's directory changes, and the
+    // other nodes learn its new position.
     let_pass(Duration::from_secs(3));
     cluster.nodes[node].kill();
     replace(&data, &newest);
     replace(&older, &data);
-    // The other nodes restart. So they know the position of the killed node only from their disks.
+    // The other nodes restart, so they know the position of the killed node only from their own
+    // disks.
     for other in cluster.others(node) {
         cluster.nodes[other].kill();
         cluster.nodes[other].start();

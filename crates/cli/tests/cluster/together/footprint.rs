@@ -1,4 +1,4 @@
-//! The data directory and the latency stay small while the log is compacted.
+//! The data directory and the latency stay small while the nodes compact their logs.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use epicepoch_bench::run::load::Load;
 use crate::support::process::disk_bytes;
 use crate::support::{Cluster, let_pass, millis, say, wait_until};
 
-/// At most this many bytes on disk, whatever the uptime.
+/// A data directory has at most this many bytes on disk, however long its node has run.
 const DISK_MAX: u64 = 5 << 20;
-/// Number of reservations while the disk is watched.
+/// The size of the data directories is watched during this many reservations.
 const RESERVATIONS: u64 = 200;
 /// Longest time for these reservations.
 const RESERVATIONS_LIMIT: Duration = Duration::from_secs(20);
-/// With fewer reservations, the absent node would need no snapshot.
+/// At least this many reservations must have been made. With fewer, the absent node would need no
+/// snapshot when it comes back.
 const RESERVATIONS_MIN: u64 = 180;
 
-/// A cluster that reserves as often as settings allow: a dozen times a second.
+/// Starts a cluster that reserves as often as settings allow: a dozen times a second.
 fn often_reserving() -> Cluster {
     Cluster::start_with(&[
         ("RESERVATION_MS", "200"),
@@ -31,9 +32,9 @@ fn often_reserving() -> Cluster {
 fn the_data_directory_and_latency_stay_small_through_compaction_and_a_snapshot() {
     let mut cluster = often_reserving();
     let leader = cluster.wait_for_leader();
-    // One follower misses entries that the leader has compacted: a test build keeps at most 128
-    // entries. A test in crates/server makes ten thousand reservations without waiting:
-    // `the_data_directory_stays_small_through_ten_thousand_reservations`.
+    // One follower is down until the leader has compacted entries that this follower lacks. A debug
+    // build keeps at most 128 entries. A faster test in crates/server makes ten thousand
+    // reservations: `the_data_directory_stays_small_through_ten_thousand_reservations`.
     let absent = cluster.others(leader)[0];
     cluster.nodes[absent].kill();
     let load = Load::start(RunConfig { connections: 4, ..RunConfig::new(cluster.targets()) });

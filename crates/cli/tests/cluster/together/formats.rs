@@ -1,6 +1,6 @@
-//! The format of the replicated state. It rises when the last node can read the next format. After
-//! that, a node that cannot read the new format is refused. `FORMAT_MAX` makes a node behave like
-//! an old version.
+//! Tests of the format of the replicated state. The format rises when the last node can read the
+//! next one. After that, a node that cannot read the new format is refused. `FORMAT_MAX` makes a
+//! node behave like an old version.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Calling, Cluster, WAIT_MAX, Watch, holds_for, wait_until};
 
-/// How long the format must stay as it is.
+/// The test checks for this long that the format does not rise.
 const STAYS: Duration = Duration::from_secs(1);
 /// The oldest format.
 const OLDEST: &str = "1";
@@ -21,7 +21,7 @@ fn format(cluster: &Cluster) -> u64 {
     list(cluster)["format"].as_u64().expect("a format")
 }
 
-/// The newest format that this version reads. Any node without `FORMAT_MAX` reports it.
+/// Returns the newest format that this version reads. Any node without `FORMAT_MAX` reports it.
 fn newest(cluster: &Cluster) -> u64 {
     let listed = list(cluster);
     let members = listed["members"].as_array().expect("members");
@@ -48,7 +48,7 @@ fn the_format_waits_for_the_last_node_and_then_refuses_an_older_one() {
     let said = cluster.order(&["member", "list"]);
     assert!(!said.contains("format"), "nothing waits: {said}");
     cluster.wait_until_ready();
-    // A node is downgraded. It stops, and logs what to do.
+    // One node is downgraded: it can only read the oldest format. It exits, and logs what to do.
     let leader = cluster.wait_for_leader();
     let old = cluster.others(leader)[0];
     assert_eq!(cluster.nodes[old].terminate().code(), Some(0));
@@ -60,14 +60,14 @@ fn the_format_waits_for_the_last_node_and_then_refuses_an_older_one() {
     cluster.nodes[old].unset("FORMAT_MAX");
     cluster.nodes[old].start();
     cluster.wait_until_ready();
-    // A new node that does not read the format is refused too.
+    // A new node that cannot read the format of the cluster is refused, too.
     let new = cluster.add_joining(4, "node-4");
     cluster.nodes[new].set("FORMAT_MAX", OLDEST);
     cluster.nodes[new].start();
     let words = format!("reads formats up to 1, and the state of node 1 has format {newest}");
     wait_until("it is told", WAIT_MAX, || cluster.nodes[new].log().contains(&words));
-    // A node that cannot read the format cannot be added, either. It would be refused for ever, and
-    // prevent the next format.
+    // A command to add such a node is refused, too. As a member, the node could not connect, and
+    // the format could never rise again.
     let name = format!("4={}", cluster.nodes[new].raft_addr());
     let words = format!("does not read format {newest}");
     cluster.assert_refused(&["member", "add", &name], &[&words, "FORMAT_MAX"]);

@@ -32,7 +32,7 @@ fn json(answer: &Answer) -> Value {
     serde_json::from_slice(&answer.body).expect("valid JSON")
 }
 
-/// Whether the value is 32 hexadecimal digits, a dot, and 16 more digits.
+/// Whether the value of a header is 32 hexadecimal digits, a dot, and 16 more hexadecimal digits.
 fn is_cluster_header(value: &str) -> bool {
     let hex = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit());
     value.split_once('.').is_some_and(|(cluster, history)| hex(cluster, 32) && hex(history, 16))
@@ -109,7 +109,8 @@ fn members_and_ready_name_every_node_at_the_address_that_a_client_dials() {
         let ready = get(node, "/ready");
         let expected = format!("leader={} nodeID={} raftAvailable=true", leader.id, node.id);
         assert_eq!((ready.status, ready.text().trim_end()), (200, expected.as_str()));
-        // Nodes learn client addresses from the messages of their peers.
+        // Nodes learn each other's client addresses from the messages of their peers, so this may
+        // take a moment.
         wait_until("a node knows every member's address", WAIT_MAX, || {
             let listed = json(&get(node, "/members"));
             let members = listed["members"].as_array().map_or(&[][..], Vec::as_slice);
@@ -161,7 +162,7 @@ fn five_thousand_idle_connections_cost_bounded_memory() {
         wire.unwrap_or_else(|error| panic!("connection {at}: {error}"))
     };
     let mut idle: Vec<Wire> = (0..CONNECTIONS).map(open).collect();
-    // Half of the connections send a request before they fall silent.
+    // Half of the idle connections send one request before they fall silent.
     for wire in idle.iter_mut().step_by(2) {
         assert_eq!(wire.get("/timestamp").expect("the node answers").status, 200);
     }

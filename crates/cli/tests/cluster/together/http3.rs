@@ -1,5 +1,6 @@
-//! HTTP/3 on real nodes: used together with all other transports while leaders are killed,
-//! announced over TCP, switched off, and refused when it cannot start.
+//! Tests of HTTP/3 on real nodes. It is used together with all other transports while leaders are
+//! killed. Answers over TCP announce it. It can be switched off. If it cannot start, the node says
+//! why.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -10,9 +11,9 @@ use epicepoch_bench::run::{self, RunConfig, Target, Transport};
 
 use crate::support::{Cluster, WAIT_MAX, let_pass, say, wait_until};
 
-/// Leaders that are killed while requests come over all transports.
+/// This many leaders are killed, one after the other, while requests come over all transports.
 const KILLS: usize = 2;
-/// Timeout of a request. Over UDP only the timeout shows that a process is gone.
+/// Timeout of a request. Over UDP, a client learns only from this timeout that a process is gone.
 const REQUEST_MAX: Duration = Duration::from_millis(500);
 /// Time between two kills: long enough to replace a leader.
 const BETWEEN: Duration = Duration::from_secs(2);

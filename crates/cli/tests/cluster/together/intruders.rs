@@ -1,5 +1,5 @@
-//! Intruders on the peer port: garbage, incomplete frames, other protocols, nodes of another
-//! cluster or version. The cluster refuses them and still serves.
+//! Intruders connect to the peer port. They send garbage, incomplete frames or other protocols, or
+//! are nodes of another cluster or version. The cluster refuses them and still serves.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,9 +17,11 @@ use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, StorePositio
 use crate::support::process::resident_bytes;
 use crate::support::{Cluster, Node, WAIT_MAX, Watch, holds_for, let_pass, say};
 
-/// After garbage, a node may keep at most this much more memory, bytes.
+/// After it has received garbage, a node may use at most this much more memory than before, in
+/// bytes.
 const GROWTH_MAX: u64 = 64 << 20;
-/// How long a node of another cluster is watched: several elections and reconnects.
+/// A node of another cluster is watched for this long. Several elections and new connections fit
+/// into this time.
 const STRANGER: Duration = Duration::from_secs(2);
 
 /// Sends bytes and closes the connection. The node may close it first.
@@ -28,7 +30,7 @@ fn throw(addr: SocketAddr, bytes: &[u8]) {
     let limit = Some(Duration::from_millis(50));
     stream.set_write_timeout(limit).expect("a timeout can be set");
     stream.set_read_timeout(limit).expect("a timeout can be set");
-    // The write may fail, because the node should close a connection that sends garbage.
+    // The node may close the connection because of the garbage, so the write may fail.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let _ = stream.read(&mut [0; 64]);
@@ -48,14 +50,14 @@ fn garbage_on_the_peer_port_changes_no_leader_and_uses_no_memory() {
                 throw(addr, &bytes);
             }
             throw(addr, &vec![0; len]);
-            // Every field has its largest value, also the length.
+            // All bytes are 0xff, so every field of a frame has its largest value, even the length.
             throw(addr, &vec![0xff; len]);
         }
         throw(addr, b"GET /timestamp HTTP/1.1\r\nhost: x\r\n\r\n");
         throw(addr, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         throw(addr, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
     }
-    // These connections stay open, silent or in the middle of a frame.
+    // These connections stay open. Some are silent, the others stop in the middle of a frame.
     let mut held = Vec::new();
     for node in &cluster.nodes {
         for len in [0, 5, 20, 200] {
@@ -76,8 +78,8 @@ fn garbage_on_the_peer_port_changes_no_leader_and_uses_no_memory() {
     say(&format!("garbage on the peer port: {}", seen.report));
 }
 
-/// A node with the id `id` and the settings of a first member of the cluster, but with another
-/// cluster name.
+/// Returns a node with this id and the settings of a first member, but with another cluster name.
+/// It is not started.
 fn stranger(cluster: &Cluster, id: u64, name: &str) -> Node {
     let mut node = Node::new(id, cluster.dir.path(), name);
     node.set("CLUSTER", "other");
@@ -114,13 +116,14 @@ fn a_node_of_another_cluster_is_refused_and_both_sides_say_so() {
     watch.finish();
 }
 
-/// Sends one frame to a node. Returns everything that it answers until it closes the connection.
+/// Sends one frame to a node. Returns everything that the node sends until it closes the
+/// connection.
 fn answered(node: &Node, frame: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(node.raft_addr()).expect("the peer port accepts");
     stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout can be set");
     stream.write_all(frame).expect("a frame fits the socket buffer");
     let mut bytes = Vec::new();
-    // The read may fail, because the node closes a refused connection.
+    // The node closes a refused connection, so the read may fail. What has arrived is kept.
     let _whole = stream.read_to_end(&mut bytes);
     bytes
 }
@@ -147,9 +150,11 @@ fn hello(to: u64, formats: Formats) -> PeerHello {
 fn a_node_of_another_version_is_refused_in_frames_that_it_understands() {
     let mut cluster = Cluster::start();
     let node = &cluster.nodes[0];
-    // The frames name different nodes, because a repeated refusal is not logged again.
+    // Each frame below names another node as its sender or has another error, because a node does
+    // not log the same refusal twice.
     let (stranger, no_cluster) = (NodeId(2), ClusterId(0));
-    // An older version of the protocol is refused in its own frames.
+    // A node of an older version is refused in frames of that version, so that it can read the
+    // refusal.
     let mut frame = Vec::new();
     write_frame_of(VERSION - 1, &mut frame, FrameKind::PeerHello, no_cluster, stranger, |_| ());
     let mut bytes = answered(node, &frame);
@@ -157,7 +162,8 @@ fn a_node_of_another_version_is_refused_in_frames_that_it_understands() {
     assert_eq!(theirs, Some(VERSION - 1), "{bytes:?}");
     let text = String::from_utf8_lossy(&bytes.split_off(HEADER_LEN)).into_owned();
     assert!(text.contains("update the older one of the two"), "{text}");
-    // The frame has this version of the protocol, but formats that no node here writes.
+    // These frames have our version of the protocol, but name formats of the state that no node
+    // here reads.
     for (stranger, formats, words) in [
         (NodeId(2), Formats { oldest: 98, newest: 99 }, "node 2 is too new"),
         (NodeId(3), Formats { oldest: 0, newest: 0 }, "node 3 is too old"),
@@ -176,14 +182,16 @@ fn a_node_of_another_version_is_refused_in_frames_that_it_understands() {
     cluster.assert_well();
 }
 
-/// Answers a Raft link at this port as node `node` that started at `position`. Returns what the
-/// peer sends next, or nothing if it closes the connection.
+/// Waits for a Raft link of a peer at this port. Welcomes the peer as the node `node`, whose data
+/// directory was at `position` when it started. Returns what the peer sends next; nothing if the
+/// peer closes the connection.
 fn sent_behind_welcome(port: &TcpListener, node: (NodeId, StoreId), position: u64) -> Vec<u8> {
     let deadline = Instant::now() + WAIT_MAX;
     while Instant::now() < deadline {
         let (mut stream, _) = port.accept().expect("peers dial again and again");
         stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout can be set");
-        // The peer may have given up waiting and closed the connection.
+        // The peer may have closed the connection before the test accepted it. Then the test waits
+        // for the next one.
         let Some(hello) = first_frame(&mut stream) else { continue };
         let (header, payload, _) = split_frame(&hello).expect("a frame").expect("a whole one");
         let theirs = PeerHello::decode(payload).expect("a hello");
@@ -203,7 +211,8 @@ fn sent_behind_welcome(port: &TcpListener, node: (NodeId, StoreId), position: u6
     panic!("no peer opens a Raft link");
 }
 
-/// Reads at least the first frame. Returns `None` if the connection ends before that.
+/// Reads until the first frame is complete, and returns all bytes read. Returns `None` if the
+/// connection ends before that.
 fn first_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     while split_frame(&bytes).expect("frames").is_none() {
@@ -214,7 +223,8 @@ fn first_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The simulator assumes this.
+/// A peer that gets a welcome with a lower position than before closes the connection. The
+/// simulator relies on this rule.
 #[test]
 fn a_peer_sends_nothing_to_a_node_whose_disk_was_rolled_back() {
     let mut cluster = Cluster::start();
@@ -224,12 +234,14 @@ fn a_peer_sends_nothing_to_a_node_whose_disk_was_rolled_back() {
     let store = identity.lines().find_map(|line| line.strip_prefix("store ")).expect("a store");
     let store = StoreId(u128::from_str_radix(store, 16).expect("a number"));
     let node = (NodeId(cluster.nodes[index].id), store);
-    // Time for a few reservations that reach the other nodes.
+    // In this time the leader makes a few reservations, so the other nodes learn a higher position
+    // of the node.
     let_pass(Duration::from_secs(3));
     cluster.nodes[index].kill();
     let port = TcpListener::bind(cluster.nodes[index].raft_addr()).expect("its port is free");
     assert_eq!(sent_behind_welcome(&port, node, 0), [0_u8; 0], "it had come further");
-    // The same node at a later position is not rolled back, so the peer goes on.
+    // The test welcomes a peer as the same node again, now with a higher position. This is no
+    // rollback, so the peer sends its next frame.
     let sent = sent_behind_welcome(&port, node, 1 << 40);
     let (header, ..) = split_frame(&sent).expect("frames").expect("a whole one");
     assert!(matches!(header.kind, FrameKind::Raft | FrameKind::Ping), "{:?}", header.kind);

@@ -1,4 +1,4 @@
-//! Links between clients and nodes that are cut or slow.
+//! Tests in which the links between clients and nodes are cut or slow.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::support::{LinkedCluster, Watch, let_pass};
 /// How long clients are cut off.
 const PARTITION: Duration = Duration::from_secs(2);
 
-/// Cuts clients off from the leader for a while. Returns whether leadership stayed. It should, but
-/// the disk of a busy machine may stall for longer than an election timeout.
+/// Cuts clients off from the leader for 2 s. Returns whether the leader stayed the same. It may
+/// change, because the disk of a busy machine may stall for longer than an election timeout.
 fn cut_clients_off(cluster: &LinkedCluster, others: &Watch, cut_off: &Watch) -> bool {
     let leader = cluster.wait_for_leader();
     let party = cluster.party(leader);
@@ -18,7 +18,8 @@ fn cut_clients_off(cluster: &LinkedCluster, others: &Watch, cut_off: &Watch) -> 
     let cut = Instant::now();
     while cut.elapsed() < PARTITION {
         if !cut_off.is_silent_since(cut) {
-            // The leader was cut off, so another leader has answered.
+            // A client that is cut off from the leader has got an answer. So another node leads
+            // now.
             cluster.wait_for_leader_other_than(Some(leader), Duration::from_secs(1));
             cluster.links.heal();
             return false;

@@ -1,4 +1,4 @@
-//! An operator's commands add and remove members under load: a dead node is replaced, a cluster
+//! An operator's commands add and remove members under load. A dead node is replaced; a cluster
 //! grows and shrinks. Harmful changes are refused with a reason.
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::support::operator::{
 };
 use crate::support::{Calling, Cluster, Faults, Node, WAIT_MAX, Watch, holds_for, say, wait_until};
 
-/// How long a node is watched that must not serve.
+/// A node that must not serve is watched for this long.
 const NOT_SERVING: Duration = Duration::from_secs(2);
 
 #[test]
@@ -23,7 +23,7 @@ fn a_cluster_grows_to_five_and_shrinks_back_under_load_without_a_failed_call() {
     cluster.wait_until_ready();
     let five: Vec<_> = (1..=5).map(|id| format!("{id} voter")).collect();
     assert_eq!(roles(&cluster), five);
-    // A cluster of five may lose two nodes.
+    // The cluster has five members now, so it serves without two of them.
     for index in [0, 1] {
         cluster.nodes[index].kill();
     }
@@ -33,8 +33,8 @@ fn a_cluster_grows_to_five_and_shrinks_back_under_load_without_a_failed_call() {
         cluster.nodes[index].start();
     }
     cluster.wait_until_ready();
-    // The cluster shrinks to three, with the new nodes. If a leader is removed, it hands over
-    // first.
+    // Nodes 1 and 2 are removed, so the new nodes are two of the three that stay. A leader cannot
+    // be removed: if one of the two leads, it first hands leadership over.
     for id in [1, 2] {
         let leader = cluster.wait_for_leader();
         if cluster.nodes[leader].id == id {
@@ -48,7 +48,7 @@ fn a_cluster_grows_to_five_and_shrinks_back_under_load_without_a_failed_call() {
     }
     assert_eq!(roles(&cluster), ["3 voter", "4 voter", "5 voter"]);
     assert_eq!(list(&cluster)["removed"], serde_json::json!([1, 2]));
-    // A cluster of three may lose one node.
+    // The cluster has three members now, so it serves without one of them.
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
     watch.wait_for_service_since(Instant::now());
@@ -69,7 +69,8 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     cluster.nodes[index].kill();
     let mut dead = cluster.nodes.remove(index);
     let id = dead.id.to_string();
-    // First, start the new machine. Second and third: add it, and promote it in place of the dead node.
+    // The replacement has three steps: start the new node, add it, and promote it in place of the
+    // dead node.
     let new = cluster.add_joining(4, "node-4");
     cluster.nodes[new].start();
     let name = named(&cluster.nodes[new]);
@@ -79,7 +80,8 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     cluster.wait_until_ready();
     assert_eq!(roles(&cluster).len(), 3);
     assert!(!roles(&cluster).iter().any(|role| role.starts_with(&id)));
-    // The dead node comes back, once with its disk and once without.
+    // The dead node comes back, first with its data directory, then without it. Each time it is
+    // refused and ends.
     dead.start();
     assert_has_ended(&mut dead);
     dead.wipe();
@@ -90,7 +92,7 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     let status = dead.wait_for_exit(WAIT_MAX);
     assert_eq!(status.code(), Some(EXIT_REMOVED), "{}", dead.log());
     assert!(dead.log().contains("never used again") || dead.log().contains("was removed"));
-    // The dead node is also refused after all nodes have restarted.
+    // All nodes restart. They still refuse the dead node, because its removal is on their disks.
     calling.finish();
     cluster.kill_all();
     cluster.start_all();
@@ -101,7 +103,7 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     other.set("RAFT_ADDR", dead.raft_addr());
     other.start();
     wait_until("its id is refused", WAIT_MAX, || !other.is_running());
-    // The command is refused even if the named node does not run.
+    // The removed node does not run. A command to add it again is refused all the same.
     let words =
         format!("node {id} cannot be added: the id was removed, and ids are never used again");
     cluster
@@ -111,7 +113,8 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
 
 #[test]
 fn a_learner_that_is_behind_is_not_promoted_and_the_operator_is_told_how_far() {
-    // Reservations are frequent, so that a learner can be behind.
+    // Reservations are frequent, so that a learner that acknowledges nothing soon lacks many
+    // entries.
     let settings = [("ELECTION_TIMEOUT_MS", "200"), ("RESERVATION_MS", "800")];
     let mut cluster = Cluster::start_with(&settings);
     let new = cluster.add_joining(4, "node-4");
@@ -122,13 +125,15 @@ fn a_learner_that_is_behind_is_not_promoted_and_the_operator_is_told_how_far() {
     let name = named(&cluster.nodes[new]);
     cluster.order(&["member", "add", &name]);
     cluster.assert_refused(&["leader", "transfer", "--to", "4"], &["node 4 is a learner"]);
-    // The answer may have been lost: the same command again reports the state, and the next step.
+    // An operator who has not seen the answer gives the same command again. It reports that the
+    // node is a learner already, and names the next step.
     let again = cluster.order(&["member", "add", &name]);
     assert!(again.contains("node 4 is a learner already; give it a vote with"), "{again}");
     let elsewhere = ["node 4 cannot", "has this id already", "another NODE_ID"];
     cluster.assert_refused(&["member", "add", "4=127.0.0.1:1"], &elsewhere);
     wait_until("it has the log", WAIT_MAX, || cluster.nodes[new].is_ready());
-    // The leader hears the learner, but the learner acknowledges nothing.
+    // The learner's disk hangs. So the leader still hears the learner, but the learner acknowledges
+    // no entry.
     cluster.nodes[new].break_with(Faults { fsync_hang: true, ..Faults::NONE });
     let promote = |cluster: &Cluster| cluster.operate(&["member", "promote", "4"]);
     wait_until("it lacks more than it may", Duration::from_mins(1), || {
@@ -155,7 +160,8 @@ fn a_learner_that_is_behind_is_not_promoted_and_the_operator_is_told_how_far() {
         said = String::from_utf8_lossy(&output.stderr).into_owned();
         said.contains("was not heard")
     });
-    // A node with another data directory but the same id and address is recognized as another node.
+    // Another node is started with the same id and address but another data directory. The cluster
+    // must notice that it is not the same node.
     let mut other = Node::new(4, cluster.dir.path(), "other");
     other.set("RAFT_ADDR", cluster.nodes[new].raft_addr());
     other.set("PEERS", format!("{name},9=127.0.0.1:1"));
@@ -176,7 +182,8 @@ fn a_change_that_would_leave_no_quorum_is_refused() {
     let id = |cluster: &Cluster, index: usize| cluster.nodes[index].id.to_string();
     let (down, alive) = (id(&cluster, others[0]), id(&cluster, others[1]));
     cluster.nodes[others[0]].kill();
-    // Removing the node that still runs is refused as soon as the leader misses the dead one.
+    // One of the followers is dead. When the leader has noticed that, a command to remove the other
+    // follower is refused.
     wait_until("the dead one is missed", WAIT_MAX, || {
         let listed = list(&cluster);
         let members = listed["members"].as_array().expect("members");
@@ -193,7 +200,8 @@ fn a_change_that_would_leave_no_quorum_is_refused() {
     assert!(replaced.contains(&format!("node {alive} is a voter already\n")), "{replaced}");
     cluster.assert_refused(&["member", "promote", &down], &["was removed already"]);
     cluster.assert_refused(&["member", "remove", "9"], &["no such member"]);
-    // At the given address there is no node, a member, or a node of another cluster.
+    // Three commands are refused: at the given address there is no node, or a member of this
+    // cluster, or a node of another cluster.
     cluster.assert_refused(&["member", "add", "7=127.0.0.1:1"], &["start it first", "JOIN="]);
     let there = format!("node {} answers there", cluster.nodes[0].id);
     let other = format!("7={}", cluster.nodes[0].raft_addr());
@@ -218,7 +226,8 @@ fn a_node_that_was_not_added_waits_logs_the_command_and_does_not_serve() {
     holds_for("it does not serve", NOT_SERVING, || {
         !cluster.nodes[new].is_ready() && !cluster.nodes[new].serves()
     });
-    // The new node may be started before the member that it knows, and restarted.
+    // The new node knows only one member. It is started while that member is down, and is
+    // restarted.
     cluster.nodes[new].kill();
     cluster.nodes[0].kill();
     cluster.nodes[new].start();
@@ -228,7 +237,7 @@ fn a_node_that_was_not_added_waits_logs_the_command_and_does_not_serve() {
     let name = named(&cluster.nodes[new]);
     cluster.order(&["member", "add", &name]);
     cluster.wait_until_ready();
-    // Now the new node can restart without that member.
+    // The new node has joined. Now it can restart while the member that it knew is down.
     cluster.nodes[new].kill();
     cluster.nodes[new].start();
     cluster.wait_until_ready();

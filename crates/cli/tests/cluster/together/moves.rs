@@ -1,13 +1,13 @@
-//! Nodes that restart at other addresses: peers and clients still find them.
+//! Nodes restart at other addresses. Peers and clients must still find them.
 
 use std::time::Duration;
 
 use crate::support::{Cluster, unused_port, wait_until};
 
-/// Longest time until a moved node is found: a few attempts to connect, and an election.
+/// A moved node must be found within this time: a few attempts to connect, and an election.
 const FOUND_MAX: Duration = Duration::from_secs(20);
 
-/// Gives a node that is down new ports for peers and clients.
+/// Gives a node new ports for peers and clients. The node must be down.
 fn move_node(cluster: &mut Cluster, index: usize) {
     let node = &mut cluster.nodes[index];
     (node.raft_port, node.http_port) = (unused_port(), unused_port());

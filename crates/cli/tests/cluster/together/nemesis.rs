@@ -1,14 +1,15 @@
-//! A random sequence of faults on links, processes, clocks and disks, with an operator's commands
-//! in between. All nodes are asked all the time, and every answer is checked. Every few seconds all
-//! faults end, and the cluster must serve again.
+//! A random sequence of faults hits links, processes, clocks and disks. In between, an operator
+//! gives commands. All nodes are asked all the time, and every answer is checked. Every few seconds
+//! all faults end, and the cluster must serve again.
 //!
 //! The commands move leadership, change settings of the cluster, move the epoch ahead, and add,
-//! promote and remove a fourth node. The next node is the fifth, because ids are never used again.
-//! Each command is done or refused.
+//! promote and remove a spare node. The first spare node has the id 4. When it has been removed,
+//! the next one has the id 5, because ids are never used again. Each command is carried out or
+//! refused.
 //!
 //! `EPICEPOCH_NEMESIS_SECONDS` is the duration (a night: 28800). `EPICEPOCH_NEMESIS_SEED` selects
 //! the sequence; without it, a seed is drawn and printed. The seed determines the faults, but not
-//! which messages they meet.
+//! which messages are under way when a fault begins.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -28,7 +29,8 @@ const SECONDS: u64 = 14;
 const PAUSE_MS: std::ops::Range<u64> = 30..600;
 /// Time between two repairs of everything.
 const MENDED_EVERY: Duration = Duration::from_secs(6);
-/// How long one watch collects answers. Then the answers are checked, and another watch begins.
+/// One watch collects answers for this long. Then the answers are checked, and another watch
+/// begins.
 const WATCH: Duration = Duration::from_mins(1);
 
 fn setting(name: &str) -> Option<u64> {
@@ -36,19 +38,19 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value:?}")))
 }
 
-/// Percentage of events that are an operator's commands.
+/// Of 100 random events, this many are an operator's commands. The others begin or end a fault.
 const ORDERS_OF_100: u32 = 20;
 /// Timeout of an operator's command.
 const ORDER_LIMIT: &str = "1s";
-/// Index of the spare node, which comes after the first members.
+/// Index of the spare node. The first members come before it.
 const SPARE: usize = MEMBERS;
-/// At most this many spare nodes of one run. A proxy has at most 256 listeners, and each spare node
-/// leaves two of them behind.
+/// At most this many spare nodes of one run. Each spare node uses two listeners of the proxy for
+/// good, and a proxy has at most 256.
 const SPARES_MAX: u64 = 100;
 
-/// Number of connections to a paused node. Requests are sent over them just before it is resumed.
+/// This many connections to a paused node send requests just before the node is resumed.
 const LATE_CONNECTIONS: usize = 4;
-/// How long to wait for an answer to these requests.
+/// How long the test waits for the answers to requests that were sent to a paused node.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The faults of a node.
@@ -58,9 +60,10 @@ struct Patient {
     is_down: bool,
     is_paused: bool,
     faults: Faults,
-    /// The node's disk has failed since its start, so the node may exit.
+    /// The disk of the node has failed since the node started, so the node may exit.
     may_exit: bool,
-    /// The node's removal was ordered. It may be removed now or later, and then exits.
+    /// A command to remove the node was given. The node may be removed now or later, and then it
+    /// exits.
     may_be_removed: bool,
     /// The node was removed and has exited.
     is_removed: bool,
@@ -80,7 +83,7 @@ struct Nemesis {
     spares: u64,
     /// Connections to paused nodes.
     known: Vec<Vec<Wire>>,
-    /// Requests that were sent to paused nodes.
+    /// The requests that were sent to paused nodes, with their outcomes.
     late: Vec<Operation>,
 }
 
@@ -126,7 +129,7 @@ impl Nemesis {
                 let addr = self.cluster.nodes[index].http();
                 let open = || Wire::open(addr, LATE_LIMIT).ok();
                 self.known[index] = (0..LATE_CONNECTIONS).filter_map(|_| open()).collect();
-                // A connection that does not answer now cannot be used later.
+                // Only connections that work before the pause can be used later.
                 self.known[index].retain_mut(|wire| wire.get("/up").is_ok());
                 self.cluster.nodes[index].pause();
                 self.patients[index].is_paused = true;
@@ -158,8 +161,8 @@ impl Nemesis {
         }
     }
 
-    /// Runs a random operator's command, whatever is broken. It succeeds, or is refused with a
-    /// reason.
+    /// Runs a random operator's command while anything may be broken. The command succeeds, or is
+    /// refused with a reason.
     fn order(&mut self) {
         let random = &mut self.random;
         let mut drawn = |range: std::ops::Range<u64>| random.u64(range);
@@ -190,8 +193,8 @@ impl Nemesis {
         self.give(&order);
     }
 
-    /// Takes the next step with the spare node while nothing is broken: it is added, promoted or
-    /// removed.
+    /// Takes the next step with the spare node: adds, promotes or removes it. Nothing is broken at
+    /// this time.
     fn advance_spare(&mut self) {
         let spare = &self.cluster.nodes[SPARE];
         let (name, number, id) = (named(spare), spare.id, spare.id.to_string());
@@ -211,7 +214,7 @@ impl Nemesis {
         self.give(&order);
     }
 
-    /// The output of `member list`, if any node answers.
+    /// Returns the output of `member list`, if any node answers.
     fn listed(&self) -> Option<Value> {
         let output = self.cluster.operate(&["member", "list", "--json"]);
         serde_json::from_slice(&output.stdout).ok()
@@ -250,7 +253,7 @@ impl Nemesis {
             self.cluster.others(index).into_iter().map(|it| self.cluster.party(it)).collect();
         others.push(Party::Client);
         let me = self.cluster.party(index);
-        // Faults hit some of the node's links, in one direction or in both.
+        // The fault hits some of the node's links, each in one direction or in both.
         let mut struck = Vec::new();
         for other in others {
             let which = self.random.u32(..5);
@@ -293,14 +296,14 @@ impl Nemesis {
         }
     }
 
-    /// Picks the leader half of the time, otherwise any node.
+    /// Returns the leader in half of the cases, otherwise a random node.
     fn pick(&mut self) -> usize {
         let leader = self.cluster.nodes.iter().position(Node::is_leader);
         let any = self.random.usize(..self.patients.len());
         leader.filter(|_| self.random.bool()).unwrap_or(any)
     }
 
-    /// Checks that every node that has exited had a reason.
+    /// Checks each node that has exited: a fault or its removal must be the reason.
     fn collect(&mut self) {
         for index in 0..self.patients.len() {
             let Some(status) = self.cluster.nodes[index].exit_status() else { continue };
@@ -320,7 +323,8 @@ impl Nemesis {
         }
     }
 
-    /// Repairs everything. Then the cluster must serve. Returns whether there is a new spare node.
+    /// Ends all faults, and waits until the cluster serves. Returns whether there is a new spare
+    /// node.
     fn mend(&mut self, watch: &Watch) -> bool {
         self.cluster.links.heal();
         for index in 0..self.patients.len() {
@@ -330,7 +334,8 @@ impl Nemesis {
                 self.resume(index);
             }
         }
-        // After this time, an fsync that was about to fail has failed.
+        // An fsync that was about to fail has failed by the end of this pause. So a node that exits
+        // because of it is noticed below.
         let_pass(Duration::from_millis(50));
         self.collect();
         for index in 0..self.patients.len() {
@@ -340,7 +345,8 @@ impl Nemesis {
             if self.patients[index].is_down {
                 self.start(index);
             } else if self.patients[index].may_exit {
-                // The node may exit a moment later, or not at all, so it is restarted.
+                // The disk of this node has failed. The node may exit a moment later, or not at
+                // all. So it is restarted.
                 self.cluster.nodes[index].kill();
                 self.start(index);
             }
@@ -362,7 +368,8 @@ impl Nemesis {
         true
     }
 
-    /// Whether the spare node is ready, no member, or removed and gone.
+    /// Whether the spare node is in a state that lasts: it is ready, or is no member, or was
+    /// removed and has ended.
     fn is_spare_settled(&self) -> bool {
         if self.patients[SPARE].is_removed || self.cluster.nodes[SPARE].is_ready() {
             return true;
@@ -377,7 +384,8 @@ impl Nemesis {
         !is_removed && !is_of("members", |member| member["nodeID"].as_u64())
     }
 
-    /// Starts a new spare node with its own id and links. It waits to be added.
+    /// Starts a new spare node with an id and links of its own. It is no member until a command
+    /// adds it.
     fn add_spare(&mut self) {
         let id = (MEMBERS as u64) + 1 + self.spares;
         self.spares += 1;
@@ -417,8 +425,8 @@ fn any_sequence_of_faults_costs_answers_but_never_order() {
     nemesis.add_spare();
     let mut answers = 0;
     while nemesis.began.elapsed() < time {
-        // Requests go directly to the nodes, so that nodes without their peers are asked too, and
-        // also through bad links.
+        // Half of the requests go to the nodes directly, so that nodes that are cut off are asked,
+        // too. The others go through the proxy, over bad links.
         let mut targets = nemesis.cluster.targets();
         targets.extend(nemesis.cluster.targets_behind_links());
         let watch = Watch::start_at(targets, 2);
@@ -431,7 +439,8 @@ fn any_sequence_of_faults_costs_answers_but_never_order() {
                 let_pass(Duration::from_millis(pause));
             }
             if nemesis.mend(&watch) {
-                // The next watch also sends requests to the new node.
+                // There is a new spare node. So another watch begins, which sends requests to that
+                // node, too.
                 break;
             }
         }
@@ -439,7 +448,8 @@ fn any_sequence_of_faults_costs_answers_but_never_order() {
         answers += watch.finish_with(&late).report.answers();
     }
     if nemesis.patients[SPARE].may_be_removed || !nemesis.cluster.nodes[SPARE].is_ready() {
-        // The spare node was never added, or its removal has begun.
+        // Either the spare node was never added, or its removal has begun. So the last check leaves
+        // it out.
         nemesis.cluster.drop_last();
     }
     nemesis.cluster.assert_well();

@@ -1,4 +1,4 @@
-//! `epicepoch probe` beside a real cluster: it shows operators what clients see.
+//! Tests `epicepoch probe` with a real cluster: its metrics show operators what clients see.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -46,7 +46,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // An error is ignored, because the process may have ended already.
+        // The process may have ended already, so an error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -67,8 +67,8 @@ fn a_probe_sees_what_clients_see_and_ends_on_sigterm() {
     cluster.nodes[leader].pause();
     cluster.wait_for_leader_other_than(Some(leader), WAIT_MAX);
     cluster.nodes[leader].resume();
-    // A new election needs about one election timeout, which is a second here. During this time,
-    // the probe gets no answer. The test accepts half of it.
+    // The leader was killed. The next election takes about one election timeout, which is a second
+    // here. The probe gets no answer for so long; the test is content with half of it.
     probe.wait("gap_max_seconds", |it| it >= 0.5);
     probe.wait("silence_seconds", |it| it < 0.1);
     assert_eq!(probe.metric("violations_total"), Some(0.0));

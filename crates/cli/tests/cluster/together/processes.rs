@@ -1,4 +1,4 @@
-//! Processes that are killed, or told to stop: every answer stays unique and in order.
+//! Processes are killed or told to stop. Every answer stays unique and in order.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,13 +9,15 @@ use crate::support::process::is_hangup_ignored;
 use crate::support::wire::{Wire, request};
 use crate::support::{Calling, Cluster, WAIT_MAX, Watch, holds_for, wait_until};
 
-/// Number of unread answers. Each has a few KiB; together they are more than all buffers hold.
+/// A client requests this many answers and does not read them. Each has a few KiB. Together they
+/// are more than all buffers hold.
 const UNREAD: usize = 2_000;
 /// The log message of a node that becomes leader.
 const LEADS: &str = "this node leads\"";
 
-/// A client that does not read its answers delays the end of the stopping node. Then the leader is
-/// told to stop, too. The third node takes over, with the vote of the stopping node.
+/// A follower is told to stop. A client that does not read its answers delays the end of that node.
+/// Then the leader is told to stop, too. The third node takes over, with the vote of the node that
+/// is stopping.
 #[test]
 fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
     let mut cluster = Cluster::down_calm(&[("SHUTDOWN_TIMEOUT_MS", "20000")]);
@@ -31,12 +33,14 @@ fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
         let unread = request("GET", "/metrics", &[], b"").repeat(UNREAD);
         idler.send(&unread).expect("they are taken");
         assert_eq!(idler.receive().expect("an answer").status, 200);
-        // Only a client that has filled the buffers of its connection delays the end.
+        // The client delays the end of the node only when the unread answers have filled the
+        // buffers of its connection.
         let mut answered = None;
         wait_until("the unread answers fill the connection", WAIT_MAX, || {
             sleep(Duration::from_millis(50));
             let now = cluster.nodes[leaving].metric("epicepoch_requests_total");
-            // This question was answered meanwhile, and no other.
+            // Since the last look, the node has answered only this request for metrics. So it
+            // cannot send the client any more answers.
             let is_full =
                 answered.zip(now).is_some_and(|(before, now): (f64, f64)| now - before < 1.5);
             answered = now;
@@ -76,7 +80,8 @@ fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
 fn a_signal_sent_twice_still_hands_over() {
     let mut cluster = Cluster::start();
     let mut signals = vec![Signal::TERM, Signal::INT];
-    // If SIGHUP is ignored here, the nodes inherit that and ignore it too.
+    // If this test process ignores SIGHUP, the nodes inherit that and ignore it, too. Then SIGHUP
+    // is not tested.
     if !is_hangup_ignored() {
         signals.push(Signal::HUP);
     }

@@ -1,5 +1,6 @@
-//! A lost cluster is restored from a backup. Every timestamp of the new history is above every one
-//! of the old history. If this cannot be proved, the restore is refused. Needs a test build.
+//! A lost cluster is restored from a backup. Every timestamp of the new history is above every
+//! timestamp of the old history. If this cannot be proved, the restore is refused. Needs a test
+//! build, because only that can break its clock.
 
 use super::tls::secure_peers;
 use crate::support::cluster::peers;
@@ -15,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long the old cluster runs after its backup.
+/// The old cluster runs for this long after its backup.
 const AFTER: Duration = Duration::from_secs(2);
 
 /// Makes a backup and checks it.
@@ -29,7 +30,7 @@ fn back_up(cluster: &Cluster, name: &str) -> PathBuf {
     path
 }
 
-/// Ends every process and deletes every disk.
+/// Kills all processes and deletes all data directories.
 fn destroy(cluster: &mut Cluster) {
     cluster.kill_all();
     cluster.nodes.iter().for_each(Node::wipe);
@@ -57,7 +58,7 @@ fn least(operations: &[Operation]) -> Timestamp {
     first.min().expect("an answer")
 }
 
-/// Ids of the cluster and the history, which every answer carries.
+/// Returns the cluster id and the history id, which every answer has in a header.
 fn history(cluster: &Cluster) -> (String, String) {
     let answer = cluster.nodes.iter().find_map(|node| node.ask("/up")).expect("an answer");
     let header = answer.header("epicepoch-cluster").expect("the header").to_owned();
@@ -65,7 +66,8 @@ fn history(cluster: &Cluster) -> (String, String) {
     (cluster.to_owned(), history.to_owned())
 }
 
-/// Checks that the founder exits with 1, and that its log has all these words.
+/// Checks that the founder exits with code 1, that its log has all these words, and that no node
+/// serves.
 #[track_caller]
 fn assert_not_founded(cluster: &mut Cluster, words: &[&str]) {
     let status = cluster.nodes[0].wait_for_exit(WAIT_MAX);
@@ -92,14 +94,14 @@ fn a_history_restored_from_an_old_backup_begins_above_every_later_timestamp() {
         runtime.block_on(client.timestamps_before(1, deadline))
     };
     ask(&client).expect("the old history");
-    // The old history continues long after its backup, also under another leader.
+    // After the backup, the old history goes on for more than two seconds, and gets another leader.
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
     let_pass(AFTER);
     watch.wait_for_service_since(Instant::now());
     let given = greatest(&watch.finish().report.operations);
     let before = history(&cluster);
-    // Everything is lost except one node's disk, which is found later.
+    // All data directories are lost, except the one of node 3, which is found later.
     cluster.nodes.iter_mut().for_each(Node::kill);
     let found = cluster.dir.path().join("found");
     fs::rename(cluster.nodes[2].data_dir(), &found).expect("moved");
@@ -119,7 +121,8 @@ fn a_history_restored_from_an_old_backup_begins_above_every_later_timestamp() {
         Err(TimestampsError::AnotherCluster(error)) => assert!(error.is_restored(), "{error}"),
         other => panic!("the old client must notice: {other:?}"),
     }
-    // The disk that is found again belongs to a history that has ended.
+    // The data directory of node 3 is found. It belongs to a history that has ended, so its node
+    // must not run.
     let mut old = Node::new(3, cluster.dir.path(), "node-found");
     fs::rename(&found, old.data_dir()).expect("moved back");
     let [first, second] = [0, 1].map(|index: usize| cluster.nodes[index].raft_addr());
@@ -129,7 +132,8 @@ fn a_history_restored_from_an_old_backup_begins_above_every_later_timestamp() {
     let status = old.wait_for_exit(WAIT_MAX);
     assert_eq!(status.code(), Some(EXIT_DIRECTORY), "{}", old.log());
     assert!(old.log().contains("has ended"), "{}", old.log());
-    // At a later start, RESTORE has no effect.
+    // All nodes start again with RESTORE still set. The setting has no effect, because there is
+    // data.
     cluster.kill_all();
     cluster.start_all();
     cluster.wait_until_ready();
@@ -137,7 +141,8 @@ fn a_history_restored_from_an_old_backup_begins_above_every_later_timestamp() {
     cluster.assert_well();
 }
 
-/// While the replicated state has no settings, the backup gets them from the nodes.
+/// With format 2, the replicated state has no settings. Then a backup has the longest settings that
+/// any node has.
 #[test]
 fn a_backup_has_the_longest_settings_of_all_nodes_also_of_those_that_are_not_asked() {
     let mut cluster = Cluster::down(&[("FORMAT_MAX", "2")]);
@@ -176,8 +181,8 @@ fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     cluster.nodes[2].kill();
     let written = cluster.run(&read);
     assert!(written.status.success(), "{written:?}");
-    // The directory does not contain these settings. If they are not given, the longest are
-    // assumed.
+    // A data directory does not contain these two settings. If the operator does not give them, the
+    // command assumes the longest allowed ones.
     let other = cluster.dir.path().join("unsaid.backup");
     let other = other.to_str().expect("plain path").to_owned();
     let unsaid = cluster.run(&["backup", "--data-dir", &data, "--out", &other]);
@@ -198,13 +203,13 @@ fn a_floor_that_wrong_clocks_cannot_prove_is_refused() {
     let backup = back_up(&cluster, "a.backup");
     destroy(&mut cluster);
     restore_from(&mut cluster, &backup);
-    // All clocks are an hour behind, so they are before the backup.
+    // All clocks are an hour behind. So they show a time before the backup was taken.
     for node in &cluster.nodes {
         node.break_with(Faults::wall_offset_hours(-1));
     }
     cluster.start_all();
     assert_not_founded(&mut cluster, &["before the backup was taken", "set the clocks right"]);
-    // One clock is an hour ahead. It is not known which clock is wrong.
+    // Only one clock is an hour ahead. The nodes cannot know which clock is wrong.
     destroy(&mut cluster);
     for node in &cluster.nodes {
         node.break_with(Faults::NONE);
@@ -235,7 +240,7 @@ fn a_backup_that_differs_between_nodes_is_damaged_or_of_another_cluster_is_refus
     });
     holds_for("nobody serves", Duration::from_secs(1), || !cluster.nodes.iter().any(Node::serves));
     destroy(&mut cluster);
-    // The file is damaged, or belongs to another cluster.
+    // Two files are refused: one is damaged, the other belongs to a cluster with another name.
     let text = fs::read_to_string(&backup).expect("read");
     let rotten = cluster.dir.path().join("rotten.backup");
     fs::write(&rotten, text.replace("index ", "index 1")).expect("written");
@@ -243,7 +248,7 @@ fn a_backup_that_differs_between_nodes_is_damaged_or_of_another_cluster_is_refus
     let said = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert_eq!(checked.status.code(), Some(1), "{said}");
     assert!(said.contains("damaged one; get another copy") && !said.contains("RESTORE"), "{said}");
-    // In a JSON log line, quotes are escaped.
+    // The words contain escaped quotes, because a log line is JSON.
     for (path, name, words) in [
         (&rotten, "epicepoch", ["RESTORE: ", "damaged one; get another copy"]),
         (&backup, "another", ["named \\\"epicepoch\\\"", "correct one of the two"]),
@@ -261,7 +266,8 @@ fn a_backup_that_differs_between_nodes_is_damaged_or_of_another_cluster_is_refus
     }
 }
 
-/// The node's clock is outvoted, so the backup has the time that the node trusts.
+/// The node's clock is outvoted by the others. The backup does not have the time of that clock, but
+/// the time that the node trusts.
 #[test]
 fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
     let mut cluster = Cluster::start();
@@ -287,7 +293,8 @@ fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
     assert!(least(&watch.finish().report.operations) > given);
 }
 
-/// A TLS handshake takes several round trips. The answer to the request after it takes only one.
+/// The founder measures the other clocks over links with TLS. The handshake takes several round
+/// trips, and the request after it only one. Only this one must be within the bound.
 #[test]
 fn a_restore_over_links_whose_round_trip_is_within_the_bound_does_not_count_the_handshake() {
     let home = tempfile::tempdir().expect("a directory");
@@ -311,7 +318,7 @@ fn no_new_history_begins_while_a_node_of_the_old_one_runs() {
     let mut cluster = Cluster::start();
     let backup = back_up(&cluster, "a.backup");
     let watch = Watch::start(&cluster);
-    // New machines are started while the old cluster still runs.
+    // New machines are to restore the backup, but the old cluster still runs.
     let new: Vec<_> =
         (1..=3).map(|id| Node::new(id, cluster.dir.path(), &format!("new-{id}"))).collect();
     let peers = peers(&new);
@@ -325,7 +332,8 @@ fn no_new_history_begins_while_a_node_of_the_old_one_runs() {
     assert_not_founded(&mut cluster, &["a node of the old history still runs at 127.0.0.1"]);
     watch.wait_for_service_since(Instant::now());
     let given = greatest(&watch.finish().report.operations);
-    // A paused node may continue at any time.
+    // The old nodes are paused. They may continue at any time, so the restore must still be
+    // refused.
     old.iter_mut().for_each(Node::pause);
     cluster.nodes[0].start();
     assert_not_founded(
@@ -339,8 +347,9 @@ fn no_new_history_begins_while_a_node_of_the_old_one_runs() {
     assert!(least(&seen.report.operations) > given, "above all that was given");
 }
 
-/// Tests the recipes of "Move here from another oracle" in `docs/operations/backup-and-restore.md`,
-/// with their units: a timestamp of this service, the milliseconds of PD, a counter in nanoseconds.
+/// Tests the recipes of "Move here from another oracle" in `docs/operations/backup-and-restore.md`.
+/// The floor is given in three ways: as a timestamp of this service, as milliseconds from PD, and
+/// as a counter in nanoseconds.
 #[test]
 fn a_cluster_begins_above_a_floor_given_as_a_timestamp_in_milliseconds_or_nanoseconds() {
     let since = |ahead: Duration| {
@@ -348,7 +357,8 @@ fn a_cluster_begins_above_a_floor_given_as_a_timestamp_in_milliseconds_or_nanose
     };
     let hour_ahead = Timestamp::highest_at(since(Duration::from_hours(1)).as_nanos() as u64);
     let ahead = since(Duration::from_mins(10));
-    // The last timestamp that PD can give in its millisecond; a counter that has passed 10^18.
+    // `tso` is the last timestamp that PD can give in its millisecond. `counter` is a counter that
+    // has passed 10^18.
     let tso = (ahead.as_millis() as u64) << 18 | 0x3_ffff;
     let counter = ahead.as_nanos() as u64;
     let stored = |epoch, index| Timestamp { epoch: Epoch(epoch), index: EpochIndex(index) };
@@ -371,7 +381,7 @@ fn a_cluster_begins_above_a_floor_given_as_a_timestamp_in_milliseconds_or_nanose
         assert!(text.contains("epochs are ahead of the clocks"), "{text}");
         destroy(&mut cluster);
     }
-    // A floor with a wrong digit is refused.
+    // A floor with a wrong digit lies far ahead of the clock. It is refused.
     for node in &mut cluster.nodes {
         node.set("RESTORE_FLOOR", "7258118400s");
     }

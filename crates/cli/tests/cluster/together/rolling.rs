@@ -1,5 +1,6 @@
 //! `epicepoch rolling` replaces the program of all nodes under load, one node after the other. No
-//! call fails, and it stops at the first trouble. The replaced program is [`old_program`].
+//! call fails. The command stops at the first trouble. The program that is replaced is
+//! [`old_program`].
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,17 +15,19 @@ use crate::support::{
     wait_until,
 };
 
-/// Time limit of three restarts on a machine under load.
+/// Time limit of a command that restarts three nodes, on a machine under load.
 const ROLLING_MAX: Duration = Duration::from_mins(2);
-/// How long a node stays unreachable after the command starts. The command waits two seconds for
-/// it.
+/// A node stays unreachable for this long after the command has begun. The command would wait two
+/// seconds for it.
 const MOMENT: Duration = Duration::from_millis(500);
-/// A restart command that writes which node is to be restarted, and waits until that is done. This
-/// test restarts the node, in place of a process supervisor on another machine.
+/// A restart command for `epicepoch rolling`. It writes the id of the node to the file `wanted`,
+/// and waits until the file is gone. The test restarts the node and removes the file, in place of a
+/// process supervisor on another machine.
 const RESTART: &str = "echo $EPICEPOCH_NODE_ID > wanted.new && mv wanted.new wanted && while test -e wanted; do \
      sleep 0.02; done; test ! -e failed";
 
-/// Runs the command and restarts the nodes that it names. Returns its output and those nodes.
+/// Runs `epicepoch rolling`, and calls `restart` for each node that it names. Returns the command's
+/// output and the ids of these nodes.
 fn rolled(
     cluster: &mut Cluster,
     mut command: Command,
@@ -34,7 +37,8 @@ fn rolled(
     rolled_into(cluster, command, restart)
 }
 
-/// Does what [`rolled`] does, but keeps the standard output that `command` already has.
+/// Does what [`rolled`] does, but does not capture the standard output: `command` writes it where
+/// the caller has directed it.
 fn rolled_into(
     cluster: &mut Cluster,
     mut command: Command,
@@ -118,7 +122,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_reports_where() {
     let roll = |cluster: &Cluster| {
         cluster.operator(&["rolling", "--wait", "3s", "--settle", "100ms", "--restart", RESTART])
     };
-    // The restart command succeeds, but the node is not restarted.
+    // The restart command succeeds, but the node still runs in the same process.
     let command = roll(&cluster);
     let (output, restarted) = rolled(&mut cluster, command, |_, _| {});
     let error = text(&output.stderr);
@@ -143,12 +147,13 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_reports_where() {
     let error = text(&output.stderr);
     assert_eq!((output.status.code(), restarted.len()), (Some(1), 1), "{error}");
     assert!(error.contains("3 s after its command") && error.contains(&all), "{error}");
-    // Exit codes do not depend on whether the output is read.
+    // One node is down. The exit codes of these commands are the same whether their output is read
+    // or not.
     for (args, code) in [(&["clock"], 1), (&["tune"], 1), (&["status"], 0)] {
         let ended = cluster.operator(args).stdout(unread()).output().expect("it can be started");
         assert_eq!(ended.status.code(), Some(code), "{args:?}: {}", text(&ended.stderr));
     }
-    // No node is restarted unless all nodes are healthy.
+    // One node is still down. So `rolling` restarts no node.
     let words = ["nothing was restarted"];
     cluster.assert_refused(&["rolling", "--restart", "true"], &words);
     let usage = cluster.operate(&["rolling", "--nodes", "9", "--restart", "true"]);
@@ -157,7 +162,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_reports_where() {
     cluster.nodes[index].start();
     wait_until("it is back", WAIT_MAX, || cluster.nodes.iter().all(Node::is_ready));
     cluster.assert_well();
-    // A node that is unreachable for a moment does not stop the command.
+    // One node is paused for a moment while the command begins. This does not stop the command.
     let missed = cluster.others(cluster.wait_for_leader())[1];
     cluster.nodes[missed].pause();
     wait_until("it is missed", WAIT_MAX, || {
@@ -176,7 +181,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_reports_where() {
     cluster.assert_well();
 }
 
-/// A pipe whose reading end is closed.
+/// Returns the writing end of a pipe that nobody can read.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -187,9 +192,10 @@ fn unread() -> Stdio {
 fn a_rolling_restart_continues_when_its_output_is_not_read() {
     let mut cluster = Cluster::start_calm();
     cluster.wait_for_leader();
-    // The restart command also prints something, and must not fail because of that.
+    // The restart command also prints a line. It must not fail when nobody reads that line.
     let restart = format!("echo restarting && {RESTART}");
-    // The reader closes the pipe at once, or while the first node restarts.
+    // The reader reads no line or two lines, then closes the pipe. So it closes the pipe at once,
+    // or while the first node restarts.
     for lines in [0, 2] {
         let mut command =
             cluster.operator(&["rolling", "--settle", "100ms", "--restart", &restart]);

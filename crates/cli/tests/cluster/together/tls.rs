@@ -1,5 +1,6 @@
-//! Clients and nodes authenticate with certificates made by `epicepoch certs`. Checks which clients
-//! are accepted, over which transports, and what a rotation of certificates costs.
+//! Clients and nodes authenticate with certificates that `epicepoch certs` has made. Checks which
+//! clients are accepted over each transport, and that replacing all certificates under load fails
+//! no request.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +43,7 @@ impl Shell<'_> {
         printed
     }
 
-    /// Runs a command that must fail. Returns its standard error.
+    /// Runs a command that must fail. Returns what it wrote to standard error.
     #[track_caller]
     fn complaint(&self, line: &str) -> String {
         let output = self.output(line);
@@ -51,7 +52,8 @@ impl Shell<'_> {
         complaint
     }
 
-    /// Runs a command that must fail with these words. The refusal is final, so it comes at once.
+    /// Runs a command that must fail with these words. The refusal is final, so the command does
+    /// not try again.
     #[track_caller]
     fn refused(&self, line: &str, words: &str) {
         let complaint = self.complaint(line);
@@ -59,8 +61,8 @@ impl Shell<'_> {
     }
 
     /// Runs a command that must fail with these words. The refusal is not final, so the command
-    /// tries until its deadline. If the machine stalls for that long, the command makes no attempt
-    /// and is run again. It must never succeed.
+    /// tries again until its deadline. If the machine stalls until the deadline, the command makes
+    /// no attempt, so it is run again. It must never succeed.
     #[track_caller]
     fn turned_away(&self, line: &str, words: &str) {
         let mut complaint = String::new();
@@ -75,9 +77,10 @@ impl Shell<'_> {
     }
 }
 
-/// Deadline of a command that is refused at once.
+/// Deadline of a command whose refusal is final. It is not reached.
 const FINAL: &str = "--timeout 5s";
-/// Deadline of a command that tries until its deadline.
+/// Deadline of a command whose refusal is not final. The command tries again until then, so it is
+/// short.
 const PASSING: &str = "--timeout 700ms";
 
 fn flags(directory: &str, client: &str) -> String {
@@ -89,8 +92,8 @@ fn flags(directory: &str, client: &str) -> String {
 
 const NODES: &str = "1=127.0.0.1 2=127.0.0.1 3=localhost,127.0.0.1";
 
-/// Makes an authority in `home`, and certificates with which these nodes trust only each other. The
-/// nodes must be down. Clients still use plain text.
+/// Creates an authority in `home`, and certificates for these nodes, so that they trust only each
+/// other. The nodes must be down. Clients still use plain text.
 pub(crate) fn secure_peers(cluster: &mut Cluster, home: &Path) {
     let shell = Shell { directory: home, addrs: String::new() };
     shell.run("certs ca --dir peers");
@@ -103,7 +106,8 @@ pub(crate) fn secure_peers(cluster: &mut Cluster, home: &Path) {
     }
 }
 
-/// Makes these nodes require certificates of clients and peers. The nodes must be down.
+/// Sets the files with which these nodes require certificates from clients and peers. The nodes
+/// must be down.
 fn secure(cluster: &mut Cluster, home: &Path) {
     for node in &mut cluster.nodes {
         let file = |name: &str| home.join(name).display().to_string();
@@ -152,7 +156,8 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
         shell.output(&format!("status {old}")).status.success()
     });
 
-    // Checks which clients are accepted, and why the others are refused.
+    // Clients without a valid certificate, or with the wrong authority, are refused, each with a
+    // reason.
     shell.refused(&format!("get {FINAL}"), "TLS");
     let get = format!("get {PASSING}");
     shell.turned_away(&format!("{get} --ca-file foreign/ca.pem"), "authority given");
@@ -172,7 +177,7 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
         assert_eq!(report.verify.expect("on by default").violations, 0, "{via}");
     }
 
-    // All certificates and authorities are replaced under load.
+    // From here on, all certificates and authorities are replaced while clients send requests.
     let tls = Tls::trusting(of("old/ca.pem"))
         .and_then(|tls| tls.showing(of("old/client-app.pem"), of("old/client-app.key")));
     let mut load = Seen::start(RunConfig {
@@ -197,7 +202,8 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
             cluster.nodes.iter().all(|node| in_use(&node.log()))
         });
     };
-    // All nodes trust both authorities before any node shows a certificate of the new one.
+    // First all nodes trust both authorities. Only then do nodes show certificates of the new
+    // authority.
     std::fs::write(of("ca.pem"), read("old/ca.pem") + &read("new/ca.pem")).expect("written");
     wait_for(["CLIENT_CA_FILE", "PEER_CA_FILE"]);
     copy(&of("new"), home.path(), &PAIRS);
@@ -214,8 +220,8 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
     shell.run(&format!("get {new}"));
     load.wait_for_more(100);
     let (answers, failures) = load.finish();
-    // The old connections are still open. A new connection with their certificate would now be
-    // refused.
+    // The load uses connections that were opened with the old certificate. They are still open,
+    // although a new connection with that certificate would now be refused.
     assert!(failures.is_empty(), "{failures:?}");
     say(&format!("a rotation during {answers} answers"));
     for node in &mut cluster.nodes {
@@ -228,7 +234,8 @@ fn target(node: &Node) -> Target {
     Target { id: node.id, name: node.http().to_string(), addr: node.http() }
 }
 
-/// The answers and failures so far of clients that send requests all the time.
+/// Clients that send requests all the time, with the answers and failures that they have got so
+/// far.
 struct Seen {
     monitor: Monitor,
     answers: u64,
@@ -257,7 +264,8 @@ impl Seen {
         wait_until("clients get answers", WAIT_MAX, || self.look() >= wanted);
     }
 
-    /// Returns the number of answers, which are all in order, and the failures before the end.
+    /// Stops the clients and checks that all answers are in order. Returns the number of answers,
+    /// and the failures.
     fn finish(mut self) -> (u64, BTreeMap<&'static str, u64>) {
         self.look();
         let last = self.monitor.stop();
@@ -267,8 +275,8 @@ impl Seen {
     }
 }
 
-/// Waits until every node has logged that it reloaded the files of these settings. `since` is the
-/// length of each log before that.
+/// Waits until every node has logged that it reloaded the files of these settings. `since` has the
+/// length of each node's log before the files were changed.
 #[track_caller]
 fn wait_in_use(nodes: &[Node], since: &[usize], settings: &[&str]) {
     wait_until(&format!("{settings:?} are in use"), WAIT_MAX, || {
@@ -287,7 +295,8 @@ fn wait_in_use(nodes: &[Node], since: &[usize], settings: &[&str]) {
 
 const IN_USE: &str = "certificates reloaded";
 
-/// Kills the leader, and starts it again when another node leads. Returns its index.
+/// Kills the leader, and starts it again when another node leads. Returns the index of the killed
+/// node.
 fn kill_leader(cluster: &mut Cluster) -> usize {
     let leader = wait_for_leader(cluster, None);
     cluster.nodes[leader].kill();
@@ -296,7 +305,8 @@ fn kill_leader(cluster: &mut Cluster) -> usize {
     leader
 }
 
-/// Finds the leader in the logs, because the nodes do not answer in plain text.
+/// Waits until a node other than `other` leads. Finds the leader in the logs, because these nodes
+/// do not answer in plain text.
 fn wait_for_leader(cluster: &Cluster, other: Option<usize>) -> usize {
     let mut leader = None;
     wait_until("there is a leader", WAIT_MAX, || {
@@ -319,7 +329,7 @@ const CLIENT: &str = "client-token-0123456789";
 const SECOND: &str = "second-token-0123456789";
 const THIRD: &str = "third-token-0123456789";
 
-/// Checks that commands work with the right token, and are refused without it.
+/// Checks that commands and transports work with the right token, and are refused without it.
 fn each_tool_needs_its_token(cluster: &Cluster, shell: &Shell<'_>, app: &str) {
     for via in ["http1", "h2c", "http3", "native", "client"] {
         undisturbed(|| {
@@ -363,7 +373,7 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
         shell.run(&format!("certs node --dir {directory} {NODES}"));
         shell.run(&format!("certs client --dir {directory} app"));
     }
-    // Clients use files that will be replaced.
+    // Copies a client's certificate and key from `directory` to the files that clients use.
     let renew_client = |directory: &str| {
         for end in ["key", "pem"] {
             write(&format!("client-app.{end}"), &read(&format!("{directory}/client-app.{end}")));
@@ -406,7 +416,8 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
         cluster.nodes.iter().map(|node| node.log().len()).collect()
     };
 
-    // The next node is killed only when this one is back; otherwise there would be no quorum.
+    // A restarted node must be ready before the test kills the next one. Otherwise there would be
+    // no quorum.
     let wait_ready = |at: usize| {
         let alone = Shell { directory: home.path(), addrs: addrs[at].clone() };
         wait_until("the restarted node is ready", WAIT_MAX, || {
@@ -418,7 +429,8 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
     wait_ready(kill_leader(&mut cluster));
     retrying.wait_for_more(50);
 
-    // All nodes trust both authorities, and another token replaces the second one.
+    // Step 1 of the rotation: all nodes trust both authorities. A third token replaces the second
+    // one.
     let before = since(&cluster);
     write("ca.pem", &(read("old/ca.pem") + &read("new/ca.pem")));
     write("trusted.pem", &read("ca.pem"));
@@ -431,7 +443,7 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
     wait_ready(kill_leader(&mut cluster));
     retrying.wait_for_more(50);
 
-    // All nodes show certificates of the new authority, and restart one by one.
+    // Step 2: all nodes show certificates of the new authority. Then they restart one by one.
     let before = since(&cluster);
     copy(&of("new"), home.path(), &PAIRS);
     renew_client("new");
@@ -443,7 +455,7 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
         retrying.wait_for_more(20);
     }
 
-    // The old authority is no longer trusted.
+    // Step 3: nodes and clients no longer trust the old authority.
     let before = since(&cluster);
     write("ca.pem", &read("new/ca.pem"));
     write("trusted.pem", &read("new/ca.pem"));
@@ -467,12 +479,12 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
     }
 }
 
-/// The files are those of a process that ended between writing the key and the certificate.
+/// Each node finds a key without a certificate, as if a process had ended after it wrote the first
+/// of the two files.
 #[test]
 fn an_incomplete_certificate_pair_switches_off_only_http3() {
     let mut cluster = Cluster::down(&[]);
     for node in &cluster.nodes {
-        // The files are as if a process had ended between writing the two.
         std::fs::write(node.home.join("key.pem"), "of a pair that is lost").expect("written");
     }
     cluster.start_all();

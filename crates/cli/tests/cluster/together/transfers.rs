@@ -1,4 +1,4 @@
-//! An operator's command hands leadership over: which commands are refused.
+//! Tests which commands to hand leadership over are refused.
 
 use crate::support::{Cluster, WAIT_MAX, wait_until};
 
@@ -19,7 +19,8 @@ fn an_impossible_handover_is_refused_with_a_reason_and_the_leader_stays() {
     wait_until("the leader misses the one that is paused", WAIT_MAX, || {
         let output = cluster.operate(&["leader", "transfer", "--to", &gone]);
         said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Until the leader misses the paused node, the handover starts and then fails.
+        // Until the leader has noticed that the node is paused, it starts the handover, which then
+        // fails. After that, it refuses the command.
         said.contains("was not heard")
     });
     cluster.nodes[others[0]].resume();

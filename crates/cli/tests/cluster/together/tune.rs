@@ -1,4 +1,5 @@
-//! Round trips that the nodes measure, and the settings that `epicepoch tune` advises for them.
+//! Tests `epicepoch tune`: it shows the round trips that the nodes measure, and advises settings
+//! for them.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Cluster, LinkedCluster, wait_until};
 
-/// Longest wait until the nodes have measured all links. That takes at least 13 seconds.
+/// Longest wait until the nodes have measured all links. Measuring takes at least 13 seconds.
 const MEASURED_MAX: Duration = Duration::from_mins(1);
 
 #[test]
@@ -25,8 +26,8 @@ fn the_links_of_a_lan_are_shown_for_every_pair() {
     assert!(both.is_some_and(|seconds| seconds > 0.0 && seconds < 5.0), "{both:?}");
 }
 
-/// The links have round trips of 80 ms. The test applies the advised settings, and the cluster
-/// works with them.
+/// The links have round trips of 80 ms, too long for the default settings. `epicepoch tune` says
+/// so. The test applies the settings that it advises, and the cluster works with them.
 #[test]
 fn links_that_are_too_long_for_the_settings_are_reported_with_advice() {
     let cluster = LinkedCluster::start(6);

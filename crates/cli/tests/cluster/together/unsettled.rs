@@ -1,6 +1,6 @@
-//! An operator gives a command to a leader whose followers are all stopped. The leader does not
-//! report it as done, because no quorum has it. When the followers continue, the cluster serves
-//! again, and the command can be repeated.
+//! An operator gives a command to a leader whose followers are all stopped. The leader must not
+//! report the command as done, because no quorum has it. When the followers continue, the cluster
+//! serves again, and the command can be repeated.
 
 use std::process::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,19 +8,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::support::operator::{assert_has_ended, roles};
 use crate::support::{Cluster, WAIT_MAX, say, wait_until};
 
-/// The longest time until the answer that the outcome is unknown: five seconds for the change, and
-/// the rest for a busy machine.
+/// The answer that the outcome is unknown must come within this time. A change takes at most five
+/// seconds; the rest is for a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// The words of an outcome that is not known.
+/// The words with which a command says that its outcome is not known.
 const NOT_KNOWN: &str = "its outcome is not known";
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// A cluster whose leader keeps leading for some seconds without its followers.
+/// Starts a cluster with long election timeouts. Its leader keeps leading for some seconds when its
+/// followers are paused.
 fn cluster() -> Cluster {
     Cluster::start_with(&[("ELECTION_TIMEOUT_MS", "3000"), ("RESERVATION_MS", "12000")])
 }
 
-/// Gives a command to the leader while the other nodes are stopped.
+/// Gives a command to the leader while all other nodes are paused. The command must fail.
 fn given_alone(cluster: &mut Cluster, leader: usize, args: &[&str]) -> Output {
     let others = cluster.others(leader);
     let addr = cluster.nodes[leader].http().to_string();
@@ -40,8 +41,9 @@ fn given_alone(cluster: &mut Cluster, leader: usize, args: &[&str]) -> Output {
     output
 }
 
-/// Gives such a command until its outcome is not known. A machine that stalls may let the leader
-/// notice the silence first; then it takes no command.
+/// Gives a command to a leader without followers, again and again, until its outcome is not known.
+/// One try may not be enough: if the machine stalls, the leader first notices the silence of its
+/// followers, and refuses the command.
 fn unsettled(cluster: &mut Cluster, mut args: impl FnMut(&Cluster, usize) -> Vec<String>) {
     wait_until("the outcome of a command is not known", 4 * WAIT_MAX, || {
         cluster.wait_until_ready();
@@ -79,7 +81,7 @@ fn a_removal_without_a_quorum_is_not_reported_as_done() {
         id = cluster.nodes[cluster.others(leader)[0]].id;
         vec!["member".to_owned(), "remove".to_owned(), id.to_string()]
     });
-    // The command may be repeated: the removal is done already, or this repetition does it.
+    // The command is repeated. Either the removal is done already, or this repetition does it.
     let text = id.to_string();
     wait_until("the removal is done", WAIT_MAX, || {
         let output = cluster.operate(&["member", "remove", &text]);

@@ -1,10 +1,11 @@
-//! Two versions of the program in one cluster under load. Nodes are upgraded one by one,
-//! downgraded, and upgraded again; members are added and removed, and leadership moves between
-//! versions in both directions. No call fails, no answer is wrong, and after each step all nodes
+//! Two versions of the program run in one cluster under load. Nodes are upgraded one by one,
+//! downgraded, and upgraded again. Members are added and removed. Leadership moves between the
+//! versions in both directions. No call fails, and no answer is wrong. After each step all nodes
 //! have the same state.
 //!
-//! [`old_program`] is the other version. `scripts/upgrade` builds the oldest supported one. Without
-//! it, a copy of the program under test takes its place. That tests the steps, but not two versions.
+//! [`old_program`] is the old version. `scripts/upgrade` builds the oldest version that is
+//! supported, and runs these tests with it. Without that, a copy of the program under test takes
+//! its place. Then the steps are tested, but not with two versions.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,24 +20,27 @@ use crate::support::{
     Calling, Campaigns, Cluster, Disturbed, Node, WAIT_MAX, Watch, say, undisturbed, wait_until,
 };
 
-/// Keeps the state at the oldest format, even if all nodes run the new version. A version without
-/// this setting reads no other format.
+/// This setting keeps the state at the oldest format, even if all nodes run the new version. An old
+/// version that does not know the setting reads only that format.
 const HELD: (&str, &str) = ("FORMAT_MAX", "1");
-/// At most this many attempts to hand leadership to a version. On a busy machine leadership may
-/// move on.
+/// The test tries at most this many times to hand leadership to a node of one version. On a busy
+/// machine, leadership may move on at once.
 const TRANSFER_TRIES: usize = 5;
-/// Entries that all nodes apply before the next step. They are the leader's reservations.
+/// After each step, all nodes must apply at least this many new log entries. The leader's
+/// reservations are such entries.
 const ENTRIES: u64 = 1;
 
-/// The state that a node has applied, read from its backup.
+/// Returns the state that a node has applied, as its backup shows it.
 fn held(node: &Node) -> Option<Backup> {
     let document: Value = serde_json::from_str(&node.ask("/admin/backup")?.text()).ok()?;
     let backup = Backup::parse(document["backup"].as_str()?).expect("a backup");
-    // The time of the backup and the settings of other nodes are not part of the state.
+    // A backup also has its time and the longest settings of all nodes. These are not part of the
+    // replicated state, so they are set to 0.
     Some(Backup { taken_ns: 0, reservation_ms: 0, clock_offset_max_ms: 0, ..backup })
 }
 
-/// Waits until every node is ready, has applied a new entry, and has the same state as all others.
+/// Waits until every node is ready and has applied a new entry. Checks that all nodes have the same
+/// state at the same log index.
 #[track_caller]
 fn assert_equal(cluster: &mut Cluster) {
     cluster.wait_until_ready();
@@ -92,7 +96,8 @@ fn lead_with(cluster: &mut Cluster, program: &Path) -> usize {
     panic!("{TRANSFER_TRIES} times leadership did not stay where it was handed to");
 }
 
-/// Restarts every node with this program, the leader last and after it has handed over.
+/// Restarts every node with this program. The leader comes last, after it has handed leadership
+/// over.
 #[track_caller]
 fn roll(cluster: &mut Cluster, program: &Path) {
     loop {
@@ -113,15 +118,16 @@ fn format(cluster: &Cluster) -> u64 {
     list(cluster)["format"].as_u64().expect("a format")
 }
 
-/// Starts the old program on the disk of a member whose format it does not read. Checks that it
-/// exits and leaves the data unchanged.
+/// Starts the old program with the data directory of a member, whose format it cannot read. Checks
+/// that the old program exits and leaves the data unchanged.
 #[track_caller]
 fn assert_refused_by_format(cluster: &mut Cluster, old: &Path, new: &Path) {
     let (index, risen) = (follower_of(cluster, new), format(cluster));
     let node = &mut cluster.nodes[index];
     assert_eq!(node.terminate().code(), Some(0));
     node.install(old.to_owned());
-    // The copy that stands in for an old version must not read more formats than that version.
+    // The old program may be a copy of the new one. With this setting, such a copy reads only the
+    // formats that an old version reads.
     node.set(HELD.0, HELD.1);
     node.start();
     assert_eq!(node.wait_for_exit(WAIT_MAX).code(), Some(1), "{}", node.log());
@@ -142,7 +148,7 @@ fn assert_refused_by_format(cluster: &mut Cluster, old: &Path, new: &Path) {
     assert_eq!(format(cluster), risen, "nothing is lost");
 }
 
-/// The list of members that this program prints for an operator.
+/// Returns the list of members that this program prints for an operator.
 fn members_told_by(cluster: &Cluster, program: PathBuf) -> String {
     let output = cluster.operator_with(program, &["member", "list"]).output();
     let output = output.expect("the program can be started");
@@ -155,8 +161,8 @@ fn two_versions_in_one_cluster_under_load_fail_no_call_and_have_the_same_state_a
     undisturbed(upgrade_and_take_back);
 }
 
-/// Returns `Disturbed` if leadership moved while a member was added, because the leader's version
-/// matters.
+/// Runs the whole test. Returns `Disturbed` if leadership moved by itself while a member was added,
+/// because it matters which version leads then.
 fn upgrade_and_take_back() -> Result<(), Disturbed> {
     let mut cluster = Cluster::down(&[HELD]);
     let (old, new) = (old_program(cluster.dir.path()), binary());
@@ -168,8 +174,8 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     let watch = Watch::start_with(&cluster, 1);
     let calling = Calling::start(&cluster);
 
-    // The first node is upgraded. Then the leader is killed, and the next one is elected with a
-    // vote of each version.
+    // The first node is upgraded. Then the leader is killed, so the next leader is elected with one
+    // vote from each version.
     let first = follower_of(&cluster, &old);
     replace(&mut cluster, first, &new);
     let leader = cluster.wait_for_leader();
@@ -178,8 +184,8 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     cluster.nodes[leader].start();
     assert_equal(&mut cluster);
 
-    // The second node is upgraded while an old one leads. The old leader also adds a member of the
-    // new version.
+    // The second node is upgraded while a node of the old version leads. This leader also adds a
+    // member that runs the new version.
     lead_with(&mut cluster, &old);
     let second = follower_of(&cluster, &old);
     replace(&mut cluster, second, &new);
@@ -195,20 +201,22 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     lead_with(&mut cluster, &new);
     lead_with(&mut cluster, &old);
 
-    // The leader is upgraded last, after it has handed over. The old operator's command understands
-    // new nodes.
+    // The leader is upgraded last, after it has handed leadership over. An operator's command of
+    // the old program still understands the answers of new nodes.
     roll(&mut cluster, &new);
     let told = members_told_by(&cluster, old.clone());
     assert!(cluster.nodes.iter().all(|it| told.contains(&it.raft_addr().to_string())), "{told}");
-    // A restarted node reads what both versions have written.
+    // The leader is killed and restarted. It reads a data directory that both versions have
+    // written.
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
     watch.wait_for_service_since(Instant::now());
     cluster.nodes[leader].start();
     assert_equal(&mut cluster);
 
-    // One node is downgraded. A new leader adds a member of the old version. An old leader
-    // continues after entries that new nodes have written, and removes one of those nodes.
+    // One node is downgraded. A leader of the new version adds a member that runs the old version.
+    // Then a node of the old version leads. It goes on after log entries that the new version has
+    // written, and removes a node of the new version.
     let back = follower_of(&cluster, &new);
     replace(&mut cluster, back, &old);
     lead_with(&mut cluster, &new);
@@ -227,12 +235,12 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     remove(&mut cluster, fourth);
     assert_equal(&mut cluster);
 
-    // All nodes are downgraded, and upgraded again.
+    // All nodes are downgraded one by one, and then upgraded again.
     roll(&mut cluster, &old);
     roll(&mut cluster, &new);
     assert_eq!(roles(&cluster), ["1 voter", "2 voter", "3 voter", "5 voter"]);
 
-    // Without the setting `FORMAT_MAX`, the format may rise.
+    // All nodes restart without the setting `FORMAT_MAX`. Now the format may rise.
     let held = format(&cluster);
     assert_eq!(held.to_string(), HELD.1);
     for index in 0..cluster.nodes.len() {

@@ -1,4 +1,4 @@
-//! Leadership moves to the preferred zone, and no call fails because of it.
+//! Leadership moves to the zone that `LEADER_ZONES` prefers, and no call fails because of the move.
 
 use crate::support::operator::list;
 use crate::support::{
@@ -6,13 +6,15 @@ use crate::support::{
 };
 use std::time::{Duration, Instant};
 
-/// Longest time until leadership is in a preferred zone: five quiet seconds and a handover, on a
-/// machine under load.
+/// Longest time until leadership is in a preferred zone. A leader waits for five quiet seconds
+/// before it hands over; the rest is for a machine under load.
 const PREFERRED_MAX: Duration = Duration::from_secs(40);
-/// How long leadership must stay: longer than the quiet time before a handover.
+/// Leadership must stay where it is for this long. That is longer than the five quiet seconds after
+/// which a leader hands over to a better zone.
 const STAYS: Duration = Duration::from_secs(7);
 
-/// Starts three nodes with these zones. `leaders` are the zones in which leaders should be.
+/// Starts three nodes in these zones. `leaders` is the value of `LEADER_ZONES`, the zones in which
+/// leaders should be.
 fn placed(zones: [&str; 3], leaders: &str) -> Cluster {
     let wanted = [("LEADER_ZONES", leaders)];
     let mut cluster = Cluster::down(if leaders.is_empty() { &[] } else { &wanted });
@@ -24,10 +26,10 @@ fn placed(zones: [&str; 3], leaders: &str) -> Cluster {
     cluster
 }
 
-/// The reason that a leader logs when it hands over to a better zone.
+/// A leader that hands leadership to a better zone logs this word as the reason.
 const PREFERRED: &str = "Preferred";
 
-/// How often a node has logged that reason.
+/// Returns how often a node has handed leadership to a better zone.
 fn preferences(node: &Node) -> usize {
     node.log().matches(PREFERRED).count()
 }
@@ -60,7 +62,8 @@ fn leadership_returns_to_its_preferred_zone_after_a_crash_and_stays() {
         });
         campaigns.judge(&cluster, 0, stays, "leadership stays")
     });
-    // No voter is in the third zone. The log has an error, and operators get a warning.
+    // `LEADER_ZONES` names a zone in which there is no voter. The leader logs an error, and
+    // operators get a warning.
     wait_until("a leader reports the empty zone", PREFERRED_MAX, || {
         let words = "\"unknown\":\"neverland\"";
         cluster.nodes.iter().any(|node| node.log().contains(words))
@@ -79,7 +82,7 @@ fn leadership_returns_to_its_preferred_zone_after_a_crash_and_stays() {
 fn a_handover_that_will_be_undone_for_a_better_zone_warns_and_names_the_setting() {
     let mut cluster = placed(["far", "middle", "near"], "near,middle");
     wait_until("the far one does not lead", PREFERRED_MAX, || !cluster.nodes[0].is_leader());
-    // A leader learns the zones of the others from their answers.
+    // A leader learns the zones of the other nodes from their answers, so this takes a moment.
     wait_until("it knows all zones", WAIT_MAX, || {
         let listed = cluster.order(&["member", "list"]);
         ["far", "middle", "near"].iter().all(|zone| listed.contains(zone))
@@ -129,7 +132,7 @@ fn a_zone_without_a_voter_is_refused_by_command_unless_it_is_forced_or_unknown()
         assert!(said.starts_with("warning: LEADER_ZONES names"), "{args:?}: {said}");
         (String::from_utf8(out).expect("UTF-8"), said)
     };
-    // With `--force`, a zone without nodes is set, with a warning.
+    // With `--force`, the command sets a zone in which there is no node, and prints a warning.
     let (out, said) = warned(&cluster, &["settings", "set", "LEADER_ZONES=a,new", "--force"]);
     assert!(out.contains("LEADER_ZONES=a,new\n") && said.contains("\"new\""), "{out} {said}");
     assert!(!said.contains("not known"), "{said}");
@@ -137,7 +140,8 @@ fn a_zone_without_a_voter_is_refused_by_command_unless_it_is_forced_or_unknown()
     let output = cluster.operate(&["settings", "set", "MAX_N=300"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     cluster.order(&set("LEADER_ZONES="));
-    // A node that is not heard may be in the zone. So the zone is set, with a warning.
+    // Node 3 is down, so its zone is not known. It may be in zone c. So the command sets zone c
+    // without `--force`, and prints a warning.
     cluster.kill_all();
     cluster.nodes[0].start();
     cluster.nodes[1].start();
@@ -148,7 +152,8 @@ fn a_zone_without_a_voter_is_refused_by_command_unless_it_is_forced_or_unknown()
     assert!(said.contains("\"c\"") && said.contains("just been met: 3;"), "{said}");
     cluster.nodes[2].start();
     cluster.wait_until_ready();
-    // A value that is already set is not checked, so each attempt sets another one.
+    // The leader does not check a value that is already set. So each attempt sets another value
+    // than the last one.
     let mut orders = ["LEADER_ZONES=b,c", "LEADER_ZONES=c,b"].into_iter().cycle();
     wait_until("the zone of node 3 is known", WAIT_MAX, || {
         let output = cluster.operate(&set(orders.next().expect("another")));
