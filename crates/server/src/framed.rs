@@ -25,7 +25,8 @@ pub enum FrameError {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame")]
     Truncated,
-    /// The frame is malformed: the other end sent it so, or it was damaged on the way.
+    /// The frame is malformed. Either the other end sent it malformed, or it was damaged on the
+    /// way.
     #[error("a malformed frame: {0}")]
     Malformed(#[from] DecodeError),
 }

@@ -38,8 +38,8 @@ use crate::worker::Workers;
 
 /// The longest time from the accept of a connection until its hello has come.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// A peer whose Raft link was heard within this time is alive, and a second process with its id is
-/// refused.
+/// If a peer's Raft link was heard within this time, the peer is alive. Then a second process with
+/// the id of that peer is refused.
 const ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// Wait after a failed accept, for example when descriptors are missing.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);

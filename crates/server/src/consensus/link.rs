@@ -27,7 +27,7 @@ use crate::peers::handshake::check_welcome;
 use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
 use crate::shared::NodeShared;
 
-/// At most this many messages wait for one peer. Further ones are dropped; Raft repeats them.
+/// At most this many messages wait for one peer. Further messages are dropped; Raft repeats them.
 const QUEUE_LEN_MAX: usize = 256;
 /// The longest time to connect and to get the answer to the hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

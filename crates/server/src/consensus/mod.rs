@@ -106,7 +106,8 @@ impl Consensus {
     }
 }
 
-/// The longest time to wait for the end of the plane. Its storage thread may use two seconds of it.
+/// The longest time to wait for the end of the plane. The storage thread may use two seconds of
+/// this time.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two checks whether the plane has ended.
 const STOP_POLL: Duration = Duration::from_millis(1);

@@ -260,7 +260,8 @@ impl Plane {
                 let _ignored = replica.hand_over(now_ns, Some(to), HandOver::Asked);
             }
             Some(Order::PrepareStop) => self.node.handle_shutdown_request(now_ns),
-            // The event loop has ended on these two before it calls this function.
+            // `Stop` has ended the event loop before this call. `None` means that no order has
+            // come.
             Some(Order::Stop) | None => {}
         }
     }

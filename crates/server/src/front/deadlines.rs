@@ -120,8 +120,8 @@ impl ClientState {
         self.head_at.set(Some(self.sweeps.get()));
     }
 
-    /// Records that the TLS handshake is over. It had the same time limit as a request's head. The
-    /// time limit of the first head starts now.
+    /// Records that the TLS handshake is over. The handshake had the same time limit as a request's
+    /// head. The time limit of the first head starts now.
     pub(super) fn end_handshake(&self) {
         self.is_encrypted.set(true);
         self.head_at.set(Some(self.sweeps.get()));

@@ -53,8 +53,8 @@ impl ClientListener {
     pub fn bind(ip: IpAddr, port: u16) -> io::Result<Self> {
         let addr = SocketAddr::new(ip, port);
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-        // This allows binding a port whose last connections are still closing. SO_REUSEPORT stays
-        // off: with it two processes could share the port, and each would get a part of the
+        // SO_REUSEADDR allows binding a port whose last connections are still closing. SO_REUSEPORT
+        // stays off: with it two processes could share the port, and each would get a part of the
         // clients.
         socket.set_reuse_address(true)?;
         if addr.is_ipv6() {

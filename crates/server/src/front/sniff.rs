@@ -9,8 +9,8 @@ use crate::security::tls::socket::AHEAD_LEN_MAX;
 /// How many bytes are examined: enough for the connection preface of HTTP/2 and for every plausible
 /// request line.
 pub(super) const OPENING_LEN: usize = AHEAD_LEN_MAX;
-/// The first byte of every TLS connection: a handshake record (RFC 8446, section 5.1). Neither HTTP
-/// nor a native hello begins with it.
+/// The first byte of every TLS connection: the type of a handshake record (RFC 8446, section 5.1).
+/// Neither HTTP nor a native hello begins with this byte.
 const TLS_HANDSHAKE: u8 = 22;
 
 const _: () = assert!(native::FIRST_BYTE != TLS_HANDSHAKE);

@@ -215,8 +215,8 @@ pub(crate) fn wrong_store(member: &Member) -> Refusal {
     Refusal::new(RefusalCode::WrongStore, text)
 }
 
-/// The settings in which a peer differs from this node although they should be the same, as text
-/// for a warning.
+/// The settings that should have the same value on both nodes, but differ. The result is text for a
+/// warning.
 pub(crate) fn differing_settings(shared: &NodeShared, hello: &PeerHello) -> Vec<String> {
     let ours = shared.hello(LinkKind::Raft, hello.to).settings;
     let theirs = &hello.settings;

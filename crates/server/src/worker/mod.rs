@@ -211,7 +211,7 @@ impl Workers {
         let has_ended = self.0.ended.wait(threads, deadline + END_GRACE);
         if has_ended {
             for thread in self.threads().drain(..) {
-                // This cannot fail: a panic of a worker aborts the process.
+                // `join` cannot fail, because a panic of a worker aborts the process.
                 let _ = thread.join();
             }
         }

@@ -39,7 +39,7 @@ struct Waiting {
 }
 
 impl Turns {
-    /// Begins a turn, after the peers were served, and wakes the tasks that wait for it.
+    /// Begins a turn, after the peers were served, and wakes the tasks that wait for the next turn.
     pub(super) fn begin(&self, context: &Context<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count + 1, Ordering::Relaxed);

@@ -34,7 +34,7 @@ pub(crate) struct ResponseTemplates {
     list: (u64, Vec<u8>),
 }
 
-/// The parts of a request that its answer repeats, beside the timestamps.
+/// The parts of a request that its answer repeats: the request id, and the end of the connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Echo<'a> {
     /// The request id; empty if there is none.

@@ -58,9 +58,9 @@ impl Default for Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Other,
-    /// All headers except the length.
+    /// The table holds all headers except the length of the body.
     Rest(u64),
-    /// All headers. The oldest entry is the length of one timestamp.
+    /// The table holds all headers. Its oldest entry is the length of a body with one timestamp.
     All(u64),
 }
 

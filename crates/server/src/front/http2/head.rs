@@ -17,7 +17,8 @@ const REQUEST_ID_LEN_MAX: usize = epicepoch_wire::http::REQUEST_ID_LEN_MAX;
 /// The content of the latest header block.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// All values, and the names of fields, one after the other.
+    /// The values of all fields, and the names of those that are not pseudo-headers, one after the
+    /// other.
     text: Vec<u8>,
     fields: Vec<Field>,
     pseudo: [Option<Span>; PSEUDO.len()],
@@ -113,7 +114,7 @@ impl Head {
         if name.first() == Some(&b':') {
             let at = PSEUDO.iter().position(|known| *known == name);
             let value = self.keep(value);
-            // Each pseudo-header is given once, before the other fields.
+            // Each pseudo-header may be given only once, and must come before the other fields.
             self.is_malformed = match at {
                 Some(at) => !self.fields.is_empty() || self.pseudo[at].replace(value).is_some(),
                 None => true,

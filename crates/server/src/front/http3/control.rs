@@ -25,7 +25,7 @@ enum At {
     FrameLen,
     /// This many bytes of a payload are left.
     Payload(u64),
-    /// Another stream than the control stream: its bytes are not checked.
+    /// The stream is not the control stream, so its bytes are not checked.
     Elsewhere,
 }
 

@@ -213,7 +213,7 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// The number of all handshakes, and of those of one address.
+    /// How many handshakes are under way in all, and how many of them are from one address.
     fn under_way(&self, key: Key) -> (usize, usize) {
         (self.all.get(), self.of_address.borrow().get(&key).copied().unwrap_or(0))
     }

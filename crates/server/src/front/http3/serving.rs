@@ -109,7 +109,7 @@ impl Common {
             self.finish(&mut connection).await?;
             let round_trips = quic.rtt() * 3;
             let linger = (LINGER_TIME + round_trips).min(LINGER_TIME_MAX);
-            // The connection is closed now, whatever the client did.
+            // The connection is closed in any case, even if the client has not closed it in time.
             let _ = timeout(linger, quic.closed()).await;
         }
         Ok(())
@@ -223,7 +223,7 @@ impl Common {
         // The request counts as in flight until the last byte is written.
         let mut answering = pin!(self.service.answer(request));
         let Ok(answer) = answering.as_mut().await;
-        // This limits the wait for a client that does not read.
+        // The timeout limits the wait for a client that does not read.
         let writing = self.write(answer, &mut sending);
         match timeout(limits.idle_timeout, writing).await {
             Ok(written) => written.map(|()| true),

@@ -54,7 +54,7 @@ pub(crate) enum Interest {
 ///
 /// Invariants: the first `joined` requests are those of `bursts`. `cancelled` is the number of
 /// requests that are not wanted any more. `owed_len` is the total length of the answers to the
-/// others.
+/// wanted requests.
 #[derive(Debug)]
 pub(crate) struct Queue<R> {
     requests: VecDeque<R>,

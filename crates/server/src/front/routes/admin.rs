@@ -272,7 +272,8 @@ fn is_member(
     let store = known.as_object_mut().and_then(|known| known.remove(STORE));
     let is_it = |empty: &Empty| store == Some(format!("{:032x}", empty.store.0).into());
     let said = match found {
-        // The node is a member already, or is the same data directory and has not joined yet.
+        // The node runs as this member already, or it has the member's data directory and has not
+        // joined yet.
         Ok(Found::Admitted(_)) => return Ok(Introduced::Member(known)),
         Ok(Found::Empty(empty)) if is_it(&empty) => return Ok(Introduced::Member(known)),
         Ok(Found::Empty(_)) => {
