@@ -24,7 +24,7 @@ use thiserror::Error;
 #[cfg(debug_assertions)]
 use active::Active;
 
-/// The environment variable that names the file.
+/// The environment variable that names the file of faults.
 pub const TEST_FAULTS_FILE: &str = "TEST_FAULTS_FILE";
 
 /// For this long after a read, the node uses the faults that it read; then it reads the file again.

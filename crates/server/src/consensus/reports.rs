@@ -175,7 +175,8 @@ impl Reports {
             Report::Advanced { to } => {
                 tracing::info!(to = to.0, "answers are above a time that has passed");
             }
-            // The plane logs each change of the settings when it applies it.
+            // A debug line is enough here, because the plane logs each change of the settings when
+            // it applies it.
             Report::SettingsChanged { nonce, outcome } => {
                 tracing::debug!(nonce, ?outcome, "settings");
             }

@@ -60,7 +60,8 @@ pub(crate) struct ClientState {
     head_at: Cell<Option<u64>>,
     /// The client has closed its side, or the connection broke.
     pub(super) has_ended: Cell<bool>,
-    /// The connection gives back the memory of many requests by itself.
+    /// The connection gives back by itself the memory that many requests needed. So it never counts
+    /// as grown.
     pub(super) keeps_little: Cell<bool>,
     /// The largest number of requests that were being answered at once.
     in_flight_peak: Cell<u32>,

@@ -197,7 +197,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// No code panics while it holds this lock.
+    /// The lock cannot be poisoned in practice, because no code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

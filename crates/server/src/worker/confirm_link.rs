@@ -56,7 +56,7 @@ enum LinkError {
     /// The member sent a payload that cannot be decoded.
     #[error("malformed payload: {0}")]
     Payload(#[from] DecodeError),
-    /// The member refuses this node; its text says why.
+    /// The member refuses this node; the text of the refusal says why.
     #[error("refused by the member: {0}")]
     Refused(Refusal),
     /// Another node answers at the member's address: correct `RAFT_ADDR` or `PEERS`.

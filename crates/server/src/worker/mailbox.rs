@@ -33,7 +33,7 @@ pub(crate) enum WorkerMessage {
     ConfirmLink { from: NodeId, hello: Box<PeerHello>, stream: DetachedStream },
     /// A sibling worker's confirm to member `to`, which that worker has no link to.
     Forward { to: NodeId, frame: Vec<u8> },
-    /// The answer to a confirm that a sibling forwarded.
+    /// The answer to a confirm of this worker that a sibling worker has sent.
     Reply { from: NodeId, reply: ConfirmReply },
 }
 

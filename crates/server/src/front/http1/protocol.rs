@@ -102,7 +102,8 @@ impl Protocol for Http1 {
                 break;
             }
             match scan(rest, max_n) {
-                // Hyper takes over; the service refuses, counts and logs the request.
+                // The caller may not get timestamps. Hyper takes over; the service refuses, counts
+                // and logs the request.
                 Scan::Fast(request) if shared.authz.check_fast(request.authorization).is_err() => {
                     line.stage = Stage::Leaving;
                 }

@@ -323,7 +323,7 @@ impl quic::RecvStream for RecvStream {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // The future of a read keeps no state between polls.
+        // The future of a read keeps no state between polls, so a new one is made for each poll.
         let read = ready!(pin!(self.stream.read_chunk(usize::MAX, true)).poll(context));
         let Some(chunk) = read.map_err(of_read)?.map(|chunk| chunk.bytes) else {
             return Poll::Ready(Ok(None));

@@ -72,7 +72,7 @@ pub(crate) struct Native {
     is_welcome: bool,
     /// The frame that follows the last answer when the connection ends.
     last_frame: Vec<u8>,
-    /// The latest change of the leader that the client knows of.
+    /// The value of [`Shared`]'s `leader_changes` when the client was last told of a leader.
     leader_changes: u64,
     /// The token of the hello, and the version of the token file against which it was last checked.
     token: Option<Token>,

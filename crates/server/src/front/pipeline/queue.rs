@@ -44,9 +44,9 @@ pub(crate) trait Waiting: Copy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Wanted,
-    /// The client cancelled it before it joined a batch.
+    /// The client cancelled the request before the request joined a batch.
     Dropped,
-    /// The client cancelled it later: its part of the range is not used.
+    /// The client cancelled the request later. Its part of the range is not used.
     Burned,
 }
 

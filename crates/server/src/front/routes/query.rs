@@ -22,7 +22,7 @@ pub enum Format {
     Json,
 }
 
-/// A parsed query. Invariant: `1 <= count <=` the maximum of the format.
+/// A parsed query. Invariant: `count` is at least 1, and at most the maximum of its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// How many timestamps.

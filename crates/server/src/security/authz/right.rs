@@ -8,16 +8,17 @@ use epicepoch_wire::http::{ErrorCode, HEADER_ADMIN};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Right {
-    /// To ask whether the node is well. Every caller has this right, because load balancers and
-    /// supervisors have no token.
+    /// The right to ask whether the node is well. Every caller has this right, because load
+    /// balancers and supervisors have no token.
     Health,
-    /// To get timestamps, and the addresses of nodes that give them.
+    /// The right to get timestamps, and the addresses of nodes that give them.
     Timestamps,
-    /// To read the pages for operators.
+    /// The right to read the pages for operators.
     Operations,
-    /// To change the cluster, such as its members, its leader or its settings.
+    /// The right to change the cluster, such as its members, its leader or its settings.
     Change,
-    /// To speak as a member of the cluster. Only the peer port needs this right; no route does.
+    /// The right to speak as a member of the cluster. Only the peer port needs this right; no route
+    /// does.
     Peer,
 }
 

@@ -10,7 +10,7 @@ use epicepoch_certs::{LivePair, LiveRoots};
 
 use crate::reload::RELOAD_INTERVAL;
 
-/// How long before a certificate expires the reloader begins to warn.
+/// The reloader begins to warn this long before a certificate expires.
 pub const WARNING: Duration = Duration::from_hours(30 * 24);
 /// The number of checks between two warnings of an expiry: one day of checks.
 const WARNING_LOOKS: u64 = 24 * 3600 / RELOAD_INTERVAL.as_secs();

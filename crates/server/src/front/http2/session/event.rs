@@ -10,7 +10,7 @@ use crate::metrics::worker::Abuse;
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The error code that the client gets, of [`code`].
+    /// The error code that the client gets, one of [`code`].
     pub code: u32,
     /// The reason under which the metrics count this disconnection.
     pub abuse: Abuse,
