@@ -64,7 +64,7 @@ type noTimestamp struct {
 	Why  string `json:"why"`
 }
 
-// record writes a line in one write, so that a kill leaves whole lines.
+// record writes the whole line at once. So a kill leaves complete lines.
 func (h *history) record(line any) error {
 	text, err := json.Marshal(line)
 	if err != nil {

@@ -1,5 +1,5 @@
-// The client of the example in Go: the same rows, protocol and workload as the one in Rust
-// (src/bank.rs), with timestamps from clients/go.
+// The client of the example in Go. It has the same rows, protocol and workload as the client in
+// Rust (src/bank.rs), and gets its timestamps through clients/go.
 package main
 
 import (
@@ -21,7 +21,8 @@ import (
 const (
 	on  = 1
 	off = 0
-	// Of a hundred transactions, how many are audits, and how many are audits or changes of duty.
+	// Of a hundred transactions, how many are audits and, below, how many are audits or changes of
+	// duty.
 	audits          = 4
 	auditsAndDuties = 14
 	amountMax       = 20
@@ -162,8 +163,8 @@ func transfer(t *transaction, from, to int, amount int64) error {
 	return nil
 }
 
-// changeDuty goes off duty if the other one is on duty, and comes back otherwise: it allows write
-// skew.
+// changeDuty goes off duty if the other person of the pair is on duty, and comes back otherwise.
+// Two of these at once may show write skew.
 func changeDuty(t *transaction, pair, who int) error {
 	me, err := t.read(duty(pair, who))
 	if err != nil {

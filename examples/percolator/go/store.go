@@ -10,7 +10,7 @@ import (
 	epicepoch "github.com/epicepoch/epicepoch/clients/go"
 )
 
-// request is any request to a store; Op decides which fields count (src/protocol.rs).
+// request is any request to a store. Op decides which fields are used (src/protocol.rs).
 type request struct {
 	Op      string               `json:"op"`
 	Row     string               `json:"row,omitempty"`
@@ -22,7 +22,7 @@ type request struct {
 	TTL     int64                `json:"ttl_ms,omitempty"`
 }
 
-// reply is any answer of a store; Is decides which fields count.
+// reply is any reply of a store. Is decides which fields are used.
 type reply struct {
 	Is      string              `json:"is"`
 	Commit  epicepoch.Timestamp `json:"commit"`
@@ -52,7 +52,7 @@ func connect(addrs []string) (stores, error) {
 	return all, nil
 }
 
-// call asks the store of the request's row.
+// call sends a request to the store of the request's row, and returns the reply.
 func (s stores) call(ask request) (reply, error) {
 	at := storeOf(ask.Row, len(s))
 	line, err := json.Marshal(ask)
@@ -72,7 +72,7 @@ func (s stores) call(ask request) (reply, error) {
 	return answer, nil
 }
 
-// storeOf returns the store of a row, as every client computes it.
+// storeOf returns the index of a row's store, which every client computes in the same way.
 func storeOf(row string, stores int) int {
 	hash := fnv.New32a()
 	hash.Write([]byte(row))

@@ -22,12 +22,13 @@ const (
 	prewriteAttemptsMax = 3
 )
 
-// aborted is why a transaction was aborted: "conflict", "locked", "rolled_back" or "no_timestamp".
+// aborted is the reason why a transaction was aborted: "conflict", "locked", "rolled_back" or
+// "no_timestamp".
 type aborted string
 
 func (a aborted) Error() string { return string(a) }
 
-// world is what the transactions of one goroutine use.
+// world has what the transactions of one goroutine use: stores, oracle, history.
 type world struct {
 	name    string
 	stores  stores
@@ -86,7 +87,8 @@ func (t *transaction) read(row string) (int64, error) {
 			t.reads = append(t.reads, seen{Row: row})
 			return 0, nil
 		case "locked":
-			// A commit of its owner may be part of this snapshot, or not.
+			// The lock's owner may commit at a timestamp that belongs to this snapshot. So resolve
+			// the lock before reading.
 			resolved, err := t.resolve(row, answer)
 			if err != nil {
 				return 0, err
@@ -102,7 +104,8 @@ func (t *transaction) read(row string) (int64, error) {
 	return 0, aborted("locked")
 }
 
-// write sets the row if the transaction commits. A row is written once.
+// write sets the row's value, which takes effect if the transaction commits. A transaction writes a
+// row only once.
 func (t *transaction) write(row string, value int64) {
 	t.writes = append(t.writes, written{Row: row, Value: value})
 }
@@ -123,7 +126,7 @@ func (t *transaction) commit() (outcome, error) {
 			return outcome{}, t.giveUp(t.writes[:at], err)
 		}
 	}
-	// 2. Only now the commit timestamp.
+	// 2. Only now take the commit timestamp.
 	commit, err := t.timestamp()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return outcome{}, t.giveUp(t.writes, aborted("no_timestamp"))
@@ -182,8 +185,8 @@ func (t *transaction) prewrite(write written, primary string) error {
 	return aborted("locked")
 }
 
-// resolve removes a lock whose owner is done or dead, as the primary's store decides. It returns
-// false if the owner may still be at work.
+// resolve removes a lock whose owner has ended or died. The primary's store decides whether it has.
+// resolve returns false if the owner may still be running.
 func (t *transaction) resolve(row string, lock reply) (bool, error) {
 	fate, err := t.stores.call(request{Op: "status", Row: lock.Primary, Start: &lock.Start})
 	if err != nil {
@@ -209,7 +212,7 @@ func (t *transaction) resolve(row string, lock reply) (bool, error) {
 	return err == nil, err
 }
 
-// giveUp removes the locks and returns why.
+// giveUp removes the locks of the transaction, and returns the given reason.
 func (t *transaction) giveUp(locked []written, why error) error {
 	for _, write := range locked {
 		if _, err := t.stores.call(request{Op: "rollback", Row: write.Row, Start: &t.start}); err != nil {

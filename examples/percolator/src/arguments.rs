@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// The options that were not taken yet.
+/// The options of the command line that were not taken yet, by name.
 #[derive(Debug)]
 pub(crate) struct Arguments(BTreeMap<String, String>);
 
@@ -40,7 +40,8 @@ impl Arguments {
         self.take(name)?.with_context(|| format!("--{name} is needed"))
     }
 
-    /// Takes a count within bounds, so that a typo cannot start a thousand processes.
+    /// Takes an option that is a count. The count must be within bounds, so that a typo cannot
+    /// start a thousand processes.
     pub(crate) fn count(
         &mut self,
         name: &str,

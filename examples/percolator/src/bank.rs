@@ -101,9 +101,9 @@ fn transfer<W: World>(
 }
 
 /// Goes off duty if the other person is on duty; otherwise comes back. If such transactions run one
-/// after the other, at least one person of a pair is always on duty. Two at once may both go,
-/// because each reads the row that the other one writes. This is write skew, which snapshot
-/// isolation allows.
+/// after another, at least one person of a pair is always on duty. If two run at once, both persons
+/// may go off duty, because each transaction reads the row that the other one writes. This is write
+/// skew, which snapshot isolation allows.
 fn change_duty<W: World>(
     transaction: &mut Transaction<'_, W>,
     pair: usize,

@@ -1,9 +1,9 @@
 //! Checks a history of transactions for snapshot isolation, from the clients' records and the final
 //! rows of all stores. It uses no clock. It does not check that timestamps are unique and in
-//! real-time order; `epicepoch bench` does. Anomalies have the names of Adya (1999) and of Berenson
-//! and others (1995), where these name them.
+//! real-time order; `epicepoch bench` checks this. Where Adya (1999) or Berenson and others (1995)
+//! have a name for an anomaly, it is given.
 //!
-//! Write skew is counted but is no finding, because snapshot isolation allows it.
+//! Pairs with write skew are counted but are not findings, because snapshot isolation allows them.
 
 mod evidence;
 mod skew;
@@ -39,7 +39,7 @@ pub fn check(evidence: &Evidence) -> Verdict {
     verdict
 }
 
-/// Checks that every commit is above its start.
+/// Checks that every commit timestamp is above the transaction's start timestamp.
 fn commits(stored: &Stored<'_>, verdict: &mut Verdict) {
     for version in stored.rows.values().copied().flatten() {
         if version.commit <= version.start {
@@ -49,8 +49,8 @@ fn commits(stored: &Stored<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Checks that the first committer wins: no two writers of a row overlap from start to commit. It
-/// is enough to check neighbours.
+/// Checks that the first committer wins: if two transactions wrote the same row, one committed
+/// before the other one started. Versions are sorted, so it is enough to check neighbours.
 fn lost_updates(stored: &Stored<'_>, verdict: &mut Verdict) {
     for (row, versions) in &stored.rows {
         for pair in versions.windows(2) {
@@ -65,8 +65,8 @@ fn lost_updates(stored: &Stored<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Checks that every read saw the newest version at or below its start. Reads of aborted
-/// transactions are checked, too.
+/// Checks that every read saw the newest version at or below its transaction's start timestamp.
+/// Reads of aborted transactions are checked, too.
 fn reads(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     for ended in &evidence.ended {
         for seen in &ended.reads {
@@ -105,7 +105,8 @@ fn reads(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Checks that either all writes of a transaction are there, at its commit timestamp, or none.
+/// Checks that either all writes of a transaction are in the stores, at its commit timestamp, or
+/// none.
 fn fates(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     let mut known = HashSet::new();
     for ended in &evidence.ended {
@@ -137,9 +138,9 @@ fn fates(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
 
 #[derive(Clone, Copy)]
 enum Fate {
-    /// The client recorded its commit timestamp, or that it did not commit.
+    /// The client recorded the transaction's commit timestamp, or that it did not commit.
     Known(Option<Timestamp>),
-    /// The client died, so its writes may all be there, or none of them.
+    /// The client died. So either all writes of the transaction are in the stores, or none.
     AllOrNothing,
 }
 
@@ -175,7 +176,8 @@ fn fate(
     }
 }
 
-/// Checks the sum of all accounts at every commit timestamp, from the stores alone.
+/// Checks the sum of all accounts at every commit timestamp. Uses only the stores' versions, not
+/// the clients' records.
 fn totals(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     let mut commits: BTreeMap<Timestamp, i64> = BTreeMap::new();
     for (_, versions) in stored.rows.iter().filter(|(row, _)| is_account(row)) {

@@ -2,8 +2,8 @@
 //!
 //! - *data*: values by start timestamp.
 //! - *lock*: at most one.
-//! - *write*: which data is valid from which commit timestamp on. A rollback is at its own start
-//!   timestamp.
+//! - *write*: which data is valid from which commit timestamp on. The mark of a rollback is at the
+//!   transaction's start timestamp.
 //!
 //! A request is atomic on one row. Time is an argument, and only decides how long a lock is
 //! respected. All versions stay in memory.
@@ -49,7 +49,7 @@ enum Fate {
 }
 
 impl Columns {
-    /// Makes an empty store. `plant` is a mistake for tests of the checker.
+    /// Makes an empty store. `plant` is a planted mistake, for tests of the checker.
     pub fn new(plant: Option<Plant>) -> Self {
         Self { plant, ..Self::default() }
     }
@@ -144,7 +144,7 @@ impl Columned {
         }
         self.lock.take_if(|held| held.lock.start == start);
         self.data.remove(&start);
-        // This mark stays, so that a late prewrite is refused.
+        // Leave a mark, so that a prewrite of this transaction that comes later is refused.
         self.write.insert(start, Write::Rollback);
         Reply::RolledBack
     }
@@ -160,8 +160,8 @@ impl Columned {
         self.rollback(start)
     }
 
-    /// Finds the outcome of a transaction. Except for planted mistakes, commits are above their
-    /// start, so only a few entries are read.
+    /// Finds the outcome of a transaction. A commit timestamp is above its start timestamp, except
+    /// with planted mistakes. So only the few entries above the start are read.
     fn fate(&self, start: Timestamp) -> Fate {
         if self.write.get(&start) == Some(&Write::Rollback) {
             return Fate::RolledBack;
@@ -174,8 +174,9 @@ impl Columned {
 
     fn version(&self, commit: Timestamp, write: Write) -> Option<Version> {
         match write {
-            // Data is missing only if a commit timestamp was below its start timestamp. Then `fate`
-            // does not find the commit, and a rollback removes the data.
+            // Data is missing only with a planted mistake that makes a commit timestamp lower than
+            // its start timestamp. Then `fate` does not find the commit, and a rollback removes the
+            // data.
             Write::Put { start } => {
                 let value = *self.data.get(&start)?;
                 Some(Version { commit, start, value })
@@ -226,7 +227,7 @@ mod tests {
         Request::Get { row: row(), at: at(snapshot) }
     }
 
-    /// Executes requests, each at its time in milliseconds.
+    /// Executes requests, each at the given time in milliseconds. Returns the replies.
     fn replies(requests: impl IntoIterator<Item = (u64, Request)>) -> Vec<Reply> {
         let mut columns = Columns::new(None);
         let handle = |(now, request)| columns.handle(request, Duration::from_millis(now));
@@ -258,7 +259,8 @@ mod tests {
         assert_eq!(found[2..], [Reply::RolledBack, Reply::RolledBack, Reply::Missing]);
     }
 
-    /// Another client asks for the primary's status before the primary's lock arrives.
+    /// Another client asks for the transaction's status before the lock of the primary row arrives.
+    /// The store answers with a rollback, so it must refuse the lock.
     #[test]
     fn a_lock_that_comes_after_its_rollback_is_refused() {
         let found = replies([(0, status(10)), (1, prewrite(10))]);

@@ -1,5 +1,5 @@
-//! Timestamps in JSON: 32 hexadecimal digits, as every client of the oracle prints them. Their text
-//! order is their time order.
+//! Timestamps in JSON: 32 hexadecimal digits, as every client of the oracle prints them. The texts
+//! have the order of the timestamps.
 
 use epicepoch_client::Timestamp;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -13,8 +13,8 @@ use crate::protocol::Version;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
 pub enum Line {
-    /// The transaction is about to take locks. If no [`Ended`] follows, the client died, and either
-    /// all of its writes are there or none.
+    /// The transaction is about to take locks. If no [`Ended`] follows, the client died. Then
+    /// either all writes of the transaction are in the stores, or none.
     Trying(Trying),
     /// The transaction has ended.
     Ended(Ended),
@@ -51,7 +51,7 @@ pub enum Kind {
     Transfer,
     /// Reads all accounts.
     Audit,
-    /// Changes who is on duty. This allows write skew.
+    /// Changes who is on duty. Two such transactions at once may show write skew.
     Duty,
 }
 

@@ -1,13 +1,14 @@
 //! An example of using the oracle: transactions with snapshot isolation over independent stores, by
-//! Percolator's protocol (Peng and Dabek, OSDI 2010). It includes a bank that uses them, and a
-//! checker.
+//! Percolator's protocol (Peng and Dabek, OSDI 2010). It includes a bank that uses these
+//! transactions, and a checker of the result.
 //!
 //! - [`protocol`]: requests and replies of a store. [`columns`]: its rows. [`server`]: its process.
 //! - [`transaction`]: the protocol, and how locks of dead clients are resolved.
 //! - [`world`]: what a transaction uses: stores, oracle, time, record. [`network`]: the real one.
-//! - [`bank`]: the workload. [`history`]: the records of clients. [`checker`]: checks them.
+//! - [`bank`]: the workload. [`history`]: the records of clients. [`checker`]: checks these
+//!   records.
 //! - [`plant`]: mistakes made on purpose, each of which the checker must find.
-//! - [`process`], [`run`], [`summary`]: all processes with kills, and the result.
+//! - [`process`], [`run`], [`summary`]: starting all processes, killing some, and the result.
 
 #![allow(
     missing_docs,

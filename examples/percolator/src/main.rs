@@ -1,5 +1,5 @@
-//! The binary of the example. `run` starts everything; `store` and `client` are the processes it
-//! starts.
+//! The binary of the example. The command `run` starts everything. It starts the processes `store`
+//! and `client`, which are commands of the same binary.
 
 mod arguments;
 

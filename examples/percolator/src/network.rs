@@ -1,5 +1,5 @@
-//! A [`World`] of real processes: stores over TCP, the oracle through its client, and records in a
-//! file.
+//! A [`World`] of real processes. It asks stores over TCP and the oracle through its client, and
+//! writes records to a file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -111,7 +111,8 @@ impl World for Network {
             TimestampsError::DeadlineExceeded { .. } | TimestampsError::TooManyCalls => {
                 WorldError::Unavailable(error.to_string())
             }
-            // An oracle must never cause some of these errors.
+            // No retry cures these errors, and an oracle must never cause some of them. So the
+            // client stops.
             _ => WorldError::Fatal(error.to_string()),
         })
     }
@@ -125,7 +126,7 @@ impl World for Network {
         let written = || -> Result<()> {
             let mut text = serde_json::to_vec(line)?;
             text.push(b'\n');
-            // The line is one write, so that a kill leaves complete lines.
+            // Write the whole line at once. So a kill leaves complete lines.
             Ok(self.log.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text)?)
         };
         written().map_err(|error| WorldError::Fatal(format!("history: {error:#}")))

@@ -15,7 +15,7 @@ pub enum Plant {
     NoConflictCheck,
     /// A store ignores locks on reads.
     ReadPastLocks,
-    /// A lock is removed without asking its primary.
+    /// A client removes a lock without asking the lock's primary.
     IgnorePrimary,
 }
 

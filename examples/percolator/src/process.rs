@@ -1,5 +1,5 @@
-//! Processes of stores and clients. Each ends when its handle is dropped, and with this process,
-//! because it ends when its input is closed.
+//! Processes of stores and clients. Each ends when its handle is dropped. Each also ends when this
+//! process ends, because its input is then closed.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -36,7 +36,8 @@ impl Process {
         Ok(process)
     }
 
-    /// Kills the process with SIGKILL and waits. Returns an error if it had ended before.
+    /// Kills the process with SIGKILL, and waits until it has ended. Returns an error if the
+    /// process had ended before.
     pub fn kill(mut self) -> Result<()> {
         self.ensure_alive()?;
         self.child.kill()?;
@@ -44,7 +45,7 @@ impl Process {
         Ok(())
     }
 
-    /// Closes the input of the process, which then ends, and waits.
+    /// Closes the input of the process, and waits until the process ends.
     pub fn end(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + WAIT_MAX;
@@ -66,7 +67,7 @@ impl Process {
         Ok(())
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of the process's log.
     fn said(&self) -> String {
         let log = self.log.as_ref().and_then(|path| fs::read_to_string(path).ok());
         let log = log.unwrap_or_default();
@@ -95,8 +96,8 @@ pub fn start_store(command: &mut Command) -> Result<(Process, String)> {
     Ok((store, addr.trim().to_owned()))
 }
 
-/// Longest wait before a run fails.
+/// How long to wait for a process before the run fails.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Lines of a log that an error shows.
+/// How many lines of a log an error message shows.
 const SAID_LINES: usize = 10;
 const POLL_PAUSE: Duration = Duration::from_millis(10);

@@ -1,13 +1,15 @@
-//! The protocol of a store: one JSON object per line, and one line back.
+//! The protocol of a store. A request is one line with a JSON object, and the reply is one line,
+//! too.
 
 use epicepoch_client::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// A request. It is atomic on its row.
+/// A request to a store. The store executes it atomically on its row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Reads the newest version at or below `at`, unless the row has a lock at or below `at`.
+    /// Reads the newest version at or below `at`. If the row has a lock at or below `at`, the reply
+    /// is the lock.
     Get {
         row: String,
         #[serde(with = "crate::hex")]
@@ -24,7 +26,7 @@ pub enum Request {
         /// How long other transactions respect the lock.
         ttl_ms: u64,
     },
-    /// Turns the lock of `start` into a version at `commit`.
+    /// Removes the lock of the transaction `start`, and makes its value a version at `commit`.
     Commit {
         row: String,
         #[serde(with = "crate::hex")]
@@ -33,14 +35,15 @@ pub enum Request {
         #[serde(with = "crate::hex")]
         commit: Timestamp,
     },
-    /// Removes the lock of `start`, and leaves a mark. The mark prevents a later lock.
+    /// Removes the lock of the transaction `start`, and leaves a mark. The mark prevents the
+    /// transaction from locking the row later.
     Rollback {
         row: String,
         #[serde(with = "crate::hex")]
         start: Timestamp,
     },
-    /// Asks the primary for the state of the transaction `start`. An expired lock is rolled back
-    /// first.
+    /// Asks the primary row's store for the state of the transaction `start`. If the lock has
+    /// expired, the store first rolls it back.
     Status {
         row: String,
         #[serde(with = "crate::hex")]
@@ -54,7 +57,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The index of the request's store among `stores`; a dump is of the first one.
+    /// Returns the index of the request's store among `stores`. A dump goes to the first store.
     pub fn store(&self, stores: usize) -> usize {
         match self {
             Self::Get { row, .. }
@@ -74,7 +77,7 @@ pub enum Reply {
     Missing,
     /// The row is locked by another transaction.
     Locked(Lock),
-    /// The request is done, now or earlier.
+    /// The store has executed the request, now or earlier.
     Done,
     /// The row has a commit above `start`.
     Conflict {
@@ -89,7 +92,7 @@ pub enum Reply {
     },
     /// The lock's owner may still be running.
     Alive {
-        /// How long the lock is respected.
+        /// How many milliseconds longer the lock is respected.
         left_ms: u64,
     },
     Row(Row),
@@ -126,8 +129,8 @@ pub struct Row {
     pub lock: Option<Lock>,
 }
 
-/// The index of the store of `row` among `stores`. It is FNV-1a over the row's name, which every
-/// client computes in the same way.
+/// Returns the index of the store of `row` among `stores`. It comes from an FNV-1a hash of the
+/// row's name, which every client computes in the same way.
 pub fn store_of(row: &str, stores: usize) -> usize {
     let hash = row
         .bytes()
@@ -139,7 +142,8 @@ pub fn store_of(row: &str, stores: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The test of the Go client has the same numbers.
+    /// Rust and Go clients must choose the same store for a row. The test of the Go client has the
+    /// same numbers.
     #[test]
     fn rows_are_spread_as_in_every_language() {
         let found: Vec<usize> =

@@ -1,4 +1,5 @@
-//! A whole run: oracle, stores, clients in Rust and Go, kills of leaders and clients.
+//! Runs the whole example: the oracle, stores, clients in Rust and Go. Leaders and clients are
+//! killed meanwhile.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,8 @@ pub struct Settings {
     pub clients: usize,
     pub threads: usize,
     pub bank: Bank,
-    /// Seed of random choices. Runs of real processes still differ.
+    /// Seed of random choices. Runs with the same seed still differ, because they use real
+    /// processes.
     pub seed: u64,
     pub plant: Option<Plant>,
     /// The `epicepoch` binary.
@@ -40,7 +42,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct RunResult {
     pub evidence: Evidence,
-    /// For each killed leader, how long it took until another one served.
+    /// For each killed leader, the time until another node led.
     pub leaders_killed: Vec<Duration>,
     pub clients_killed: u64,
     pub took: Duration,
@@ -71,7 +73,7 @@ pub fn run(settings: &Settings) -> Result<RunResult> {
     let (stop, stopped) = channel::<()>();
     let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
     let worked = clients.work(&mut rng);
-    // The stop also happens after an error. Otherwise nodes would keep running.
+    // Stop the thread that kills leaders, also after an error. Otherwise nodes would keep running.
     drop(stop);
     let (oracle, leaders_killed) =
         nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))?.map_err(Error::msg)?;
@@ -94,8 +96,8 @@ struct Clients<'a> {
 }
 
 impl Clients<'_> {
-    /// Starts the clients. From time to time it kills one and starts another. Returns how many were
-    /// killed, and how long the work took.
+    /// Starts the clients. From time to time, kills one client and starts another. Returns how many
+    /// were killed, and how long the work took.
     fn work(&mut self, rng: &mut fastrand::Rng) -> Result<(u64, Duration)> {
         let began = Instant::now();
         let places = self.settings.clients + usize::from(self.settings.go_client.is_some());
@@ -143,7 +145,7 @@ impl Clients<'_> {
         Process::start_logged(&name, &mut command, &self.settings.dir)
     }
 
-    /// Makes an empty file, because a client may be killed before it writes one.
+    /// Makes an empty history file. A client may be killed before it would make the file itself.
     fn history(&mut self, name: &str) -> Result<PathBuf> {
         let path = self.settings.dir.join(format!("{name}.jsonl"));
         File::create(&path)?;
@@ -152,8 +154,8 @@ impl Clients<'_> {
     }
 }
 
-/// Kills leaders until `stopped` says to end. At the end all nodes run. Returns for each how long it
-/// took until another node led.
+/// Kills leaders until `stopped` is signalled. Starts each killed node again, so all nodes run at
+/// the end. Returns, for each killed leader, the time until another node led.
 fn kill_leaders(
     mut oracle: Cluster,
     stopped: &Receiver<()>,

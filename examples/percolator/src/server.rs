@@ -1,6 +1,6 @@
 //! A store as a process. It has a thread for each connection, and one lock around the rows. All
-//! rows are in memory. The example shows the protocol of clients; a real store would replicate its
-//! rows.
+//! rows are in memory. This is enough, because the example is about the protocol of clients. A real
+//! store would replicate its rows.
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ pub fn serve(listener: &TcpListener, plant: Option<Plant>) -> Result<()> {
         let (stream, _) = listener.accept()?;
         let columns = columns.clone();
         thread::Builder::new().name("connection".to_owned()).spawn(move || {
-            // Clients are killed, so an error of a connection does not matter.
+            // Errors of a connection are ignored, because this example kills clients on purpose.
             drop(converse(&stream, &columns, began));
         })?;
     }

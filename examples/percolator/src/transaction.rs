@@ -1,7 +1,7 @@
 //! A transaction by Percolator's protocol (Peng and Dabek, OSDI 2010, section 2.2). It reads the
 //! snapshot at its start timestamp, and locks its rows. When it holds every lock, it takes its
-//! commit timestamp. It is committed when its primary row is. A transaction that finds a lock of a
-//! dead client asks the primary for the outcome, and rolls the lock forward or back.
+//! commit timestamp. It is committed when its primary row is committed. A transaction that finds a
+//! lock of a dead client asks the primary for the outcome, and rolls the lock forward or back.
 //!
 //! A transaction never waits for a lock while it holds one, so there are no deadlocks.
 
@@ -72,7 +72,8 @@ pub fn transact<W: World>(
 }
 
 impl<W: World> Transaction<'_, W> {
-    /// Reads the row at the start timestamp, or as this transaction has written it.
+    /// Returns the row's value at the start timestamp. If this transaction has written the row,
+    /// returns the written value.
     pub fn read(&mut self, row: &str) -> Result<Option<i64>, Stopped> {
         if let Some(value) = self.writes.get(row) {
             return Ok(Some(*value));
@@ -82,7 +83,8 @@ impl<W: World> Transaction<'_, W> {
                 Reply::Value(version) => Some(version),
                 Reply::Missing => None,
                 Reply::Locked(lock) => {
-                    // It is not known whether the lock owner's commit belongs to this snapshot.
+                    // The lock's owner may commit at a timestamp that belongs to this snapshot. So
+                    // resolve the lock before reading.
                     if !self.resolve(row, lock)? {
                         self.world.pause(PAUSE_MIN * (1 << attempt.min(PAUSE_DOUBLINGS)))?;
                     }
@@ -160,8 +162,8 @@ impl<W: World> Transaction<'_, W> {
         for _ in 0..PREWRITE_ATTEMPTS_MAX {
             match self.call(request.clone())? {
                 Reply::Done => return Ok(Ok(())),
-                // `Committed` means that another transaction has the same start timestamp, which the
-                // oracle never gives.
+                // `Committed` means that another transaction has the same start timestamp, which
+                // the oracle never gives.
                 Reply::Conflict { .. } | Reply::Committed { .. } => return Ok(Err(Why::Conflict)),
                 Reply::RolledBack => return Ok(Err(Why::RolledBack)),
                 Reply::Locked(lock) => {
@@ -172,12 +174,13 @@ impl<W: World> Transaction<'_, W> {
                 other => return Err(WorldError::unexpected(&other)),
             }
         }
-        // Two transactions that hold locks and wait for each other would wait for ever.
+        // Abort instead of waiting. Two transactions that hold locks and wait for each other would
+        // wait for ever.
         Ok(Err(Why::Locked))
     }
 
     /// Removes a lock whose owner has ended or died. Returns false if the owner may still be
-    /// running. Only the primary's store decides, and its answer also binds the owner.
+    /// running. Only the primary's store decides, and its decision also binds the owner.
     fn resolve(&mut self, row: &str, lock: Lock) -> Result<bool, WorldError> {
         let Lock { start, primary } = lock;
         let row = row.to_owned();
@@ -205,7 +208,7 @@ impl<W: World> Transaction<'_, W> {
         Ok(true)
     }
 
-    /// Gets the commit timestamp. If there is none, rolls back the rows in `locked`.
+    /// Gets the commit timestamp. If no timestamp comes in time, rolls back the rows in `locked`.
     fn commit_timestamp(&mut self, locked: &[Written]) -> Result<Timestamp, Stopped> {
         match self.world.timestamp() {
             Ok(commit) => Ok(commit),
@@ -251,8 +254,9 @@ const AHEAD_NS: u64 = 250_000_000;
 /// First pause before a locked row is read again; it doubles up to [`PAUSE_DOUBLINGS`] times.
 const PAUSE_MIN: Duration = Duration::from_micros(250);
 const PAUSE_DOUBLINGS: u32 = 6;
-/// At most this many attempts to read a locked row. Then the transaction aborts, after about two
-/// seconds, four times [`LOCK_TTL`].
+/// At most this many attempts to read a locked row. They take about two seconds, four times
+/// [`LOCK_TTL`]. After that the transaction aborts.
 const READ_ATTEMPTS_MAX: u32 = 128;
-/// At most this many attempts to lock a row. After a lock is removed, another one may follow.
+/// At most this many attempts to lock a row. When one lock is removed, another transaction may lock
+/// the row first.
 const PREWRITE_ATTEMPTS_MAX: u32 = 3;

@@ -1,5 +1,6 @@
-//! The surroundings of a transaction. One implementation uses real processes. The other one is for
-//! tests: it runs one thread at a time, in an order that comes from a seed.
+//! What a transaction uses: stores, oracle, time, and a record. One implementation uses real
+//! processes. The other one is for tests: it runs one thread at a time, in an order that comes from
+//! a seed.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub trait World {
     /// Waits for about this time.
     fn pause(&mut self, about: Duration) -> Result<(), WorldError>;
 
-    /// Writes a line of history that outlives this process.
+    /// Writes a line of history. The line must outlive this process.
     fn record(&mut self, line: &Line) -> Result<(), WorldError>;
 
     fn plant(&self) -> Option<Plant>;
@@ -32,10 +33,10 @@ pub trait World {
 /// Why a call of a [`World`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorldError {
-    /// No timestamp came before the deadline. Abort and try again.
+    /// No timestamp came before the deadline. Abort the transaction and try again.
     #[error("{0}")]
     Unavailable(String),
-    /// A store is gone, or breaks the protocol. Stop.
+    /// A store is gone, or violates the protocol. Stop the client.
     #[error("{0}")]
     Fatal(String),
     /// This client is dead and must leave everything as it is.

@@ -1,5 +1,5 @@
-//! Runs the checker on whole runs in memory. With the right protocol and killed clients it has no
-//! findings. With each planted mistake it has the expected finding.
+//! Tests the checker on whole runs in memory. If clients keep to the protocol, the checker has no
+//! findings, even if clients are killed. With each planted mistake it has the expected finding.
 
 mod arena;
 
@@ -36,12 +36,13 @@ fn clients_that_keep_to_the_protocol_show_no_anomaly_whichever_of_them_dies() {
         skews += verdict.write_skews;
     }
     println!("{forward} locks of the dead made versions, {back} removed; {skews} write skews");
-    // With fewer, the resolution of locks would not have been tested.
+    // With fewer than these, the run would not have tested how locks of dead clients are resolved.
     assert!(forward > 20 && back > 20);
     assert!(dead > 10 && skews > 5, "{dead} {skews}");
 }
 
-/// Two people on duty, each of whom goes off duty because the other one stays.
+/// Two people are on duty. Each goes off duty because the other one is still on duty. This is write
+/// skew.
 #[test]
 fn write_skew_is_allowed_and_no_finding() {
     let [mut anna, mut boris] = clients(Script { deadly: 0, ..script(0) });
@@ -59,14 +60,16 @@ fn write_skew_is_allowed_and_no_finding() {
     assert!(matches!(mine, Ok(Outcome::Committed { .. })));
     let evidence = conclude(&anna);
     let on_duty = evidence.rows.iter().filter(|row| row.row.starts_with("duty/0/"));
-    // If the transactions had run one after the other, one person would have stayed on duty.
+    // Nobody is on duty. If the transactions had run one after the other, one person would have
+    // stayed.
     assert_eq!(on_duty.map(|row| row.versions.last().unwrap().value).sum::<i64>(), 0);
     let verdict = check(&evidence);
     assert_eq!(verdict.findings, []);
     assert_eq!(verdict.write_skews, 1);
 }
 
-/// A lost update is not allowed: the second one to commit aborts.
+/// Two transactions change the same row. The second one to commit must abort. Otherwise the update
+/// of the first one would be lost.
 #[test]
 fn the_first_committer_wins() {
     let [mut anna, mut boris] = clients(Script { deadly: 0, ..script(0) });
@@ -86,8 +89,9 @@ fn the_first_committer_wins() {
     assert_eq!(check(&conclude(&anna)).findings, []);
 }
 
-/// The calls of a transfer: two reads, two locks, then the commits of the primary and of the other
-/// row. Only the primary's commit decides.
+/// A transfer makes six calls: two reads, two locks, the commit of the primary row, and the commit
+/// of the other row. The client dies at each of them, before or after the call is executed. Only
+/// the commit of the primary decides whether the transfer happens.
 #[test]
 fn a_transfer_that_dies_at_any_step_happens_entirely_or_not_at_all() {
     const COMMIT_OF_PRIMARY: usize = 4;

@@ -12,7 +12,8 @@ use crate::protocol::{Row, Version};
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     pub ended: Vec<Ended>,
-    /// Transactions that took locks; most of them ended.
+    /// Transactions that were about to take locks. Most of them ended; the clients of the others
+    /// were killed.
     pub trying: Vec<Trying>,
     /// Transactions that could not begin.
     pub without_timestamp: u64,
@@ -22,7 +23,7 @@ pub struct Evidence {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Anomalies. Empty if there are none.
+    /// The anomalies that were found.
     pub findings: Vec<Finding>,
     /// Number of reads that were compared with the stores.
     pub reads: u64,
@@ -40,7 +41,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub anomaly: Anomaly,
-    /// The transactions, the row, and what was expected.
+    /// The transactions and the row of the anomaly, and what was expected.
     pub what: String,
 }
 
@@ -52,8 +53,8 @@ pub enum Anomaly {
     LostUpdate,
     /// A read did not see the newest version at its start (G-SI, or a dirty read: G1).
     WrongRead,
-    /// Only some writes of a transaction are there, or at different timestamps. Or writes of an
-    /// aborted one are there (G1a).
+    /// Only some writes of a transaction are in the stores, or they are there at different
+    /// timestamps. Writes of an aborted transaction also count (G1a).
     Torn,
     /// The sum of all accounts changed.
     Total,

@@ -1,5 +1,5 @@
-//! Write skew (A5B): two concurrent transactions that wrote different rows, each of which read a
-//! row that the other wrote. Snapshot isolation allows it, serializability does not.
+//! Write skew (A5B): two concurrent transactions wrote different rows, and each read a row that the
+//! other one wrote. Snapshot isolation allows this, serializability does not.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +8,10 @@ use epicepoch_client::Timestamp;
 use super::evidence::{Evidence, Stored};
 use crate::history::Outcome;
 
-/// Counts such pairs in which both committed.
+/// Counts the pairs of transactions with write skew in which both committed.
 pub(super) fn count(evidence: &Evidence, stored: &Stored<'_>) -> u64 {
-    // From reader to writer: the version that the reader saw was overwritten before the reader
-    // committed.
+    // For each reader, the transactions that overwrote a row which the reader had read, before the
+    // reader committed.
     let mut overtaken_by: HashMap<Timestamp, HashSet<Timestamp>> = HashMap::new();
     for ended in &evidence.ended {
         let Outcome::Committed { commit } = ended.outcome else { continue };

@@ -1,5 +1,6 @@
-//! Tests each rule by hand: a correct history of two transactions, and a change to it that must be
-//! found. The transaction from 10 to 20 sets both accounts; the one from 30 to 40 moves 5. Planted
+//! Tests rules of the checker by hand. Each test changes a correct history of two transactions, and
+//! the checker must find the change. The first transaction starts at 10, commits at 20 and sets
+//! both accounts. The second one starts at 30, commits at 40 and moves 5 between them. Planted
 //! mistakes (`tests/anomalies.rs`) cover the other rules.
 
 use epicepoch_client::Timestamp;
@@ -62,7 +63,7 @@ fn sound() -> Evidence {
     }
 }
 
-/// The findings after a change, each kind once.
+/// Changes the correct history, and returns the kinds of the checker's findings, each kind once.
 fn found(change: impl FnOnce(&mut Evidence)) -> Vec<Anomaly> {
     let mut evidence = sound();
     change(&mut evidence);
@@ -78,7 +79,8 @@ fn a_sound_history_has_no_findings_and_is_looked_at() {
     let verdict = check(&sound());
     assert_eq!(verdict.findings, []);
     assert_eq!((verdict.reads, verdict.versions), (4, 4));
-    // Two commits in the stores, and two transactions that read every account.
+    // The four snapshots are those of the two commits in the stores, and those of the two
+    // transactions, which read every account.
     assert_eq!((verdict.snapshots, verdict.write_skews), (4, 0));
 }
 

@@ -1,6 +1,6 @@
-//! A world that runs one thread at a time. A seed decides which client runs next, which client dies
-//! and when, so that runs repeat exactly. Before every call a client waits for its turn, which
-//! takes one millisecond of a simulated clock.
+//! A world that runs one thread at a time. A seed decides which client runs next, and which client
+//! dies and when. So the same seed repeats a run exactly. Before every call a client waits for its
+//! turn, which takes one millisecond of a simulated clock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -23,7 +23,7 @@ pub(crate) struct Script {
     pub(crate) clients: usize,
     pub(crate) transactions: usize,
     pub(crate) bank: Bank,
-    /// One call in this many kills its client; 0 for none.
+    /// On average, one call in this many kills its client. With 0, none does.
     pub(crate) deadly: u32,
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn evidence_of(script: Script) -> Evidence {
     conclude(&Client::new(&arena, 0))
 }
 
-/// Clients of one bank with initial values. They do not act in turns: the test decides when each
-/// client acts. One may act in the middle of a transaction of another.
+/// Makes clients of one bank, and writes the initial values. The clients do not act in turns: the
+/// test decides when each one acts. A client may act in the middle of another client's transaction.
 pub(crate) fn clients<const N: usize>(script: Script) -> [Client; N] {
     let arena = Arc::new(Arena::new(script));
     let mut first = Client::new(&arena, 0);
@@ -54,7 +54,7 @@ pub(crate) fn clients<const N: usize>(script: Script) -> [Client; N] {
 /// Resolves the remaining locks, and returns the records.
 pub(crate) fn conclude(client: &Client) -> Evidence {
     let arena = &client.arena;
-    // Remaining locks must have expired.
+    // Move the clock ahead, so that all remaining locks have expired.
     arena.state().now += Duration::from_secs(1);
     let mut last = Client::new(arena, 0);
     arena.script.bank.audit(&mut last).expect("nobody disturbs the last audit");
@@ -72,7 +72,7 @@ fn live(arena: &Arc<Arena>, place: usize) {
     for _ in 0..arena.script.transactions {
         match arena.script.bank.work(&mut client, &mut rng) {
             Ok(_) => {}
-            // A new client replaces the dead one, and knows nothing of its work.
+            // A new client replaces the dead one. It knows nothing of the dead client's work.
             Err(WorldError::Killed) => client.life += 1,
             Err(error) => panic!("{error}"),
         }
@@ -104,8 +104,8 @@ impl State {
     }
 }
 
-/// Ends the client's part in the turns, also in a panic. Otherwise other clients would wait for
-/// ever.
+/// When this is dropped, the client leaves the order of turns. This happens after a panic, too.
+/// Otherwise the other clients would wait for its turn for ever.
 struct Place<'a>(&'a Arena, usize);
 
 impl Drop for Place<'_> {
@@ -120,8 +120,8 @@ pub(crate) struct Client {
     place: usize,
     life: usize,
     name: String,
-    /// The call at which the client dies, counted from now from 0, and whether that call is
-    /// executed.
+    /// The call at which the client dies, as the number of calls before it, and whether that call
+    /// is still executed.
     pub(crate) dies_at: Option<(usize, bool)>,
 }
 
@@ -192,7 +192,8 @@ impl Client {
         self.name = format!("client {} in life {}", self.place, self.life);
     }
 
-    /// Whether this call kills the client, and if so, whether it is executed.
+    /// Decides whether this call kills the client. `None` if it does not; otherwise whether the
+    /// call is still executed.
     fn death(&mut self) -> Option<bool> {
         if let Some((calls, _)) = &mut self.dies_at {
             let left = calls.checked_sub(1);

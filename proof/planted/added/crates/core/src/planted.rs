@@ -1,7 +1,8 @@
 //! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
-//! the safety argument needs, and the checkers of the simulator must find it. One bug is planted
-//! per thread, at run time. A bug may be planted here or around the core. Meanwhile the core's
-//! asserts of S1 to S17 are silent, so that the checkers alone must find the bug.
+//! the safety argument needs, and the checkers of the simulator must find it. Each thread has at
+//! most one planted bug at a time, and chooses it at run time. While a bug is planted, in the core
+//! or around it, the core's asserts of S1 to S17 are silent. So the checkers alone must find the
+//! bug.
 //!
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
 //! `docs/safety.md` that the bug breaks. `found by` names the checker that must find it, and within
@@ -20,7 +21,7 @@ macro_rules! planted {
 }
 
 /// Replaces the `assert!` of the standard library in this crate. If a bug is planted, an assert
-/// whose message cites an invariant is silent.
+/// whose message cites an invariant, such as "S3: why", does nothing.
 macro_rules! assert {
     ($holds:expr, $message:literal $($rest:tt)*) => {
         if !$holds && !$crate::planted::is_silent($message) {
@@ -40,14 +41,14 @@ macro_rules! bugs {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its name on the command line.
+            /// The bug's name on the command line.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// Its doc comment: what it does, which checker must find it within how many seeds, or
-            /// why it is harmless.
+            /// The bug's doc comment. It says what the bug does, and either which checker must find
+            /// it within how many seeds, or why the bug is harmless.
             #[must_use]
             pub const fn story(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),*),)* }
@@ -89,8 +90,8 @@ bugs! {
     /// While several voters change, the new voters alone decide elections, commits and rounds, as
     /// if there were no joint configuration.
     ///
-    /// Breaks S7; found by `one leader` within 4,000 seeds. Seen: why joint consensus is needed (Raft
-    /// paper, figure 10).
+    /// Breaks S7; found by `one leader` within 4,000 seeds. Seen: why joint consensus is needed
+    /// (Raft paper, figure 10).
     HalfOfJoint "half-of-joint",
     /// Half of the voters counts as a majority.
     ///
@@ -119,7 +120,7 @@ bugs! {
     /// Breaks S1; found by `unique` within 20 seeds. Seen: FHIR Data Pipes: a range began where the
     /// one before ended ([#217](https://github.com/ohs-foundation/fhir-data-pipes/pull/217)).
     SplitOffByOne "split-off-by-one",
-    /// Timestamps of a client that has gone are kept. The next request for the same number gets
+    /// Timestamps of a client that has gone are kept. The next request for as many timestamps gets
     /// them.
     ///
     /// Breaks S2; found by `order` within 20 seeds. Seen: the wish to waste no timestamp.
@@ -282,8 +283,8 @@ bugs! {
     /// Breaks S3; found by `S3` within 1,000 seeds. Seen: even a grant that is published for a
     /// moment can be used.
     MomentaryGrant "momentary-grant",
-    /// A reservation has only a bound, in whole seconds. Every node that finds the ceiling there
-    /// takes the range for its own.
+    /// A reservation names only its end, in whole seconds, and no owner. Every node that finds the
+    /// ceiling at the end that it proposed takes the range for its own.
     ///
     /// Breaks S5; found by `S5` within 20 seeds. Seen: the model of this protocol.
     EqualProposals "equal-proposals",
@@ -340,7 +341,8 @@ bugs! {
     /// Breaks S14; found by `S14` within 20 seeds. Seen: PD: the time in a former leader's memory
     /// outlived its reset ([tikv/pd#4885](https://github.com/tikv/pd/pull/4885)).
     AdvanceKeepsRange "advance-keeps-range",
-    /// The leader stamps up to the target of an advance before that is reserved.
+    /// The leader stamps up to the target of an advance before the time up to the target is
+    /// reserved.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: as `beyond-range`.
     AdvanceUnreserved "advance-unreserved",
@@ -511,12 +513,14 @@ std::thread_local! {
     static SELECTED: std::cell::Cell<Selected> = const { std::cell::Cell::new(Selected::Nothing) };
 }
 
-/// A guard. While it lives, a bug is planted on this thread, and the core's asserts are silent.
+/// A guard. While this value lives, a bug is planted on this thread, and the core's asserts are
+/// silent.
 #[derive(Debug)]
 #[must_use = "the bug is planted only while this lives"]
 pub struct Planted(());
 
-/// Plants `bug` on this thread. `None` means a bug outside the core.
+/// Plants `bug` on this thread, until the returned guard is dropped. `None` means a bug outside the
+/// core.
 pub fn plant(bug: Option<Bug>) -> Planted {
     SELECTED.set(bug.map_or(Selected::AroundTheCore, Selected::InTheCore));
     Planted(())
@@ -540,12 +544,13 @@ pub fn is_any() -> bool {
     SELECTED.get() != Selected::Nothing
 }
 
-/// Whether an assert with this message is silent now: it cites an invariant, as in "S3: why".
+/// Whether an assert with this message is silent now. It is if a bug is planted and the message
+/// cites an invariant, as "S3: why" does.
 pub(crate) fn is_silent(message: &str) -> bool {
     is_any() && matches!(message.as_bytes(), [b'S', b'0'..=b'9', ..])
 }
 
-/// What a replica's bugs remember from one step to another.
+/// The state that a replica's planted bugs need from one step to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     proposed_above: Epoch,
@@ -554,7 +559,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Remembers the ceiling that this replica knows as it proposes a reservation.
+    /// Remembers the ceiling that this replica knows at the moment when it proposes a reservation.
     pub(crate) fn propose_above(&mut self, ceiling: Epoch) {
         self.proposed_above = ceiling;
     }
@@ -564,7 +569,7 @@ impl Memory {
         self.proposed_above
     }
 
-    /// Remembers a grant as it is revoked.
+    /// Remembers a grant at the moment when it is revoked.
     pub(crate) fn hide(&mut self, grant: Option<Grant>) {
         self.hidden = grant;
     }
@@ -580,11 +585,12 @@ impl Memory {
         self.look = (slot, slot != self.look.0);
     }
 
-    /// Whether this tick is one of the few in which some bugs examine their input.
+    /// Some planted bugs examine their input only in a few ticks. Returns whether this tick is one
+    /// of these.
     pub(crate) fn is_look(&self) -> bool {
         self.look.1
     }
 }
 
-/// Time between two such looks, nanoseconds.
+/// Nanoseconds between two ticks in which these bugs examine their input.
 const LOOK_NS: u64 = 500_000_000;

@@ -1,7 +1,8 @@
-//! A test of the checkers. The default generator finds every planted bug, with the checker and
-//! within the seeds that the bug's doc comment names. A violation that another checker finds does
-//! not count, and neither does a panic of the core. The check of what a node publishes to its
-//! workers is off. `cargo xtask planted` runs this in a copy of the sources that has all bugs.
+//! A test of the checkers. With the default generator of runs, the simulator must find every
+//! planted bug. It must find the bug with the checker, and within the number of seeds, that the
+//! bug's doc comment names. A violation that another checker finds does not count, and neither does
+//! a panic of the core. The check of what a node publishes to its workers is off. `cargo xtask
+//! planted` runs this test in a copy of the sources that has all bugs.
 
 use std::collections::BTreeSet;
 use std::num::NonZero;
@@ -21,12 +22,12 @@ use epicepoch_wire::{LogIndex, Term};
 /// What the doc comment of a bug claims.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
-    /// The number of seeds, from 0, within which the checker of this invariant finds the bug:
-    /// several times the number that it took. A bug without an invariant must be found at the end
-    /// of the run. By then all faults have healed, but the cluster does not answer or does not
-    /// fully recover.
+    /// The checker of this invariant finds the bug within this number of seeds, from 0 on. The
+    /// number is several times what the search needed. A bug without an invariant must be found at
+    /// the end of a run: all faults have healed, but the cluster does not answer or does not fully
+    /// recover.
     Found(Option<Invariant>, u64),
-    /// A second rule prevents what the first one lets through.
+    /// The bug breaks a rule, but a second rule prevents the harm.
     Harmless,
 }
 
@@ -73,8 +74,8 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
     (Some(Invariant::Publication), "publication"),
 ];
 
-/// The first seed in which its checker finds a bug, and the failure. A run ends with its first
-/// violation. If another checker finds that one, the seed does not count.
+/// Returns the first seed in which the bug's own checker finds the bug, and the failure. A run ends
+/// with its first violation. If another checker finds that violation, the seed does not count.
 fn caught(plant: Plant, checker: Option<Invariant>, seeds: u64) -> Option<(u64, Failure)> {
     (0..seeds).find_map(|seed| {
         let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure?;
@@ -88,8 +89,8 @@ fn caught(plant: Plant, checker: Option<Invariant>, seeds: u64) -> Option<(u64, 
     })
 }
 
-/// The first seed in which anything fails: a violation, a cluster that does not recover, or a
-/// panic.
+/// Returns the first seed in which anything fails, and the failure: a violation, a cluster that
+/// does not recover, or a panic.
 fn harm(plant: Plant, seeds: u64) -> Option<(u64, Failure)> {
     (0..seeds).find_map(|seed| {
         let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure;
@@ -109,8 +110,8 @@ fn every_planted_bug_is_found_by_its_checker() {
     assert!(missed.is_empty(), "not found by their checkers: {missed:?}");
 }
 
-/// The bugs to look for; the bugs that need the most seeds come last. By default all bugs that are
-/// not harmless. `EPICEPOCH_PLANTED` lists names, separated by commas.
+/// Returns the bugs to look for. The bugs that need the most seeds come last. By default these are
+/// all bugs that are not harmless. `EPICEPOCH_PLANTED` lists names, separated by commas.
 /// `EPICEPOCH_PLANTED_SHARE=2/8` adds every eighth bug, from the third on.
 fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
     let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -143,8 +144,8 @@ fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
     chosen
 }
 
-/// Number of seeds in which a harmless bug must do no harm. The variable `HARMLESS_SEEDS` sets
-/// another number, as `scripts/night` does.
+/// Number of seeds in which a harmless bug must do no harm. The environment variable
+/// `HARMLESS_SEEDS` sets another number; `scripts/night` uses it.
 const HARMLESS_SEEDS: u64 = 100;
 
 #[test]
@@ -194,8 +195,9 @@ fn asserts_that_cite_an_invariant_are_silent_only_while_a_bug_is_planted() {
     assert!(apply().is_ok());
 }
 
-/// The result of `look` for each. A thread plants one bug at a time, so each processor works on
-/// another bug. The last ones come first.
+/// Calls `look` for each item, on one thread per processor, and returns the results. A thread can
+/// plant only one bug at a time, so each processor works on its own bug. The last items, which take
+/// longest, come first.
 fn on_all_processors<T: Send, R: Send>(all: Vec<T>, look: impl Fn(T) -> R + Sync) -> Vec<R> {
     let left = Mutex::new(all);
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
