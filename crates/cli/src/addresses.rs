@@ -156,13 +156,13 @@ pub(crate) fn duration(text: &str, max: Duration) -> Option<Duration> {
     (Duration::from_millis(1)..=max).contains(&duration).then_some(duration)
 }
 
-/// The variable that names the file of authorities.
+/// The environment variable that names the file of authorities that the client trusts.
 const CA_VARIABLE: &str = "EPICEPOCH_CA_FILE";
-/// The variable that names the file of the client's certificate.
+/// The environment variable that names the file of the client's certificate.
 const CERT_VARIABLE: &str = "EPICEPOCH_CERT_FILE";
-/// The variable that names the file of the client's key.
+/// The environment variable that names the file of the client's key.
 const KEY_VARIABLE: &str = "EPICEPOCH_KEY_FILE";
-/// The variable that names the file of the token.
+/// The environment variable that names the file of the token.
 const TOKEN_VARIABLE: &str = "EPICEPOCH_TOKEN_FILE";
 /// The variable that holds the addresses.
 const VARIABLE: &str = "EPICEPOCH_ADDRS";

@@ -144,8 +144,8 @@ fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
     Authority::of(cluster, &certificate, &key).map_err(Failure::usage)
 }
 
-/// Writes all pairs or none. Existing files stay as they are. If a write fails, the files written
-/// before it are removed.
+/// Writes all pairs of certificate and key, or none. Existing files stay as they are. If a write
+/// fails, the files written before it are removed.
 fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, Failure> {
     let mut names: Vec<_> = issued.iter().map(|(name, _)| name).collect();
     names.sort_unstable();
@@ -171,7 +171,7 @@ fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, 
     for (at, (file, text, is_secret)) in files.iter().enumerate() {
         file.write_new(text.as_bytes(), *is_secret).inspect_err(|_| {
             for (written, ..) in &files[..at] {
-                // If the file cannot be removed, the command can do no more.
+                // If the file cannot be removed, nothing more can be done, so the error is ignored.
                 let _ = std::fs::remove_file(&written.path);
             }
         })?;
@@ -191,7 +191,7 @@ fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-')
 }
 
-/// The argument that lists the nodes or clients to sign for.
+/// The argument that lists the nodes or clients for which certificates are made.
 const NAMES: &str = "names";
 const CA_CERTIFICATE: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";

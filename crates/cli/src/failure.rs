@@ -14,19 +14,21 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Wrong usage or configuration: the same input will fail again.
+    /// Creates the failure for wrong usage or configuration: the same input will fail again.
     pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
         Self { code: USAGE, ..Self::from(error) }
     }
 
-    /// This node was removed from its cluster: it must not be started again.
+    /// Creates the failure of a node that was removed from its cluster: it must not be started
+    /// again.
     pub(crate) fn removed(error: impl Into<anyhow::Error>) -> Self {
         Self { code: REMOVED, ..Self::from(error) }
     }
 
-    /// The data directory belongs to another node id, or the cluster has gone on without it. An
-    /// operator must act before the next start. Each start writes to the directory, so after some
-    /// starts an old copy would look like the newest.
+    /// Creates the failure of a node whose data directory must not be used: it belongs to another
+    /// node id, or the cluster has gone on without it. An operator must act before the next start.
+    /// Each start writes to the directory, so after some starts an old copy would look like the
+    /// newest.
     pub(crate) fn directory(error: impl Into<anyhow::Error>) -> Self {
         Self { code: DIRECTORY, ..Self::from(error) }
     }

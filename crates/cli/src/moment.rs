@@ -9,7 +9,7 @@ pub(crate) fn time(Epoch(unix_ns): Epoch) -> String {
         .map_or_else(|_| format!("{unix_ns} ns after 1970"), |time| format!("{time:.9}"))
 }
 
-/// One line for people: the timestamp, then `key=value` pairs.
+/// Returns one line for people: the timestamp, then `key=value` pairs.
 pub(crate) fn line(timestamp: Timestamp) -> String {
     let Timestamp { epoch, index } = timestamp;
     format!("{timestamp} epoch={epoch} index={index} time={}", time(epoch))

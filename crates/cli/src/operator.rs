@@ -52,7 +52,7 @@ impl Order {
         Self { method: "GET", ..Self::change(path, &[]) }
     }
 
-    /// A question with parameters, which changes nothing.
+    /// Creates a question with parameters. A question changes nothing.
     pub(crate) fn look_with(path: &str, parameters: &[(&str, Option<String>)]) -> Self {
         Self { method: "GET", ..Self::change(path, parameters) }
     }

@@ -95,7 +95,7 @@ fn ended(error: RunError) -> Failure {
     }
 }
 
-/// Number of cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

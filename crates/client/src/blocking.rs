@@ -21,7 +21,8 @@ use crate::error::{NewClientError, TimestampsError};
 pub struct Client {
     inner: crate::Client,
     runtime: tokio::runtime::Handle,
-    /// Closed when the last client is dropped, which ends the thread.
+    /// This channel closes when the last clone of the client is dropped. Then the client's thread
+    /// ends.
     _life: Arc<oneshot::Sender<Infallible>>,
 }
 
@@ -58,7 +59,7 @@ impl Client {
         Ok(Self { inner, runtime: handle, _life: Arc::new(life) })
     }
 
-    /// The blocking form of [`crate::Client::timestamp`].
+    /// Does what [`crate::Client::timestamp`] does, and blocks the thread until then.
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -66,7 +67,7 @@ impl Client {
         self.block_on(self.inner.timestamp())
     }
 
-    /// The blocking form of [`crate::Client::timestamps`].
+    /// Does what [`crate::Client::timestamps`] does, and blocks the thread until then.
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -74,7 +75,7 @@ impl Client {
         self.block_on(self.inner.timestamps(count))
     }
 
-    /// The blocking form of [`crate::Client::timestamps_before`].
+    /// Does what [`crate::Client::timestamps_before`] does, and blocks the thread until then.
     ///
     /// # Errors
     /// See [`TimestampsError`].

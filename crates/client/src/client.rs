@@ -252,7 +252,7 @@ impl Client {
         Ok(self.ask(addr, PATH_LEADER, deadline).await?.status == 200)
     }
 
-    /// Carries out the actions of a pursuit until it finishes.
+    /// Makes one call over HTTP: carries out the actions of a [`Pursuit`] until the call has ended.
     async fn pursue(&self, goal: Goal, deadline: Instant) -> End {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let core = &self.shared.core;

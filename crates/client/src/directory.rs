@@ -1,7 +1,7 @@
-//! What a client knows of its cluster: the addresses, the leader, the nodes that did not answer,
-//! and the highest timestamp returned. It decides which node to ask next, how long to wait after a
-//! setback, and which cluster to accept. It opens no socket and reads no clock: `now` and the seed
-//! are arguments.
+//! The directory is what a client knows of its cluster: the addresses, the leader, the nodes that
+//! did not answer, and the highest timestamp returned. The directory decides which node to ask
+//! next, how long to wait after a failed attempt, and which cluster to accept. It opens no socket
+//! and reads no clock: `now` and the seed are arguments.
 
 use std::time::{Duration, Instant};
 
@@ -40,9 +40,9 @@ pub(crate) struct Setbacks {
     pub(crate) count: u32,
     /// Leaders followed since the last setback.
     hops: u32,
-    /// The setback to report at the deadline: the newest one in which a node answered, because a
-    /// live node knows more about the cluster than a dead one. If no node answered, the newest
-    /// setback.
+    /// The failed attempt to report when the deadline has passed. It is the newest one in which a
+    /// node answered, because a live node knows more about the cluster than a dead one. If no node
+    /// answered, it is the newest of all.
     last: Option<Setback>,
     /// How many attempts in a row failed without any answer. If they are more than there are
     /// addresses, the answer in `last` is outdated.
@@ -213,7 +213,7 @@ impl Directory {
         self.highest
     }
 
-    /// Records a timestamp that is about to be returned.
+    /// Records the last timestamp of an answer that is about to be returned to a caller.
     pub(crate) fn record_returned(&mut self, last: Timestamp) {
         self.highest = self.highest.max(Some(last));
     }
@@ -260,7 +260,8 @@ fn is_over(since: Instant, now: Instant) -> bool {
 /// as the leader. It is longer than an election. If the node itself says that it leads, the client
 /// believes that.
 const SUSPICION: Duration = Duration::from_secs(1);
-/// At most this many suspects: as many as a cluster can have members.
+/// At most this many addresses are remembered because they did not answer. A cluster cannot have
+/// more members.
 const SUSPECTS_MAX: usize = Members::COUNT_MAX;
 /// Shortest wait after a setback.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);

@@ -108,7 +108,7 @@ struct Driver {
     core: Arc<Core>,
     first: Connection,
     second: Connection,
-    /// Callers to wake when no lock is held.
+    /// The wakers of callers whose calls have ended. They are woken when no lock is held.
     wakers: Vec<Waker>,
     notices: Vec<Notice>,
 }

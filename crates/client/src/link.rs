@@ -78,7 +78,7 @@ impl Link {
         split(&self.input[..self.filled], TO_CLIENT_TAIL_LEN_MAX)
     }
 
-    /// The received bytes that are not consumed yet, and the bytes to send.
+    /// Returns the received bytes that are not consumed yet, and the buffer of bytes to send.
     pub(crate) fn buffers(&mut self) -> (&[u8], &mut Vec<u8>) {
         (&self.input[..self.filled], &mut self.out)
     }

@@ -190,8 +190,8 @@ fn join(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks that all certificate files are set, or none. Checks that plain text stays on this machine
-/// unless `PEER_PLAIN` allows it elsewhere.
+/// Checks that either all three certificate files for links between nodes are set, or none. Checks
+/// that nodes use plain text only on this machine, unless `PEER_PLAIN` allows it elsewhere.
 fn peer_links(config: &Config) -> Result<(), ConfigError> {
     let links = &config.links;
     let files = [

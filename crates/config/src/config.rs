@@ -144,8 +144,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The settings that all nodes share, as this node has them. A new cluster starts with them.
-    /// Once the replicated state has these settings, this node's values are ignored.
+    /// Returns this node's values of the settings that all nodes share. A new cluster starts with
+    /// them. Once the replicated state has these settings, this node's values are ignored.
     #[must_use]
     pub fn shared(&self) -> ClusterSettings {
         ClusterSettings {
@@ -165,7 +165,8 @@ impl Config {
         self
     }
 
-    /// The client address that this node advertises, once the client port is bound to `http_port`.
+    /// Returns the client address that this node advertises, once the client port is bound to
+    /// `http_port`.
     #[must_use]
     pub fn advertise_addr_at(&self, http_port: u16) -> String {
         match host_and_port(&self.advertise_addr) {

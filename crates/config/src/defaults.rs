@@ -87,8 +87,8 @@ impl Config {
         config
     }
 
-    /// The address that the peer listener binds. A cluster of one has no peers, so it listens on
-    /// loopback unless certificates or `PEER_PLAIN` let other nodes join.
+    /// Returns the address that the peer listener binds. A cluster of one has no peers, so it
+    /// listens on loopback unless certificates or `PEER_PLAIN` let other nodes join.
     #[must_use]
     pub fn peer_bind(&self) -> SocketAddr {
         let is_default = self.raft_bind == default_raft_bind(&self.raft_addr);

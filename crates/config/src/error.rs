@@ -52,16 +52,16 @@ pub enum ConfigError {
          or JOIN (--join) to join a cluster that exists"
     )]
     NoPeers,
-    /// The list has too many voters. Use fewer.
+    /// `PEERS` has too many voters. Use fewer.
     #[error("PEERS has {count} members; allowed are at most {PEERS_MAX}")]
     TooManyPeers {
         /// How many members the list has.
         count: usize,
     },
-    /// A member has the id 0. Number the members from 1.
+    /// A member in `PEERS` has the id 0. Number the members from 1.
     #[error("PEERS has the node id 0; allowed are node ids from 1")]
     PeerZero,
-    /// The list lacks this node. Add it, and use the same list on every node.
+    /// `PEERS` lacks this node. Add it, and use the same list on every node.
     #[error(
         "PEERS has the node ids {known}, but NODE_ID is {node_id}; allowed is a list that \
          includes this node"
@@ -72,7 +72,7 @@ pub enum ConfigError {
         /// The ids in the list.
         known: String,
     },
-    /// The two addresses of this node differ. Make them the same.
+    /// `PEERS` and `RAFT_ADDR` have different addresses for this node. Make them the same.
     #[error(
         "PEERS has {in_peers} for node {node_id}, but RAFT_ADDR is {raft_addr}; allowed is the \
          same address in both"
@@ -85,7 +85,7 @@ pub enum ConfigError {
         /// This node's `RAFT_ADDR`.
         raft_addr: String,
     },
-    /// Two members have the same address. Give each member its own.
+    /// Two members in `PEERS` have the same address. Give each member its own.
     #[error("PEERS has {addr} for node {first} and for node {second}; allowed is one node each")]
     DuplicateAddress {
         /// The address given twice.
@@ -172,7 +172,7 @@ pub enum ConfigError {
         /// The address of the peer listener.
         raft_bind: SocketAddr,
     },
-    /// TLS between nodes needs three files. Name all of them.
+    /// TLS between nodes needs `PEER_CERT_FILE`, `PEER_KEY_FILE` and `PEER_CA_FILE`. Set all three.
     #[error(
         "{missing} is missing: PEER_TLS needs PEER_CERT_FILE, PEER_KEY_FILE and PEER_CA_FILE; allowed \
          are all three, or none with PEER_TLS off"
@@ -245,7 +245,7 @@ pub enum ConfigError {
         /// The lowest allowed value.
         min_ms: u64,
     },
-    /// The list does not have one processor for each worker. Name one for each, or none.
+    /// `WORKER_CPUS` does not have one processor for each worker. Name one for each, or none.
     #[error(
         "WORKER_CPUS has {cpus} processors and WORKERS is {workers}; allowed is one for each \
          worker, or no WORKER_CPUS"
@@ -256,7 +256,7 @@ pub enum ConfigError {
         /// How many workers there are.
         workers: usize,
     },
-    /// Two workers have the same processor. Give each worker its own.
+    /// Two workers have the same processor in `WORKER_CPUS`. Give each worker its own.
     #[error("WORKER_CPUS has processor {cpu} twice; allowed is each processor once")]
     DuplicateCpu {
         /// The processor given twice.
@@ -287,7 +287,7 @@ pub enum ConfigError {
         /// The value of `CLIENT_TLS`.
         mode: &'static str,
     },
-    /// The data directory is empty text. Name a directory.
+    /// `DATA_DIR` is an empty text. Name a directory.
     #[error("DATA_DIR is empty; allowed is the path of a directory")]
     DataDir,
 }

@@ -11,9 +11,9 @@ pub struct Limits {
     /// more are closed. For IPv6 the first 64 bits count as the address. Default half of
     /// `CONNECTIONS_MAX`, so that no single address takes every connection.
     pub address_connections_max: usize,
-    /// Requests of one address per second (`ADDRESS_REQUEST_RATE_MAX`). Up to a second's worth may
-    /// come at once; more are refused. Default off: behind a proxy or address translation, all
-    /// clients have one address.
+    /// At most this many requests of one address per second (`ADDRESS_REQUEST_RATE_MAX`). As many
+    /// requests as are allowed in one second may come at once; more are refused. Default off:
+    /// behind a proxy or address translation, all clients have one address.
     pub address_request_rate_max: Option<NonZeroU32>,
     /// Longest time for a request head or a hello (`HEAD_TIMEOUT_MS`). It runs from the beginning
     /// of the connection, or from the first byte of the request, to the end of the head or hello.

@@ -42,7 +42,7 @@ pub enum Kind {
         unit: &'static str,
         /// Reads the field.
         get: fn(&Config) -> u64,
-        /// Writes the field. The value is within `range`.
+        /// Writes the value, which is within `range`, to its field.
         set: fn(&mut Config, u64),
     },
     /// On or off.
@@ -51,7 +51,8 @@ pub enum Kind {
     Text {
         /// The values allowed, in words.
         allowed: &'static str,
-        /// Writes the field; `None` if the text is not allowed.
+        /// Parses the text and writes the value to its field. Returns `None` if the text is not
+        /// allowed.
         set: fn(&mut Config, &str) -> Option<()>,
     },
 }

@@ -55,7 +55,7 @@ impl Timing {
 }
 
 /// Whether the election timeout is too short for links of this usual round trip. Then an election
-/// does not fit into its turn.
+/// does not fit into the turn of one voter, which is a quarter of the election timeout.
 #[must_use]
 pub fn is_too_tight(election_timeout: Duration, round_trip: Duration) -> bool {
     election_timeout < round_trip.saturating_mul(ROUND_TRIPS_MIN)

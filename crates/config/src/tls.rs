@@ -60,7 +60,7 @@ impl ClientTlsMode {
 }
 
 impl Tls {
-    /// Whether neither the certificate nor the key is set.
+    /// Whether `CERT_FILE` and `KEY_FILE` both have their default values.
     #[must_use]
     pub fn names_no_pair(&self) -> bool {
         self.cert_file.as_os_str() == CERT_FILE_DEFAULT

@@ -36,10 +36,10 @@ impl Confirm {
         out.put_u64(self.round.0);
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a [`Confirm`].
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let confirm = Self {
@@ -95,10 +95,10 @@ impl ConfirmReply {
         out.put_u64(self.promise.0);
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a [`ConfirmReply`].
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let reply = Self {

@@ -1,5 +1,5 @@
-//! Reads and writes the little-endian fields of frames and records. It never reads past the end, and
-//! never allocates more than the length of the input.
+//! Reads and writes the little-endian fields of frames and records. The reader never reads past the
+//! end, and never allocates more memory than the length of the input.
 
 use thiserror::Error;
 
@@ -68,7 +68,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the start of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         self.array::<1>(field).map(u8::from_le_bytes)
     }
 
-    /// A byte that is 0 or 1.
+    /// Reads a byte that is 0 or 1.
     ///
     /// # Errors
     /// [`DecodeError::BadValue`] for any other byte.
@@ -134,10 +134,10 @@ impl<'a> Reader<'a> {
         self.array::<16>(field).map(u128::from_le_bytes)
     }
 
-    /// A count of items, at most `limit`.
+    /// Reads the number of the items that follow, which is at most `limit`.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`] above the limit.
+    /// [`DecodeError::TooLong`] if the number is above the limit.
     pub fn count(&mut self, field: &'static str, limit: usize) -> Result<usize, DecodeError> {
         let length = self.u32(field)? as usize;
         if length > limit {
@@ -146,10 +146,11 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// A length and that many bytes, at most `limit`.
+    /// Reads a length, which is at most `limit`, and then that many bytes.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`] above the limit, [`DecodeError::Truncated`].
+    /// [`DecodeError::TooLong`] if the length is above the limit. [`DecodeError::Truncated`] if
+    /// fewer bytes follow.
     pub fn bytes(&mut self, field: &'static str, limit: usize) -> Result<&'a [u8], DecodeError> {
         let length = self.count(field, limit)?;
         let (head, rest) =
@@ -158,10 +159,10 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// A length and that many bytes of UTF-8, at most `limit`.
+    /// Reads a length, which is at most `limit`, and then a text of that many bytes of UTF-8.
     ///
     /// # Errors
-    /// As [`Reader::bytes`], and [`DecodeError::BadText`].
+    /// The errors of [`Reader::bytes`]. [`DecodeError::BadText`] if the bytes are not UTF-8.
     pub fn text(&mut self, field: &'static str, limit: usize) -> Result<String, DecodeError> {
         let bytes = self.bytes(field, limit)?;
         let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::BadText(field))?;
@@ -174,7 +175,7 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    /// Checks that no byte is left.
+    /// Checks that the input has ended.
     ///
     /// # Errors
     /// [`DecodeError::Trailing`] when bytes are left.
@@ -196,7 +197,7 @@ pub trait Writer {
         self.put(&[value]);
     }
 
-    /// A byte that is 0 or 1.
+    /// Writes a byte that is 0 or 1.
     fn put_bool(&mut self, value: bool) {
         self.put_u8(u8::from(value));
     }
@@ -221,10 +222,10 @@ pub trait Writer {
         self.put(&value.to_le_bytes());
     }
 
-    /// A count of items.
+    /// Writes the number of the items that follow.
     ///
     /// # Panics
-    /// Above 2^32 - 1 items; every list here has a far lower limit.
+    /// There are more than 2^32 - 1 items. Every list here has a far lower limit.
     fn put_count(&mut self, count: usize) {
         self.put_u32(u32::try_from(count).expect("a list within its limit"));
     }

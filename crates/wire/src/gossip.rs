@@ -20,10 +20,10 @@ impl Ping {
         out.put_u64(self.sent_ns);
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a [`Ping`].
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let ping = Self { sent_ns: reader.u64("sent")? };
@@ -52,10 +52,10 @@ impl Pong {
         out.put_u64(self.position.0);
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a [`Pong`].
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let pong = Self {

@@ -20,7 +20,7 @@ pub const PATH_MEMBERS: &str = "/members";
 pub const PATH_MEMBERSHIP: &str = "/membership";
 /// Prometheus text.
 pub const PATH_METRICS: &str = "/metrics";
-/// The members as the leader knows them, for operators.
+/// Lists the members as the leader knows them, for operators.
 pub const PATH_ADMIN_MEMBERS: &str = "/admin/members";
 /// Admits a node as a learner.
 pub const PATH_ADMIN_ADD: &str = "/admin/members/add";
@@ -28,15 +28,15 @@ pub const PATH_ADMIN_ADD: &str = "/admin/members/add";
 pub const PATH_ADMIN_PROMOTE: &str = "/admin/members/promote";
 /// Removes a member for ever.
 pub const PATH_ADMIN_REMOVE: &str = "/admin/members/remove";
-/// The clock of the node, for operators.
+/// Shows the clock of the node, for operators.
 pub const PATH_ADMIN_CLOCK: &str = "/admin/clock";
 /// Shows what an advance of the epoch would do. It changes nothing.
 pub const PATH_ADMIN_ADVANCE_PLAN: &str = "/admin/clock/plan";
 /// Advances the epoch: every later answer is above the requested epoch.
 pub const PATH_ADMIN_ADVANCE: &str = "/admin/clock/advance";
-/// A backup of the state that the node has applied.
+/// Returns a backup of the state that the node has applied.
 pub const PATH_ADMIN_BACKUP: &str = "/admin/backup";
-/// The settings of the cluster, for operators.
+/// Shows the settings of the cluster, for operators.
 pub const PATH_ADMIN_SETTINGS: &str = "/admin/settings";
 /// Changes settings of the cluster.
 pub const PATH_ADMIN_SET: &str = "/admin/settings/set";
@@ -53,7 +53,7 @@ pub const HEADER_LEADER: &str = "epicepoch-leader";
 /// Required, with any value, on every request that changes something at an `/admin` path. A web
 /// page cannot send this header to another site.
 pub const HEADER_ADMIN: &str = "epicepoch-admin";
-/// A value chosen by the client; the answer repeats it.
+/// A client may send this header with any value. The answer repeats the value.
 pub const HEADER_REQUEST_ID: &str = "epicepoch-request-id";
 
 /// Largest `n` of `format=range`, timestamps.

@@ -135,10 +135,10 @@ impl PeerHello {
         field(out, FIELD_VERSION, self.version.as_bytes());
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a hello.
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let link = reader.u8("link")?;
@@ -298,10 +298,10 @@ impl Refusal {
         out.put_bytes(&self.text.as_bytes()[..end]);
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a refusal.
     ///
     /// # Errors
-    /// When the bytes are not such a payload.
+    /// The bytes are not a valid payload of this kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let value = reader.u16("code")?;

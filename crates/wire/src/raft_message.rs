@@ -109,7 +109,7 @@ impl LogEntry {
         out.put_bytes(&self.context);
     }
 
-    /// Reads the fields.
+    /// Reads the fields of a log entry.
     ///
     /// # Errors
     /// The bytes are not a valid entry.
@@ -159,7 +159,7 @@ impl Configuration {
         out.put_bool(self.auto_leave);
     }
 
-    /// Reads the fields.
+    /// Reads the fields of a configuration.
     ///
     /// # Errors
     /// The bytes are not a valid configuration.
@@ -198,7 +198,7 @@ impl Snapshot {
         out.put_bytes(&self.data);
     }
 
-    /// Reads the fields.
+    /// Reads the fields of a snapshot.
     ///
     /// # Errors
     /// The bytes are not a valid snapshot.
@@ -301,7 +301,7 @@ impl RaftMessage {
         }
     }
 
-    /// Reads a payload.
+    /// Decodes the payload of a Raft message.
     ///
     /// # Errors
     /// The bytes are not a message, the term is 0, or a field is not valid for the kind of the

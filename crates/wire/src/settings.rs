@@ -124,7 +124,7 @@ impl ClusterSettings {
         Ok(())
     }
 
-    /// The value of a setting, as text.
+    /// Returns the value of a setting, as text.
     #[must_use]
     pub fn text(&self, name: SettingName) -> String {
         match name {

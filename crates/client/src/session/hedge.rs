@@ -67,12 +67,12 @@ impl Hedge {
         }
     }
 
-    /// Time after which a request is sent a second time.
+    /// Returns the time after which a request is sent a second time.
     pub(super) fn after(&self) -> Duration {
         self.after
     }
 
-    /// Time between two checks for requests that wait too long.
+    /// Returns the time between two checks for requests that wait too long.
     pub(super) fn tick(&self) -> Duration {
         self.after.max(TICK_MIN)
     }
@@ -154,8 +154,8 @@ impl Hedge {
         self.phase = Phase::Opening { link, addr, until: now + self.node_timeout };
     }
 
-    /// Applies the result of opening this connection. A node that does not lead may name the
-    /// leader.
+    /// Applies the result of opening the second connection. A node that does not lead may name the
+    /// leader, which is tried next.
     ///
     /// # Errors
     /// The node belongs to another cluster.
@@ -229,8 +229,8 @@ impl Hedge {
         self.give_up(state, now);
     }
 
-    /// Closes the connection and forgets its copies, whose timestamps are skipped. The next attempt
-    /// comes a while after `now`.
+    /// Closes the second connection and forgets the copies that were sent over it. Their timestamps
+    /// are skipped. The next attempt to open a connection begins one `node_timeout` after `now`.
     pub(super) fn give_up(&mut self, state: &mut State, now: Instant) {
         self.leave(state, now + self.node_timeout);
     }

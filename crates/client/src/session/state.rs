@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) directory: Directory,
     pub(super) waiters: Waiters,
     pub(super) setbacks: Setbacks,
-    /// Callers to wake when no lock is held.
+    /// The wakers of callers whose calls have ended. They are woken when no lock is held.
     pub(super) wakers: Vec<Waker>,
     pub(super) notices: Vec<Notice>,
     /// Whether anything takes the notices.
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) last_id: u64,
 }
 
-/// A sent request, to check its answer over either connection.
+/// What the client remembers of a sent request, to check the answer on either connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) id: u64,

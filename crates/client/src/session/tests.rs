@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Moves the clock, in steps as small as the session asks for.
+    /// Moves the clock by `time`, and gives the session a turn whenever it asks for one.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(timeout) = self.session.timeout().filter(|timeout| *timeout <= end) {
@@ -385,7 +385,7 @@ fn another_leader_that_answers_the_hedge_is_moved_to() {
     let (mut world, first, second) = World::hedging();
     let call = world.call(1);
     world.asked(first);
-    // The leader does not answer the copy either, so the hedge tries the next node.
+    // The leader does not answer the copy, either. So the second connection goes to the next node.
     world.pass(AFTER);
     world.asked(second);
     world.pass(ATTEMPT / 8);

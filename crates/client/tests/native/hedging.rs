@@ -122,8 +122,8 @@ async fn a_hedge_that_reaches_another_cluster_is_an_error() {
     client.timestamp().await.unwrap();
     let other = Node::start_in(&oracle, Play::Lead, 8).await;
     drop(client);
-    // The second address belongs to another cluster. The client asks it when the leader does not
-    // answer.
+    // The second address is that of a node of another cluster. The client sends a copy there when
+    // the leader does not answer, and must notice that.
     let client = hedging(&[&node, &other]);
     client.timestamp().await.unwrap();
     node.now_plays(Play::Mute);

@@ -226,7 +226,7 @@ impl Node {
             let say = say.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(after).await;
-                // The client may have closed the connection.
+                // The client may have closed the connection, so an error is ignored.
                 let _ = say.send(bytes);
             });
         };
@@ -258,7 +258,7 @@ impl Node {
             }
             Play::AnswerAfterHedge if nth > 0 => {
                 if let Some((answer, say)) = self.held.lock().unwrap().take() {
-                    // The client may have closed the connection.
+                    // The client may have closed the connection, so an error is ignored.
                     let _ = say.send(answer);
                 }
             }

@@ -92,7 +92,7 @@ pub mod code {
 /// A frame, borrowed from the read buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// One of [`kind`], or an unknown one to ignore.
+    /// One of the kinds in [`kind`], or an unknown kind. Frames of unknown kinds are ignored.
     pub kind: u8,
     /// Flags of [`flag`]; their meaning depends on the kind.
     pub flags: u8,
@@ -152,7 +152,7 @@ impl<'a> Frame<'a> {
 /// Appends a frame.
 ///
 /// # Panics
-/// If the payload is longer than every peer must accept.
+/// The payload is longer than [`PAYLOAD_LEN_MAX`], the length that every peer must accept.
 pub fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     put_head(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);
@@ -161,7 +161,7 @@ pub fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) 
 /// Appends the header of a frame with `len` bytes of payload.
 ///
 /// # Panics
-/// If the payload is longer than every peer must accept.
+/// The payload is longer than [`PAYLOAD_LEN_MAX`], the length that every peer must accept.
 pub fn put_head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, stream: u32) {
     assert!(len <= PAYLOAD_LEN_MAX, "a payload within its limit");
     let mut head = [0; HEAD_LEN];

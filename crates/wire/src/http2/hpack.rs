@@ -57,7 +57,7 @@ pub struct Decoder {
     len_allowed: usize,
     name: Vec<u8>,
     value: Vec<u8>,
-    /// The last block, if it did not change the table.
+    /// The last block. It is empty if the last block changed the table or was too long to be kept.
     last: Vec<u8>,
 }
 

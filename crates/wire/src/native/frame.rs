@@ -49,7 +49,8 @@ pub enum Size {
 }
 
 impl Size {
-    /// The size of frames of `kind`; `None` for kinds `0xc0` to `0xff`, which do not exist.
+    /// Returns the size of frames of `kind`; `None` for the kinds `0xc0` to `0xff`, which do not
+    /// exist.
     #[must_use]
     pub const fn of(kind: u8) -> Option<Self> {
         match kind >> 6 {

@@ -118,7 +118,8 @@ fn a_leader_that_is_not_heard_is_replaced_and_follows() {
     silence.assert_at_least(SILENT_MS_MIN);
 }
 
-/// The median of the silence is 100 to 600 ms, and its p99 is at most 1400 ms.
+/// The leader hears no follower, but the followers hear the leader. The median of the time without
+/// an answer is 100 to 600 ms, and the 99th percentile is at most 1400 ms.
 #[test]
 fn a_leader_that_hears_no_follower_gives_up_although_it_is_heard() {
     let _alone = alone();
@@ -132,7 +133,8 @@ fn a_leader_that_hears_no_follower_gives_up_although_it_is_heard() {
     silence.assert_at_least(SILENT_MS_MIN);
 }
 
-/// The median of the silence is 100 to 600 ms, and its p99 is at most 1400 ms.
+/// The cut holds all bytes of the leader's links back, and delivers them when it ends. The median of
+/// the time without an answer is 100 to 600 ms, and the 99th percentile is at most 1400 ms.
 #[test]
 fn messages_that_a_cut_delays_for_seconds_change_nothing() {
     let _alone = alone();

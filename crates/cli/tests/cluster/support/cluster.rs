@@ -143,7 +143,8 @@ impl Cluster {
         wait_until("the leader serves", WAIT_MAX, || self.nodes.iter().any(Node::serves));
     }
 
-    /// Adds a node that will join the cluster by one address. The node is not started.
+    /// Adds a node that will join the cluster and knows only the address of the first node. The new
+    /// node is not started.
     pub(crate) fn add_joining(&mut self, id: u64, name: &str) -> usize {
         let mut node = Node::new(id, self.dir.path(), name);
         node.set("JOIN", self.nodes[0].raft_addr());

@@ -342,7 +342,7 @@ impl Drop for Node {
     }
 }
 
-/// The faults of a node of a test build.
+/// The faults of a node, which a test sets. Only a test build has such faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     /// Milliseconds that are added to the wall clock.

@@ -130,8 +130,9 @@ impl Silence {
         assert!(p50 >= Duration::from_millis(p50_ms), "{}: only {p50:?} of silence", self.event);
     }
 
-    /// Prints the distribution, and checks the promised `(p50, p99)` in milliseconds, times the
-    /// factor. With fewer than a hundred events, the 99th percentile is the longest silence.
+    /// Prints the distribution. Checks the promised `(p50, p99)`, in milliseconds, multiplied by
+    /// the factor that is allowed. With fewer than a hundred events, the 99th percentile is the
+    /// longest silence.
     #[track_caller]
     pub(crate) fn assert_promised(&self, (p50_ms, p99_ms): (u64, u64)) {
         self.print();
@@ -139,7 +140,8 @@ impl Silence {
         self.assert_rank(99, p99_ms * u64::from(self.strictness.factor));
     }
 
-    /// Checks that every silence is at most this many milliseconds, times the factor.
+    /// Checks that every silence is at most `ms` milliseconds, multiplied by the factor that is
+    /// allowed.
     #[track_caller]
     pub(crate) fn assert_each_promised(&self, ms: u64) {
         self.assert_rank(100, ms * u64::from(self.strictness.factor));

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::{Node, say};
 
-/// Bytes of one write when the disk is filled.
+/// The test fills the disk with writes of this many bytes.
 const FILL_LEN: usize = 64 << 10;
 
 /// The mounted file system. It is unmounted when dropped; open files stay usable.

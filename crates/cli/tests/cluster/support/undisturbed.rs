@@ -5,7 +5,7 @@
 
 use super::{Cluster, say};
 
-/// At most this many runs of one test.
+/// A test runs at most this many times.
 const RUNS_MAX: usize = 3;
 
 /// A node campaigned without being asked to, so this run proves nothing.

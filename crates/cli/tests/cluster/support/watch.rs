@@ -1,4 +1,4 @@
-//! Sends requests to all nodes at once and checks every answer.
+//! Sends requests to all nodes at the same time, and checks every answer.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use super::stalls::{StallMeter, Stalls};
 use super::turn::is_alone;
 use super::{Cluster, WAIT_MAX, say, wait_until};
 
-/// Number of answers after which the load counts as begun.
+/// The load counts as begun after this many answers.
 const ANSWERS_TO_BEGIN: u64 = 50;
 /// If the test shares the machine, each connection pauses this long after an answer or a refusal.
 /// There are still enough requests to find a wrong answer, and the other tests get their share of

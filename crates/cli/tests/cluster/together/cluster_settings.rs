@@ -1,5 +1,5 @@
-//! Settings of the cluster. The first leader sets them, a command changes them under load, and they
-//! survive the loss of all processes.
+//! Tests of the settings of the cluster. The first leader sets them. A command changes them under
+//! load. They survive when all processes are killed.
 
 use std::time::Instant;
 
@@ -65,7 +65,8 @@ fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     }
     // The command has returned, so the new value is in effect. No restart is needed.
     assert_gives_at_most(&cluster, 300);
-    // Only the leader enforces `MAX_N`, because a new value may have reached only the leader.
+    // A follower does not check the count, because a new value of `MAX_N` may have reached only the
+    // leader.
     undisturbed(|| {
         let campaigns = Campaigns::so_far(&cluster);
         let follower = &cluster.nodes[cluster.others(cluster.wait_for_leader())[0]];

@@ -103,7 +103,8 @@ fn a_node_of_another_cluster_is_refused_and_both_sides_say_so() {
             !fourth.is_running() || !(fourth.serves() || fourth.is_ready())
         });
         let log = fourth.log().to_lowercase();
-        // Without BOOTSTRAP the node asks no member. With BOOTSTRAP, the members refuse it.
+        // Without BOOTSTRAP the node asks no member and ends by itself. With BOOTSTRAP it asks the
+        // members, and they refuse it.
         let words = if bootstrap { ["cluster", "other"] } else { ["bootstrap", "off"] };
         assert!(words.iter().all(|word| log.contains(word)), "{log}");
         cluster.assert_well();
