@@ -1,7 +1,7 @@
 //! Runs seeds of the default generator, as `epicepoch sim` does, without the rest of the binary.
 //! `scripts/coverage` counts the lines that these runs cover. Arguments: the first seed and the
-//! number of seeds. A build with planted bugs takes the name of one as a third argument, and shows
-//! which of the seeds find it. A single seed that fails also prints its trace.
+//! number of seeds. A build with planted bugs takes the name of a bug as a third argument, and
+//! shows which of the seeds find that bug. A single seed that fails also prints its trace.
 
 use std::process::ExitCode;
 
@@ -45,7 +45,7 @@ fn print_trace(options: Options) {
     }
 }
 
-/// At most this many events of a printed trace.
+/// A printed trace has at most this many events: the last ones.
 const TRACE_LEN: usize = 20_000;
 
 /// Prints which of these seeds find a planted bug.

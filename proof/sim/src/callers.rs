@@ -1,6 +1,6 @@
-//! The calls of clients that share a session, and their results. The checker tests what the
+//! The calls of clients that share a session, and their results. This checker tests what the
 //! contract of clients (`clients/README.md`) promises to a caller. It knows which range a node gave
-//! to which question, and does not rely on the session.
+//! to which question, and does not rely on the session's own data.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ pub(crate) struct Question {
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     last: u64,
-    /// The ranges that nodes gave to sessions: by the first timestamp, the last one and the
-    /// question.
+    /// The ranges that nodes gave to sessions. Each first timestamp leads to the last one and to
+    /// the question.
     given: BTreeMap<Timestamp, (Timestamp, Question)>,
-    /// The ranges that callers got: by the first timestamp, the last one.
+    /// The ranges that callers got. Each first timestamp leads to the last one.
     told: BTreeMap<Timestamp, Timestamp>,
     /// For each request, by session and id, the first timestamp of the range that callers share.
     used: BTreeMap<(usize, u64), Timestamp>,
@@ -110,7 +110,8 @@ mod tests {
         TimestampRange::new(Timestamp::new(Epoch(9), EpochIndex(index)), count).unwrap()
     }
 
-    /// Two calls, for 2 and 3 timestamps, then a question for 5 that was answered with 10 to 14.
+    /// Makes two calls, for 2 and 3 timestamps, and one question for all 5, which a node answered
+    /// with the indexes 10 to 14.
     fn answered() -> (Callers, [Call; 2]) {
         let mut callers = Callers::default();
         let calls = [2, 3].map(|count| callers.call(count, Some(range(4, 1).first())));

@@ -63,7 +63,7 @@ impl DataDirectory {
             // Whether the transaction was committed is known only after a restart.
             let _unknown = self.write(writes);
         }
-        // A crash skips the work of a clean end.
+        // A crash does not do the work of a clean end, so no write reaches the disk any more.
         self.disk.fail_after(0);
         self.database = None;
         let (disk, unsynced) = self.disk.lose_power(random);

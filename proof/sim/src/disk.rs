@@ -33,7 +33,7 @@ pub(crate) struct Disk {
     /// Content that a restart may read instead of `durable`: after a failed transaction or a power
     /// loss, the last writes may be on the disk or not.
     alternative: Option<Restored>,
-    /// Whether a bit was flipped since the last start.
+    /// Whether a bit has been flipped since the last start.
     is_damaged: bool,
     /// A copy of the disk that an operator could restore by mistake.
     copy: Option<Image>,
@@ -212,7 +212,7 @@ impl Disk {
             // In the model a failed transaction is lost. The real database may have stored it or
             // not, and only a restart shows which.
             self.alternative = self.is_real().then_some(after);
-            // No later write may follow a failed one.
+            // No pending write may be written after a failed one.
             self.pending.clear();
             return Finished::Failed;
         }
@@ -261,7 +261,7 @@ impl Disk {
 
     fn put(&mut self, image: Image) {
         (self.durable, self.alternative) = (image.durable, image.alternative);
-        // Copies are taken only of undamaged content.
+        // The content that is put back is undamaged, because only undamaged content is copied.
         self.is_damaged = false;
         if let (Some(directory), Some(bytes)) = (&mut self.directory, image.bytes) {
             directory.put_back(bytes);

@@ -19,7 +19,7 @@ use crate::plane::Plane;
 pub(crate) enum Answer {
     /// Answered with these timestamps.
     Given(TimestampRange),
-    /// Refused; names a node that may be the leader, if one is known.
+    /// Refused. The answer names a node that may be the leader, if the refusing node knows one.
     Refused(Option<NodeId>),
 }
 
@@ -158,7 +158,8 @@ pub(crate) enum Event {
         since: StorePosition,
         pong: Pong,
     },
-    /// `by` refuses the run `boot`, because the node was removed.
+    /// The node `by` refuses the run `boot` of this node, because this node was removed from the
+    /// cluster.
     Refused {
         by: NodeId,
         boot: BootId,
@@ -181,7 +182,7 @@ pub(crate) enum Event {
         session: usize,
         link: LinkId,
     },
-    /// The client of a request has gone.
+    /// The client of a request has disconnected, and wants no answer.
     Leave {
         worker: usize,
         asker: Asker,
@@ -226,7 +227,7 @@ pub(crate) enum Event {
     Allocate {
         worker: usize,
     },
-    /// The task of a request that was woken reads its outcome.
+    /// The task of a request has been woken, and reads the request's outcome.
     Woken {
         worker: usize,
         slot: usize,

@@ -52,7 +52,8 @@ pub(crate) struct History {
     given: BTreeMap<Timestamp, Timestamp>,
     given_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
-    /// Requests without an answer and when each arrived, by the boot at which they arrived.
+    /// The requests that have no answer yet, by the boot at which they arrived, each with its time
+    /// of arrival.
     waiting: BTreeMap<BootId, BTreeMap<Asker, u64>>,
     leaders: BTreeMap<Term, (NodeId, BootId)>,
     /// Number of terms with an acting leader in earlier histories of the cluster.
@@ -78,7 +79,7 @@ pub(crate) struct History {
     ceilings: BTreeMap<BootId, Epoch>,
     /// Every id that was removed, and the lowest index at which a node was seen to know it.
     removed: BTreeMap<NodeId, LogIndex>,
-    /// Who has confirmed the removal of each boot.
+    /// The members that have confirmed its node's removal to each boot.
     removals: BTreeMap<BootId, removals::Confirmed>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
@@ -100,7 +101,7 @@ pub(crate) struct History {
     advanced: Epoch,
     advance_asked_max: Epoch,
     orders: orders::Orders,
-    /// The longest settings that were ever in effect.
+    /// The longest window, interval and clock bound that were ever in effect.
     pub(crate) longest: Longest,
     pub(crate) violation: Option<Violation>,
 }
@@ -281,7 +282,8 @@ impl History {
         self.check_told_once(who, asker);
     }
 
-    /// The client of a request has gone. From now on the client gets no answer.
+    /// Records that the client of a request has disconnected. From now on the request must get no
+    /// answer.
     pub(crate) fn left(&mut self, who: Identity, asker: Asker) {
         self.check_told_once(who, asker);
     }
@@ -429,7 +431,8 @@ impl History {
         if before.is_some_and(|before| before > state.ceiling) {
             self.violate(Invariant::Ranges, || format!("the ceiling of {} went back", who.node));
         }
-        // S11: the ceiling rises with trusted time. Only a request of operators raises it further.
+        // S11: the ceiling is at most two windows ahead of trusted time. Only a request of
+        // operators raises it further.
         let reached_ns = self.trusted_max_ns.max(self.advance_asked_max.0);
         let ahead_ns = state.ceiling.0.saturating_sub(reached_ns);
         if ahead_ns > 2 * self.longest.window_ns() + WIDTHS_NS {
@@ -466,7 +469,8 @@ impl History {
     ) {
         let state = state.encode();
         let voters = &now.voters;
-        // The voters include both halves of a joint configuration, and the data directories.
+        // The check also compares the voters: both halves of a joint configuration, each voter with
+        // its data directory.
         let known = self.states.entry(index).or_insert_with(|| (state.clone(), voters.clone()));
         let (is_state, is_voters) = (known.0 == state, known.1 == *voters);
         if !is_state {

@@ -52,8 +52,8 @@ pub(crate) struct Caller {
     pub(crate) is_busy: bool,
 }
 
-/// A step of the consensus plane in or after a call of the replica, in the core's order. Workers
-/// may do anything between two steps.
+/// A step that the consensus plane takes during or after a call of the replica, in the core's
+/// order. Workers may do anything between two steps.
 #[derive(Debug)]
 pub(crate) enum Share {
     /// Raise the Promise to this term.
@@ -100,8 +100,8 @@ pub(crate) struct Running {
     pub(crate) ticked_ns: u64,
     /// Trusted time at the last tick, Unix nanoseconds.
     pub(crate) trusted_ns: u64,
-    /// For planted bugs: stale Promises from which voters answer. The first was loaded some time
-    /// ago, the second at the start.
+    /// For planted bugs: old values of the Promise with which a voter answers. The first was loaded
+    /// some time ago, the second when the process started.
     pub(crate) stale: (Term, Term),
     /// For a planted bug: whether the replica was handing over leadership when it last had a grant.
     pub(crate) hands_over: bool,

@@ -14,7 +14,8 @@ pub(crate) enum Plane {
 }
 
 impl Plane {
-    /// The plane's threads by number: 0 is the consensus plane, the others are the workers.
+    /// The numbers of the plane's threads: 0 is the thread of the consensus plane, the others are
+    /// the workers.
     pub(crate) const fn threads(self) -> Range<usize> {
         match self {
             Self::Raft => 0..1,

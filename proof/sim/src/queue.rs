@@ -126,8 +126,8 @@ impl<T> Queue<T> {
         while let Some(other) = self.slots.get(next as usize).filter(|other| other.key < key) {
             steps += 1;
             if steps > STEPS_MAX {
-                // The list is long: after a pause or a cut, thousands of events are due in one
-                // slice.
+                // The event's place is too far from both ends of its list. Such long lists come
+                // after a pause or a cut, when thousands of events are due in one slice.
                 return self.later.push(Reverse((key, slot)));
             }
             last = next;
@@ -223,7 +223,7 @@ mod tests {
             let at_ns = now_ns + random.u64(0..1 << bits);
             queue.push(at_ns, number);
             waiting.insert((at_ns, number));
-            // Time also passes while no event is due.
+            // Takes all events up to a drawn time. Up to some of these times no event is due.
             let bits = random.u32(0..26);
             let end_ns = now_ns + random.u64(0..1 << bits);
             while let Some(got) = queue.pop_until(end_ns) {

@@ -33,8 +33,8 @@ pub struct Options {
     pub is_real: Option<bool>,
     /// A bug to plant; a release build ignores it.
     pub plant: Option<Plant>,
-    /// How many of the last events the trace keeps, and as many again of the last events that
-    /// belong to no request. 0 keeps none, which is faster.
+    /// How many lines the trace keeps: the last lines about requests, and as many other lines. 0
+    /// keeps none, which is faster.
     pub trace_len: usize,
 }
 
@@ -274,7 +274,7 @@ impl World {
         if !self.nemesis.is_clock || !self.is_in(BELIEVED, BELIEVED_RUNS) {
             return Ok(());
         }
-        // A single voter has no other clock to compare with.
+        // A single voter has no other clock to compare its own with, so this check does not apply.
         let voters = |node: &Node| node.published().map_or(0, |published| published.voters.len());
         if self.nodes.iter().find(|node| node.holds_grant()).map_or(0, voters) < 2 {
             return Ok(());
@@ -414,8 +414,8 @@ impl World {
         }
     }
 
-    /// Whether status looks as operators expect. The leader leads, reaches a quorum and is fit to
-    /// lead; a follower says that its leader reaches it.
+    /// Whether the status of the nodes is what operators expect. The leader reports that it leads,
+    /// reaches a quorum and is fit to lead. A follower reports that its leader reaches it.
     fn is_ready(&self) -> bool {
         let healthy = self.nodes.iter().filter(|node| self.is_fit(node));
         let running = healthy.filter_map(|node| node.running.as_ref());
@@ -425,7 +425,7 @@ impl World {
             let status = replica.status();
             let is_ready = replica.is_quorum_reached() && !replica.is_impaired();
             let is_leader = status.leader == Some(running.identity.node);
-            // The leader's stamps are at most at the ceiling that it publishes.
+            // No epoch of the leader may be above the ceiling that it reports.
             let is_below = running.stamper.epoch() <= replica.ceiling();
             let known = status.peers.iter().all(|peer| peer.matched <= status.last);
             leads |= is_ready && known && is_below && is_leader && published.grant.is_some();
@@ -472,7 +472,7 @@ const RESTING_NS: u64 = 12 * SECOND;
 /// expired, and for `BELIEVED_NS` after that.
 const BELIEVED_RUNS: u64 = 2;
 const BELIEVED_NS: u64 = SECOND;
-/// Answers after healing that show that the cluster answers again.
+/// So many answers after healing show that the cluster answers again.
 const ANSWERS_HEALED: u64 = 5;
 
 /// How far off a sample may be, in halves of the bound: the whole round trip may have been spent in

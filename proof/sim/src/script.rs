@@ -86,7 +86,8 @@ impl World {
         world
     }
 
-    /// The node that a byte selects: a node that believes it leads, or a node by its number.
+    /// The node that a byte selects. If its highest bit is set, this is a node that believes it
+    /// leads, if there is one. Otherwise the byte gives the number of the node.
     fn meant(&self, who: u8) -> NodeId {
         let leading = self.nodes.iter().find(|node| who & 128 != 0 && node.holds_grant());
         let numbered = NodeId(u64::from(who & 127) % self.nodes.len() as u64 + 1);

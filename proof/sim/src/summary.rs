@@ -20,7 +20,7 @@ pub struct Summary {
     pub simulated_ns: u64,
     /// Events that happened.
     pub events: u64,
-    /// Requests that arrived on a node that ran.
+    /// Requests that arrived at a running node.
     pub requests: u64,
     /// Requests that were answered with timestamps.
     pub answered: u64,
@@ -38,7 +38,7 @@ pub struct Summary {
     pub rounds_asked_again: u64,
     /// Rounds that failed.
     pub rounds_failed: u64,
-    /// Answers of voters to rounds: first yes, then no.
+    /// Number of answers of voters to rounds: first the yeses, then the noes.
     pub replies: [u64; 2],
     /// Messages that were lost on the way.
     pub messages_lost: u64,

@@ -1,4 +1,4 @@
-//! The trace of a run in words, for people: all lines or the last ones.
+//! The trace of a run in words, for people. It keeps only the last lines.
 
 use std::collections::VecDeque;
 

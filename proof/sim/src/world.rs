@@ -201,8 +201,8 @@ impl World {
         self.schedule_world(after_ns, Event::End { end: End::Start(id) });
     }
 
-    /// Ends the process. Writes that were not durable are lost, except some that had reached the
-    /// disk unnoticed.
+    /// Ends the process at once. Writes that were not durable are lost, except some that had
+    /// reached the disk but were not acknowledged.
     pub(crate) fn crash(&mut self, id: NodeId) {
         self.note(|| format!("{id} crashes"));
         self.break_links(id);
@@ -214,7 +214,7 @@ impl World {
         let node = self.node(id);
         let is_torn = node.disk.crash(kept, &mut random);
         node.paused_until_ns = [0; THREADS];
-        // Unread messages are lost with the sockets.
+        // Messages that the process had not read are lost with its sockets.
         node.held = Default::default();
         let ended = node.running.take().map(|running| running.identity.boot);
         if let Some(boot) = ended {
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Pauses threads for `ns`. A thread that is paused for longer already stays so.
+    /// Pauses threads for `ns`. A thread that is already paused for longer keeps its later end.
     pub(crate) fn pause(&mut self, id: NodeId, threads: Range<usize>, ns: u64) {
         let until_ns = self.now_ns + ns;
         for thread in threads {
@@ -351,8 +351,8 @@ impl World {
         }
     }
 
-    /// Schedules an event for a node's current process. It is dropped if that process has ended
-    /// then.
+    /// Schedules an event for a node's current process. The event is dropped if that process has
+    /// ended by then.
     pub(crate) fn schedule_own(&mut self, id: NodeId, after_ns: u64, event: Event) {
         let boot = self.at(id).running().identity.boot;
         self.schedule(id, Some(boot), after_ns, event);
@@ -385,7 +385,8 @@ impl World {
         }
     }
 
-    /// Sends a message over a link. A cut link loses it; messages sent before the cut still arrive.
+    /// Sends a message over a link. A cut link loses the message; messages that were sent before
+    /// the cut still arrive.
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, event: &Event) {
         let plane = event.plane().expect("a message is for a node");
         if to.0 == 0 || to.0 > self.nodes.len() as u64 {
@@ -610,7 +611,7 @@ mod tests {
     use crate::parameters::SECOND;
     use epicepoch_wire::Term;
 
-    /// A world with three running nodes. Faults may begin, but none is drawn.
+    /// Makes a world with three running nodes. Faults may begin, but none is scheduled.
     fn three() -> World {
         let mut world = World::new(1, 3, 0, None);
         world.nemesis = Nemesis::idle();

@@ -7,7 +7,7 @@ use epicepoch_sim::summary::Summary;
 /// Seeds with the real database. They take some ten seconds in a development build.
 const SEEDS: u64 = 30;
 
-/// Disks tear writes, flip bits and fill up.
+/// In each run, disks tear writes, flip bits and fill up.
 #[test]
 fn clusters_on_the_real_database_lose_nothing_on_faulty_disks() {
     let mut summary = Summary::default();

@@ -132,7 +132,7 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
         summary.add(&outcome.summary);
     }
     println!("{summary}");
-    // A generator that is too tame proves little.
+    // The runs must be busy enough, because a run with few requests or faults proves little.
     let seconds = summary.simulated_ns / 1_000_000_000;
     assert!(summary.requests / seconds >= 100, "{} requests", summary.requests);
     assert!(
@@ -160,7 +160,8 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
 fn clusters_of_one_to_five_and_of_seven_answer() {
     for nodes in [1, 2, 3, 4, 5, 7] {
         let mut summary = Summary::default();
-        // Several seeds, because a seed with many faults has few answers.
+        // Several seeds are run for each size, because a seed with many faults may have few
+        // answers.
         for seed in 0..8 {
             let outcome = run(Options { seconds: 20, nodes: Some(nodes), ..Options::new(seed) });
             assert_eq!(outcome.failure, None, "{nodes} nodes, seed {seed}");

@@ -90,7 +90,7 @@ async fn serve(
     }
 }
 
-/// An answer of `len` bytes, or `None` if that is not possible.
+/// Makes an answer of `len` bytes. Returns `None` if an answer cannot have this length.
 fn timestamp(len: usize) -> Option<Vec<u8>> {
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: 16\r\n";

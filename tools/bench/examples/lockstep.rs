@@ -18,7 +18,7 @@ use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
 use epicepoch_wire::http2::frame::{self, Frame, flag, kind};
 use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split};
 
-/// At most this many requests at a time. Every transport allows this many.
+/// At most this many requests are sent at a time. Every transport allows this many.
 const IN_FLIGHT_MAX: u64 = 128;
 /// At most this many requests in all: HTTP/2 has this many stream ids for a client's requests.
 const REQUESTS_MAX: u64 = 1 << 30;

@@ -14,8 +14,9 @@ impl AnswerTimes {
         Self(times)
     }
 
-    /// The longest time between two answers that overlaps `from..=to`. Without an earlier answer it
-    /// counts from `from`; without a later one, until `to`.
+    /// The longest silence between two answers that overlaps `from..=to`. If there is no answer
+    /// before `from`, the first silence begins at `from`. If there is none after `to`, the last
+    /// silence ends at `to`.
     #[must_use]
     pub fn gap_max(&self, from: Instant, to: Instant) -> Duration {
         let first = self.0.partition_point(|at| *at <= from).saturating_sub(1);
@@ -31,7 +32,7 @@ impl AnswerTimes {
         longest.max(to.saturating_duration_since(last))
     }
 
-    /// Answers that came after `from`, and not after `to`.
+    /// Number of answers that came after `from`, but not after `to`.
     #[must_use]
     pub fn count(&self, from: Instant, to: Instant) -> usize {
         let until = |end: Instant| self.0.partition_point(|at| *at <= end);

@@ -219,7 +219,8 @@ fn notes(base: &[Run], new: &[Run]) -> Vec<String> {
 struct Kind {
     name: &'static str,
     unit: &'static str,
-    /// Whether the figure counts only for closed loops. In an open loop it is a setting.
+    /// Whether the figure counts only for closed loops. In an open loop the rate is a setting and
+    /// not a result.
     closed_only: bool,
     read: fn(&Run) -> f64,
 }

@@ -88,7 +88,8 @@ pub fn echo(wait: Wait, time: Duration) -> io::Result<Histogram<u64>> {
     let mut message = [7; MESSAGE_LEN];
     let began = Instant::now();
     let mut rounds = 0_u64;
-    // On a busy machine the warm-up may take all the time. At least one round trip is measured.
+    // At least one round trip is measured, even if the warm-up has taken all the time on a busy
+    // machine.
     while began.elapsed() < time || latencies.is_empty() {
         let sent = Instant::now();
         near.write_all(&message)?;
@@ -139,7 +140,8 @@ fn fsync(directory: &Path, time: Duration) -> io::Result<Histogram<u64>> {
     use std::os::unix::fs::FileExt;
     let path = directory.join(format!("epicepoch-floor-{}", std::process::id()));
     let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-    // The name is removed at once; the file itself disappears when it is closed.
+    // The name of the file is removed at once. The file itself disappears when it is closed, even
+    // after a crash.
     std::fs::remove_file(&path)?;
     let block = [7; BLOCK_LEN];
     file.write_all_at(&block, 0)?;
@@ -166,7 +168,7 @@ fn clock(time: Duration) -> Duration {
     now.duration_since(began) / readings.max(1)
 }
 
-/// Wakes a thread that has gone to sleep, again and again.
+/// Measures how long it takes to wake a sleeping thread, again and again for about `time`.
 fn wake(time: Duration) -> Histogram<u64> {
     let (done, woken): (SyncSender<Duration>, _) = sync_channel(1);
     let (call, called) = sync_channel::<Instant>(1);

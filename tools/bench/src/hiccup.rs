@@ -34,7 +34,7 @@ impl HiccupMeter {
         Self { stop, thread: Some(thread.expect("threads can be started")) }
     }
 
-    /// Stops it. Returns how much longer than 1 ms each sleep of 1 ms took, nanoseconds.
+    /// Stops the meter. Returns how much longer than 1 ms each sleep of 1 ms took, nanoseconds.
     #[must_use]
     pub fn stop(mut self) -> Histogram<u64> {
         self.stop.store(true, Ordering::Relaxed);

@@ -157,7 +157,7 @@ impl History {
         verdict
     }
 
-    /// Number of answers that are held because a later one may contradict them.
+    /// Number of answers that are kept because a later answer may contradict them.
     #[must_use]
     pub fn held(&self) -> usize {
         self.answers.len() + self.open.len()

@@ -4,7 +4,7 @@
 //!   findings.
 //! - [`run`]: the generator of `epicepoch bench run`, and of the load of tests. [`http1`],
 //!   [`http2`] and [`quic`]: its connections.
-//! - [`answer_times`], and the silences between them.
+//! - [`answer_times`]: when answers came, and the silences between them.
 //! - [`latency`]: histograms; [`hiccup`], [`machine`]: stalls and load of the machine.
 //! - [`probe`]: the figures of `epicepoch probe`; [`exporter`] serves them.
 //! - [`floor`]: what the machine itself can do.

@@ -67,7 +67,8 @@ impl CpuTicks {
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();
-        // Guest time (fields 8 and 9) is already part of user and nice. See `proc_stat(5)`.
+        // The total has only the first eight fields: guest time (the next two) is already part of
+        // user and nice. See `proc_stat(5)`.
         let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
         let total = ticks.iter().take(8).sum();
         Some(Self { total, idle: at(3) + at(4), steal: at(7) })

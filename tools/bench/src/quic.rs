@@ -65,8 +65,8 @@ impl quic::Connection<Bytes> for Connection {
         })
     }
 
-    /// A server may not open a request stream, so this never yields one. quinn keeps any that it
-    /// opens.
+    /// A server may not open a request stream, so this never returns one. If a server opens one
+    /// anyway, it stays in quinn.
     fn poll_accept_bidi(
         &mut self,
         _: &mut Context<'_>,

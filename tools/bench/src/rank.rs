@@ -20,7 +20,8 @@ pub fn difference(base: &[f64], new: &[f64]) -> Option<Difference> {
     }
     let all: Vec<f64> = base.iter().chain(new).copied().collect();
     let ranks = doubled_ranks(&all);
-    // Rank sum of the second set, and the mean that it has if the sets do not differ.
+    // `sum` is the rank sum of the second set, and `expected` is its mean if the sets do not
+    // differ. Both are doubled, as the ranks are.
     let expected = new.len() as i64 * (all.len() as i64 + 1);
     let sum: i64 = ranks[base.len()..].iter().sum();
     let p = share_as_extreme(&ranks, new.len(), expected, (sum - expected).abs());
@@ -35,7 +36,8 @@ pub fn smallest_p(base: usize, new: usize) -> f64 {
     (2.0 / ways).min(1.0)
 }
 
-/// Twice the rank of each figure. Equal figures share the mean of their ranks.
+/// Twice the rank of each figure, so that all are whole numbers: equal figures share the mean of
+/// their ranks.
 fn doubled_ranks(all: &[f64]) -> Vec<i64> {
     let below = |value: f64| all.iter().filter(|other| **other < value).count() as i64;
     let equal = |value: f64| all.iter().filter(|other| **other <= value).count() as i64;

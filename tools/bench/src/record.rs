@@ -32,7 +32,8 @@ pub struct Program {
     pub command: Vec<String>,
 }
 
-/// The report of a measurement. `echo` is the latency of a bare echo measured just before.
+/// Makes the report of a measurement. `echo` is the latency of a bare echo that was measured just
+/// before.
 #[must_use]
 pub fn report(run: &Measurement, echo: Option<&Histogram<u64>>, program: &Program) -> Value {
     let Counts { latency_ns, lateness_ns, .. } = &run.counts;

@@ -13,8 +13,8 @@ use http::Response;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// A node that is the leader, or names the leader. It closes the connection after `requests_max`
-/// requests.
+/// Starts a node that names `leader` as the leader, or that leads if `leader` is `None`. It closes
+/// a connection after `requests_max` requests.
 fn serve(leader: Option<SocketAddr>, requests_max: u64) -> Target {
     listen(move |stream| async move {
         let Ok(mut connection) = h2::server::handshake(stream).await else { return };
@@ -175,7 +175,8 @@ fn a_request_without_an_answer_times_out_alone() {
     });
     let config = RunConfig {
         connections: 1,
-        // The timeout ends in the middle of the run, while other requests are open.
+        // The forgotten request times out after 1 s, in the middle of the run, while other requests
+        // are open.
         duration: Duration::from_millis(1500),
         request_timeout: Duration::from_secs(1),
         ..config(vec![target])

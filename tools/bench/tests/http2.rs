@@ -185,7 +185,7 @@ fn a_refusal_says_why_and_who_leads_and_nothing_of_it_stays() {
     script.put(kind::HEADERS, WHOLE, 1, &literal(":status", "103"));
     script.put(kind::HEADERS, 0, 1, &block[..5]).put(kind::CONTINUATION, 0, 1, &block[5..30]);
     script.put(kind::CONTINUATION, WHOLE, 1, &block[30..]);
-    // Trailers are not the headers of the answer.
+    // After the body come trailers, which must not count as headers of the answer.
     script.put(kind::DATA, 0, 1, b"no");
     script.put(kind::HEADERS, WHOLE | END, 1, &literal("epicepoch-leader", "c:1"));
     let refusal = Seen::Answer {
@@ -208,7 +208,8 @@ fn the_table_of_headers_is_kept_in_step_even_by_what_nobody_waits_for() {
     let slots = script.ask(2);
     script.session.cancel(slots[0], &mut script.out);
     assert_eq!(kinds(&script.sent())[2..], [(kind::RST_STREAM, 0, 1)]);
-    // The cancelled stream gets a literal that enters the table. The next answer uses its index.
+    // The late answer on the cancelled stream has a header that enters the HPACK table. The next
+    // answer uses the index of that header.
     script.put(kind::HEADERS, WHOLE, 1, b"\x88\x40\x01a\x01b").put(kind::DATA, END, 1, b"late");
     script.put(kind::HEADERS, WHOLE | END, 3, &[OK, 0xbe]);
     assert_eq!(script.take().unwrap(), [answer(slots[1], b"")]);

@@ -1,4 +1,5 @@
-//! The probe's loop against servers that stall, give wrong answers and hand over.
+//! The loop of `epicepoch probe` against servers that stall, give wrong answers and hand over
+//! leadership.
 
 mod oracle;
 

@@ -212,7 +212,7 @@ fn many_callers_of_one_client_share_requests() {
     assert_eq!(measured.counts.failed(), 0, "{table}");
     assert!(measured.counts.answers > 1000, "{table}");
     assert_eq!(measured.counts.timestamps, 3 * measured.counts.answers);
-    // The client found the leader itself, and the report names it.
+    // The client library found the leader by itself. The report names that node and no other.
     assert_eq!(measured.counts.answers_by_node.keys().collect::<Vec<_>>(), [&oracle.id], "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
 }
@@ -304,7 +304,8 @@ fn a_refusal_stops_what_is_sent_and_not_what_is_read() {
     let config = RunConfig {
         transport: Transport::Native { in_flight: 4 },
         connections: 1,
-        // The pause is longer than the measurement.
+        // The pause after the refusal is longer than the measurement, so no further request is
+        // sent.
         retry_pause: Duration::from_secs(2),
         ..config(vec![serve(Play::Overloads)])
     };

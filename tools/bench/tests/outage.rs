@@ -43,7 +43,7 @@ fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
     let measured = with_an_outage(4);
     let (counts, table) = (&measured.counts, measured.to_string());
     assert!(counts.failures["connect"] > 50, "{table}");
-    // At most the requests that were open when the connections broke may fail.
+    // Only the requests that were open when the four connections broke may fail.
     assert!(counts.failed() <= 4 && measured.failure_share() <= 0.004, "{table}");
     assert_eq!(counts.answers + counts.failed(), 1000, "{table}");
     let totals = measured.checked.expect("on by default").verdict.totals;
@@ -71,8 +71,8 @@ fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
     let measured = run::run(stalled, |_, _| {});
     let (counts, table) = (&measured.counts, measured.to_string());
     let bottleneck = measured.generator.bottleneck;
-    // On a machine with too little processor time, the generator is overrun as well. That is
-    // reported first.
+    // On a machine with too little processor time the generator is also overrun, and then the
+    // report names only that.
     let is_named = matches!(bottleneck, Some(Bottleneck::Late { .. } | Bottleneck::Overrun { .. }));
     assert!(is_named, "{bottleneck:?} {table}");
     assert!(quantile(&counts.lateness_ns, 0.95) > standstill / 4, "{table}");

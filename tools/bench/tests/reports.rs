@@ -1,5 +1,5 @@
-//! Comparing reports of runs with random latencies, so that the expected
-//! result is known.
+//! Tests of the comparison of reports. The latencies are drawn from known distributions, so the
+//! right result is known.
 
 use std::time::Duration;
 

@@ -76,7 +76,8 @@ fn crates(
     }
 }
 
-/// Reads a message of Cargo about a test binary: the directory of its crate, and the binary.
+/// Reads a message of Cargo about a test binary. Returns the directory of its crate and the path of
+/// the binary.
 fn binary(message: &str) -> Option<(PathBuf, PathBuf)> {
     let field = |name: &str| {
         let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;

@@ -280,7 +280,7 @@ pub(crate) fn command() -> Result<bool, String> {
             }
         }
     }
-    // The code, its comments and the scripts contain commands, too.
+    // `cargo test` commands are also in code, comments and scripts, so these are checked, too.
     let scripts = texts(&["scripts/*", ".ci/*"])?;
     let pages = documents.iter().map(|Document { path, text }| (path, text));
     let others = code.texts.iter().chain(&scripts).map(|(path, text)| (path, text));

@@ -379,7 +379,8 @@ impl Tree {
     }
 }
 
-/// Returns the type of an `impl`: the last name before its braces, its generics and its bounds.
+/// Returns the type of an `impl`: the last name before the braces, without names in generics and
+/// bounds.
 fn implemented(tokens: &[Token]) -> Option<String> {
     let (mut depth, mut name) = (0_i32, None);
     for (at, token) in tokens.iter().enumerate() {

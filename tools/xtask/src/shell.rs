@@ -169,18 +169,18 @@ impl Shell {
         command
     }
 
-    /// Runs `words`. An error if the command fails.
+    /// Runs the command `words`. Returns an error if it fails.
     pub(crate) fn run(&self, words: &str) -> Result<(), String> {
         self.succeed(self.command(words))
     }
 
-    /// Runs another command of this program. An error if it fails.
+    /// Runs another command of this program. Returns an error if it fails.
     pub(crate) fn own(&self, command: &str) -> Result<(), String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         self.run(&format!("{} {command}", program.display()))
     }
 
-    /// Runs `command`. An error if it fails.
+    /// Runs `command`. Returns an error if it fails.
     pub(crate) fn succeed(&self, command: Command) -> Result<(), String> {
         let shown = shown(&command);
         match self.status(command)?.code() {
@@ -224,7 +224,7 @@ impl Shell {
         }
     }
 
-    /// Runs `words` and returns what it prints. An error if the command fails.
+    /// Runs the command `words`. Returns what it prints, or an error if it fails.
     pub(crate) fn output(&self, words: &str) -> Result<String, String> {
         self.say(&format!("$ {words}"));
         let output = self.captured(self.command(words))?;
@@ -239,8 +239,8 @@ impl Shell {
     pub(crate) fn captured(&self, mut command: Command) -> Result<Output, String> {
         let shown = shown(&command);
         let failed = |error: io::Error| format!("{shown}: {error}");
-        // Output goes to files, so that processes that the command leaves behind are not waited
-        // for.
+        // Output goes to files and not to pipes. Otherwise this would wait for processes that the
+        // command leaves behind.
         let files = [self.log.with_extension("out"), self.log.with_extension("err")];
         command.stdout(File::create(&files[0]).map_err(failed)?);
         command.stderr(File::create(&files[1]).map_err(failed)?);

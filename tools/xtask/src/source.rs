@@ -135,8 +135,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// If `text` begins with a string: the offset of the string's text, and the number of hashes of a
-/// raw string.
+/// If `text` begins with a string, returns the offset of the string's content and, for a raw
+/// string, the number of its hashes.
 fn string_start(text: &str) -> Option<(usize, Option<usize>)> {
     let prefix = text.find(|c: char| !c.is_ascii_lowercase())?;
     let after = &text[prefix..];

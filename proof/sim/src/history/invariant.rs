@@ -10,15 +10,15 @@ pub enum Invariant {
     /// Promise 2: an answer is above every answer that was complete before its request started
     /// (rests on S2).
     Order,
-    /// Promise 3 and S11: the epoch is bound to the clocks.
+    /// Promise 3 and S11: the epoch stays close to the clocks.
     Bound,
-    /// S1: the stamps of a process only rise.
+    /// S1: each timestamp of a process is above the one before.
     AllocatorRises,
     /// S2, S7: a confirmed round has the yes of a quorum of the voters, asked after the batch
     /// closed.
     Quorum,
-    /// S3: a stamp is in a range that apply assigned to this node and boot, in the term that the
-    /// round confirmed.
+    /// S3: a timestamp is in a range that apply assigned to this node and boot, in the term that
+    /// the round confirmed.
     InsideOwnedRange,
     /// S4: before a message leaves, the sender's Promise has reached the message's term.
     PromiseFirst,
@@ -54,8 +54,9 @@ pub enum Invariant {
     /// A call ends by its deadline. It gets its own part of a range that answers one request, and
     /// that request was sent after the call began.
     Caller,
-    /// Not a guarantee: a publication has only a grant of its own node, in the term that the node
-    /// leads. This check finds a bug sooner than a wrong answer or a refused confirm round would.
+    /// No guarantee to users, but a check of the code: a publication has only a grant of its own
+    /// node, in the term that the node leads. This check finds a bug sooner than a wrong answer or
+    /// a refused confirm round would.
     Publication,
 }
 

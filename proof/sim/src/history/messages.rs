@@ -106,7 +106,8 @@ impl History {
         self.check_one_vote(me, out);
     }
 
-    /// A voter gives one vote in a term, even if it restarts. To campaign is to vote for itself.
+    /// A voter gives one vote in a term, even if it restarts. A node that campaigns votes for
+    /// itself.
     fn check_one_vote(&mut self, me: Identity, out: &Outgoing) {
         let RaftMessage { kind, term, reject, .. } = out.message;
         let candidate = match kind {

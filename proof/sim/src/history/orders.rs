@@ -43,7 +43,8 @@ impl History {
 
     /// A node has applied the entry of a change.
     pub(crate) fn check_outcome(&mut self, node: NodeId, nonce: u64, outcome: &Outcome) {
-        // Leaders seed the settings with nonce 0.
+        // Nonce 0 belongs to no operator: with it a leader proposes the first settings of the
+        // cluster.
         if nonce == 0 {
             return;
         }
@@ -61,7 +62,8 @@ impl History {
         let outcome = self.orders.outcomes.get(&asked.nonce);
         let is_so = match answer {
             Ok(Done::Planned(_) | Done::Vacant) | Err(Denied::Unsettled(_)) => true,
-            // From now on S14 checks the advance.
+            // The report of the advance is true if later answers are above it, which S14 checks
+            // from now on.
             Ok(Done::Advanced(advance)) => {
                 self.advanced(advance.to);
                 true

@@ -138,8 +138,8 @@ mod tests {
         }
     }
 
-    /// A history in which node 1 has begun round 1. In its publication a joint change replaces the
-    /// voters `outgoing` by `incoming`.
+    /// Makes a history in which node 1 has begun round 1. In the node's publication a joint change
+    /// replaces the voters `outgoing` by `incoming`.
     fn begun(incoming: &[u64], outgoing: &[u64]) -> History {
         let ids = |list: &[u64]| list.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
         let stores = |id: NodeId| StoreId(u128::from(id.0));

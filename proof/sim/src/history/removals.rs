@@ -10,8 +10,8 @@ use epicepoch_wire::{BootId, NodeId};
 use super::{History, Invariant};
 use crate::parameters::SECOND;
 
-/// The members that have confirmed a node's removal to one run of that node. `since_ns` is when the
-/// first of them did, on the node's own clock.
+/// The members that have confirmed a node's removal to one run of that node. `since_ns` is the time
+/// of the first confirmation on the node's own clock.
 #[derive(Debug)]
 pub(super) struct Confirmed {
     by: BTreeSet<NodeId>,
@@ -25,7 +25,8 @@ impl History {
         self.removals.entry(boot).or_insert(first).by.insert(by);
     }
 
-    /// A removed node ends by itself. It knows these voters.
+    /// A removed node ends by itself, and `voters` are the voters that it knows. Checks that it was
+    /// allowed to end.
     pub(crate) fn ends_removed(&mut self, who: Identity, voters: &Voters, monotonic_ns: u64) {
         let others: BTreeSet<NodeId> =
             voters.iter().map(|(node, _)| node).filter(|node| *node != who.node).collect();

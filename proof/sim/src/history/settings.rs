@@ -10,7 +10,8 @@ use epicepoch_wire::{BootId, Epoch, LogIndex, TimestampRange};
 use super::History;
 use super::invariant::Invariant;
 
-/// Settings of leaders, nanoseconds. A leader that has applied none is not checked.
+/// The settings of the cluster that a leader must use, nanoseconds. A leader that has not applied
+/// any settings is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counting {
     window_ns: u64,

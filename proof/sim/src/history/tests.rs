@@ -1,4 +1,5 @@
-//! Each checker can fail: it accepts what is allowed and catches the smallest violation.
+//! Tests of the checkers themselves: each accepts what is allowed and catches the smallest
+//! violation.
 
 use epicepoch_core::admin::{Answer, Denied, Done, Unsettled};
 use epicepoch_core::durable::{HardState, Record, Restored};
@@ -69,7 +70,8 @@ fn published() -> Published {
     Published { voters, ..Published::nothing(ME) }
 }
 
-/// A history in which `who` owns `low..=high`, and `NOW_NS` is trusted.
+/// Makes a history in which `who` owns the epochs `low..=high`, and `NOW_NS` is the latest trusted
+/// time.
 fn owned(who: Identity, low: u64, high: u64) -> History {
     let mut history = History { trusted_max_ns: NOW_NS, ..History::default() };
     history.check_owned_once(owner(who), span(low, high));
@@ -84,7 +86,8 @@ const fn span(low: u64, high: u64) -> EpochRange {
     EpochRange { low: Epoch(low), high: Epoch(high) }
 }
 
-/// `ME` stamps `at` while its trusted time is `trusted_ns` and its monotonic clock `monotonic_ns`.
+/// Records that `ME` takes the timestamps `at`, while its trusted time is `trusted_ns` and its
+/// monotonic clock shows `monotonic_ns`.
 fn stamp(history: &mut History, at: TimestampRange, trusted_ns: u64, monotonic_ns: u64) {
     history.stamped(ME, TERM, at, Trusted { ns: trusted_ns, is_proved: true, monotonic_ns });
 }
@@ -248,7 +251,8 @@ fn a_grant_is_published_by_the_leader_of_its_term() {
     assert_eq!(both, Some(Invariant::Publication));
 }
 
-/// A disk that holds an entry of `entry_term` at index 3 and a vote for `vote`.
+/// Makes the content of a disk: an entry of `entry_term` at index 3, and a vote for `vote` in
+/// `term`.
 fn disk(term: Term, vote: NodeId, entry_term: Term) -> Restored {
     let entry = |index, term| LogEntry {
         kind: EntryKind::Normal,

@@ -16,7 +16,7 @@ pub(crate) struct Client {
     pub(crate) target: NodeId,
     /// The worker of that node with the client's last request.
     pub(crate) worker: usize,
-    /// Number of the current attempt. It is pending while `is_waiting`.
+    /// Number of the last attempt. The client waits for its answer while `is_waiting` is set.
     pub(crate) attempt: u64,
     pub(crate) is_waiting: bool,
     /// Longest pause between an answer and the next request, nanoseconds.
@@ -72,7 +72,8 @@ impl World {
 
     /// A request arrives at a machine without a running process.
     pub(crate) fn arrive_nowhere(&mut self, id: NodeId, asker: Asker) {
-        // Connections of a session break with the process.
+        // A client with a session gets no refusal here, because its connection has broken with the
+        // process.
         if asker.client < SESSIONS_FROM && self.random.bool() {
             self.schedule_world(
                 MS,

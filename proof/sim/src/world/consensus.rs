@@ -31,7 +31,7 @@ const SNAPSHOTS_BROKEN: u32 = 100;
 const SNAPSHOTS_LOST: u32 = 300;
 /// For a planted bug: ticks between two checks of leadership.
 const LOOK_TICKS: u64 = 50;
-/// Name of the count of replicas that end their process.
+/// In the summary, the name under which replicas are counted that end their process.
 pub(crate) const GAVE_UP: &str = "replica gave up";
 
 impl World {
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// A removed node ends for good: its operator does not start it again.
+    /// Ends a removed node for good: its operator does not start it again.
     fn end_removed(&mut self, id: NodeId) {
         let running = self.at(id).running();
         let (identity, published) = (running.identity, running.shared.published());
@@ -200,8 +200,9 @@ impl World {
         }
     }
 
-    /// Whether nodes check the positions that peers name. The check is off for one planted bug. It
-    /// is also off on planted disks, where it would find the bug before the checkers do.
+    /// Whether nodes check the positions that peers name. One planted bug turns this check off. It
+    /// is also off while a bug is planted in the disk, because it would find that bug before the
+    /// checkers do.
     pub(crate) fn checks_positions(&self) -> bool {
         !self.plant().is_some_and(|plant| plant == Plant::Unremembered || plant.is_in_disk())
     }
@@ -350,7 +351,8 @@ impl World {
     }
 
     fn take_share(&mut self, id: NodeId, share: Share) {
-        // A planted bug must be found by its effects, and not by this check of the node's own view.
+        // This check uses the node's own view. It is off while a bug is planted, because the bug
+        // must be found by its effects.
         let looks_inside = self.plant().is_none();
         let running = self.nodes[id.0 as usize - 1].running_mut();
         match share {
@@ -391,7 +393,8 @@ impl World {
     fn release(&mut self, id: NodeId) {
         while let Some(action) = self.node(id).running_mut().consensus.poll_action() {
             match action {
-                // The workers see the publication in a step of its own.
+                // The workers see the publication in another event, so nothing is published to them
+                // here.
                 Action::Published(_) => {
                     let is_untold = &mut self.node(id).running_mut().is_untold;
                     assert!(std::mem::take(is_untold), "{id} tells its workers of no publication");

@@ -86,11 +86,12 @@ pub(crate) struct Nemesis {
     /// Number of first members. Nodes with higher ids are spare.
     pub(crate) voters: u64,
     pub(crate) nonce: u64,
-    /// Faults that do not heal with the rest, by node.
+    /// For each node, the fault that does not heal with the rest, if any.
     lasting: [Option<Lasting>; NODES_MAX],
 }
 
-/// Factors for the weights of a run's mix.
+/// For each kind of fault one of these factors is drawn, which multiplies its usual weight in a
+/// run.
 const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 /// Shortest time between two provoked faults, nanoseconds. A fault may provoke others, and a power
 /// failure one per node, so they could multiply without end.
@@ -167,7 +168,7 @@ impl World {
             is_it.then_some(kind)
         });
         let kind = kind.expect("the draw is below the sum of the weights");
-        // These kinds have no effect on a node that is down.
+        // A fault of these kinds has no effect on a node that is down, so another node is taken.
         let is_of_process = matches!(
             kind,
             Kind::Crash | Kind::Restart | Kind::PauseRaft | Kind::PauseWorkers | Kind::PauseAll
@@ -476,7 +477,7 @@ impl World {
 
 #[cfg(test)]
 impl Nemesis {
-    /// A nemesis with which faults may begin, but none is drawn.
+    /// Makes a nemesis that lets faults begin but schedules none.
     pub(crate) fn idle() -> Self {
         Self { pause_ns: SECOND, calm_at_ns: u64::MAX, lasts_ns: SECOND, ..Self::default() }
     }

@@ -19,11 +19,11 @@ pub(crate) enum Feature {
     Zones,
     /// Spare nodes have empty directories until they are added.
     EmptyDirectories,
-    /// The last one of the first members has missed the founding.
+    /// The last of the first members has missed the founding.
     MissedFounding,
     /// Nodes often start at new addresses.
     Moves,
-    /// Nodes accept no new client for a while, because they lack descriptors.
+    /// For a while nodes accept no new client, because they have no file descriptor left.
     FailingAccepts,
     /// Nodes are told to stop some time before they end.
     Shutdowns,

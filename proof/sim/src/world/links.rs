@@ -79,7 +79,8 @@ impl World {
         self.schedule_world(lasts_ns, Event::End { end: End::Slow });
     }
 
-    /// In some runs puts a link, or a node, far from the others for the whole run.
+    /// In some runs, makes one link slow for the whole run, or all links of one node, as if the
+    /// node were far away.
     pub(crate) fn draw_distance(&mut self) {
         if self.nodes.len() > 1 && self.chance(FAR_PER_THOUSAND) {
             let node = self.any();

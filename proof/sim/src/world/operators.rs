@@ -103,7 +103,7 @@ impl World {
         let asked_before = self.history.advance_asked(to);
         let command = Command::Advance { to, allowed_ns: ALLOWED_NS, is_plan: false };
         let answer = self.command(node, command);
-        // Nothing moves if the command is denied or was done before.
+        // The epoch does not move if the command is denied or was carried out before.
         if let Some(Err(_) | Ok(Done::Advanced(Advance { is_done: true, .. }))) = answer {
             self.history.advance_refused(asked_before);
             return;
@@ -198,7 +198,8 @@ impl World {
             self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
             return;
         }
-        // A transfer to the leader itself waits for a barrier.
+        // The leader is asked to hand over to itself. It answers only after a barrier, so nothing
+        // is handed over now.
         if to == Some(node) {
             return;
         }
@@ -461,11 +462,12 @@ const OPERATED: [Feature; 4] =
 /// How far operators allow the epoch to be ahead of the clock: ten minutes, which most runs never
 /// reach.
 const ALLOWED_NS: u64 = 600 * SECOND;
-/// A zone by its number. Nodes are in the first three of [`ZONES_KNOWN`].
+/// The zone with this number. There are [`ZONES_KNOWN`] zones, and nodes are only in the first
+/// three.
 pub(crate) fn zone(number: u64) -> Zone {
     Zone::new(["a", "b", "c", "d"][(number % ZONES_KNOWN) as usize]).expect("a name")
 }
-/// Number of zone names; no node is in the last one.
+/// Number of zones. No node is in the last one.
 pub(crate) const ZONES_KNOWN: u64 = 4;
 /// The id of a node that does not exist.
 const STRANGER: u64 = 99;

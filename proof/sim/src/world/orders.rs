@@ -9,7 +9,7 @@ use crate::history::orders::Teller;
 use crate::world::World;
 
 impl World {
-    /// A command arrives at a running node. Returns its answer if that is given at once.
+    /// A command arrives at a running node. Returns the answer if the node answers at once.
     pub(crate) fn command(&mut self, id: NodeId, command: Command) -> Option<Answer> {
         self.settle(id);
         self.note(|| format!("{id} is asked for {command:?}"));

@@ -67,8 +67,8 @@ impl World {
     }
 
     /// Takes a backup of the applied state of any running node, however old, or of all nodes. Nodes
-    /// with a wrong clock are left out, because a new history is not founded before the time in the
-    /// backup.
+    /// with a wrong clock are left out, because a restore is refused if a clock is earlier than the
+    /// time in the backup.
     pub(crate) fn back_up(&mut self) {
         let any = self.any();
         let are_all = self.chance(OF_ALL);
@@ -95,8 +95,9 @@ impl World {
         }
     }
 
-    /// A backup of a stopped node's directory, if it is undamaged. If the directory may not know
-    /// some settings, operators name the ones that they know, or the longest.
+    /// Makes a backup from a stopped node's directory, if the directory is undamaged. If the
+    /// directory may not know some settings, operators name the ones that they know, or the
+    /// longest.
     fn backup_of_stopped(&mut self, node: NodeId) -> Option<Backup> {
         let disk = &self.at(node).disk;
         if disk.is_empty() || disk.is_damaged() || disk.is_rolled_back() {

@@ -32,10 +32,11 @@ use crate::world::features::Feature;
 /// The clients of a run that have a session.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    /// The time of a session when the run begins. Its value does not matter, because a session only
-    /// compares and subtracts.
+    /// The time that sessions see when the run begins. Its value does not matter, because a session
+    /// only compares and subtracts times.
     base: Instant,
-    /// `None` for a session that was replaced after a restore, or that is being called.
+    /// The sessions by number. `None` stands for a session that was replaced after a restore, or
+    /// that is in use by a method at the moment.
     all: Vec<Option<Box<Client>>>,
     callers: Callers,
 }
@@ -61,7 +62,7 @@ struct Link {
     id: LinkId,
     to: NodeId,
     worker: usize,
-    /// The process at the other end; `None` before it has read the hello.
+    /// The process at the other end; `None` until that process has read the hello.
     boot: Option<BootId>,
     /// Whether the client has read the welcome.
     is_open: bool,
@@ -79,7 +80,7 @@ struct Asked {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Caller {
-    /// Number of the current call. It waits while `waits` is set.
+    /// Number of the caller's last call. The caller waits for its end while `waits` is set.
     number: u64,
     /// The current call, with the number that the session has given it; `None` between two calls.
     waits: Option<(usize, Call)>,
@@ -180,7 +181,8 @@ impl World {
         }
     }
 
-    /// Does what a session wants to be done now.
+    /// Lets a session do what is due now: sends its requests, makes its connections and checks what
+    /// it tells its callers.
     fn turn_session(&mut self, at: usize) {
         let Some(mut own) = self.sessions.all[at].take() else { return };
         let now = self.instant();
@@ -214,7 +216,7 @@ impl World {
         }
         let is_over = !wakers.is_empty() && self.tell_callers(at, &mut own);
         if is_over {
-            // The application goes on with a new session.
+            // The cluster has a new history, so the application begins a new session.
             self.count("session of an ended history");
             self.add_session(own.callers.len());
         } else {
@@ -538,5 +540,5 @@ const STALL_NS: (u64, u64) = (2 * MS, 400 * MS);
 /// most `OVERLOADED_NS_MAX` nanoseconds.
 const OVERLOADS: u32 = 10;
 const OVERLOADED_NS_MAX: u64 = 80 * MS;
-/// Time between two looks for another leader to name on a connection, nanoseconds.
+/// Time between two checks whether to name another leader on a connection, nanoseconds.
 const NOTICE_NS: u64 = 40 * MS;

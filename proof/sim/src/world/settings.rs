@@ -114,8 +114,8 @@ impl World {
         }
     }
 
-    /// A zone may be refused as unknown only if all voters have reported their zones, and no voter
-    /// is in it.
+    /// A leader has refused a zone as unknown. Checks that it may: all voters have reported their
+    /// zones, and no voter is in that zone.
     fn zones_refused(&mut self, leader: NodeId, error: &SettingsError) {
         self.count("settings refused: unknown zone");
         self.note(|| format!("{leader} refuses: {error}"));

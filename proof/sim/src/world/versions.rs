@@ -72,7 +72,8 @@ impl World {
         }
     }
 
-    /// A joining node is refused because its version is too old.
+    /// A joining node was refused because its version is too old. Its operator installs the newest
+    /// version.
     pub(crate) fn refuse_joining(&mut self, node: NodeId) {
         self.count("joining refused: too old");
         self.node(node).version.install(FORMATS.newest);

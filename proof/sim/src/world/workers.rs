@@ -29,7 +29,7 @@ const TURN_NS: u64 = 20_000;
 /// nanoseconds. Meanwhile the links are served.
 const BUSY: u32 = 30;
 const BUSY_NS_MAX: u64 = 50 * MS;
-/// For a planted bug: how long an old round is trusted, nanoseconds.
+/// For a planted bug: how long after a round leadership counts as proved, nanoseconds.
 const RECENT_NS: u64 = 500 * MS;
 
 impl World {
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// A request joins its worker's open batch. Returns `false` if it cannot wait.
+    /// A request joins its worker's open batch. Returns `false` if the worker has no room for it.
     fn enter(&mut self, id: NodeId, request: Request) -> bool {
         let now_ns = self.monotonic_ns(id);
         let own = self.worker(id, request.worker);
@@ -66,7 +66,7 @@ impl World {
         true
     }
 
-    /// The client of a request has gone.
+    /// The client of a request has disconnected, so the request leaves its batch.
     pub(crate) fn leave(&mut self, id: NodeId, worker: usize, asker: Asker) {
         let own = self.worker(id, worker);
         let slot = own.tickets.iter().find(|(_, request)| request.asker == asker);
@@ -343,7 +343,7 @@ impl World {
         }
     }
 
-    /// A refusal that names the leader, if another node leads.
+    /// Makes a refusal. It names the leader if another node leads.
     fn refusal(&self, id: NodeId) -> Answer {
         let leader = self.at(id).running().seen.published().leader;
         Answer::Refused(leader.filter(|leader| *leader != id))

@@ -33,7 +33,8 @@ enum Table {
 }
 
 impl Request {
-    /// A request for a path and an authority, with the header `authorization` if a value is given.
+    /// Makes the request for a path and an authority, with the header `authorization` if a value is
+    /// given.
     #[must_use]
     pub fn new(path: &str, authority: &str, authorization: Option<&str>) -> Self {
         let mut fields = vec![(PATH, ":path", path), (AUTHORITY, ":authority", authority)];

@@ -312,7 +312,8 @@ impl Session {
         frame: &Frame<'a>,
         out: &mut Vec<u8>,
     ) -> Result<Event<'a>, SessionError> {
-        // Padding and the data of cancelled streams use the window too.
+        // Every DATA frame uses the window, including its padding, even if its stream was
+        // cancelled.
         let len = frame.payload.len() as u32;
         let left = self.window.checked_sub(len);
         self.window = left.ok_or(SessionError::FlowControl("the connection"))?;
@@ -412,7 +413,8 @@ impl Session {
     fn reset<'a>(&mut self, frame: &Frame<'_>) -> Result<Event<'a>, SessionError> {
         let code = u32::from_be_bytes(frame.payload.try_into().map_err(|_| MALFORMED)?);
         let id = self.begun(frame.stream)?;
-        // The server may reset a stream after its answer.
+        // A reset of a stream that is no longer open is allowed: the server may reset a stream
+        // after its answer.
         let Some(slot) = self.open_slot(id) else { return Ok(Event::Nothing) };
         self.close(id);
         Ok(Event::Reset { slot, is_unseen: code == code::REFUSED_STREAM })
@@ -453,8 +455,8 @@ impl Session {
     }
 
     fn go_away<'a>(&mut self, frame: &Frame<'_>) -> Result<Event<'a>, SessionError> {
-        // The payload is the last stream, an error code and a text. Whatever the code, later
-        // streams get no answer.
+        // The payload of a GOAWAY is the last stream that is answered, an error code and a text.
+        // Whatever the code is, later streams get no answer.
         let (last, _) = frame.payload.split_first_chunk::<4>().ok_or(MALFORMED)?;
         if frame.stream != 0 || frame.payload.len() < GOAWAY_LEN_MIN {
             return Err(MALFORMED);

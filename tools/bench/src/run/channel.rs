@@ -1,5 +1,5 @@
-//! The bytes of a connection, in reused buffers for sending and receiving. It counts both; the
-//! counts include headers and framing, but nothing below TCP. It never parses the bytes.
+//! The bytes of a connection, in reused buffers for sending and receiving. The channel counts sent
+//! and received bytes, with headers and framing, but nothing below TCP. It never parses the bytes.
 
 use std::io;
 

@@ -101,7 +101,8 @@ pub enum Pace {
 /// Which node a connection asks. The client library always finds the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// Follow the leader that a 409 names. If a node does not answer, try the next one.
+    /// Each connection asks the leader that a 409 names. If a node does not answer, the connection
+    /// asks the next node.
     FollowLeader,
     /// Connection `i` always asks target `i % targets`.
     EveryNode,

@@ -180,7 +180,8 @@ impl Connection {
         Ok((head, body))
     }
 
-    /// Ends sending on this connection. The first reason counts.
+    /// Ends sending on this connection. If there are several reasons, the first one decides which
+    /// node is asked next.
     fn leave(&self, next: Next) {
         self.leaving.set(self.leaving.get().or(next));
     }

@@ -34,7 +34,7 @@ pub(super) struct LoadConnection {
 #[derive(Clone, Copy, Debug)]
 struct Carried {
     ticket: Ticket,
-    /// The failure to count if the request is not sent again in time. Unused if it was never sent.
+    /// Name of the failure to count if the request is not sent in time.
     name: &'static str,
 }
 
@@ -107,7 +107,8 @@ impl LoadConnection {
                 self.statistics.borrow_mut().fail(name, ticket.intended);
                 continue;
             }
-            // The request was due earlier and waited for a node, so the generator did not delay it.
+            // If the request was due earlier, it waited for a node, so the generator has not
+            // delayed it.
             ticket.in_time &= now <= ticket.intended;
             return Some(ticket);
         }
@@ -165,7 +166,7 @@ impl LoadConnection {
         self.statistics.borrow_mut().failed(sent, name);
     }
 
-    /// Sends a request that the node did not process to another node.
+    /// Keeps a request that the node did not process, to send it to another node.
     pub(super) fn unseen(&self, sent: &Sent) {
         self.carry(sent, failure::LOST, Instant::now());
     }

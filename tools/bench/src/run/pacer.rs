@@ -29,7 +29,8 @@ pub(super) struct Ticket {
     pub(super) intended: Instant,
     /// Whether a connection was free when the request was due. If not, the service caused the wait.
     pub(super) in_time: bool,
-    /// How late the generator thread was, if it was delayed when the request was due.
+    /// How late the generator thread was, if it was delayed when the request was due; otherwise
+    /// `None`.
     pub(super) stood_still: Option<Duration>,
     /// When the request times out. Set when it is first sent.
     pub(super) deadline: Option<Instant>,
@@ -38,8 +39,8 @@ pub(super) struct Ticket {
 /// Gives out tickets in the order of their due times.
 pub(super) struct Pacer {
     schedule: RefCell<Schedule>,
-    /// Wakers, in the order of the times for which they wait. A waker stays until its time even if
-    /// its task no longer waits, so there may be more wakers than open requests.
+    /// Wakers of tasks that wait for a time, in the order of these times. A waker stays until its
+    /// time even if its task no longer waits, so there may be more wakers than open requests.
     waiting: RefCell<VecDeque<(Instant, Waker)>>,
     timer: AsyncFd<OwnedFd>,
     window: Window,
@@ -224,7 +225,7 @@ impl Schedule {
     }
 }
 
-/// At most this many unsent requests are counted.
+/// Unsent requests are counted up to this number, so that the count ends.
 const UNSENT_MAX: u64 = 1_000_000_000;
 
 #[cfg(test)]

@@ -223,7 +223,8 @@ impl<P: Protocol> Pipe<'_, P> {
         Ok(())
     }
 
-    /// Ends sending on this connection. The first reason counts.
+    /// Ends sending on this connection. If there are several reasons, the first one decides which
+    /// node is asked next.
     fn leave(&mut self, next: Next) {
         if self.leaving == Next::Stay {
             self.leaving = next;
@@ -240,8 +241,8 @@ impl<P: Protocol> Pipe<'_, P> {
     }
 }
 
-/// A timer that is reset only when it fires or must fire earlier. Deadlines nearly always move to a
-/// later time before they are reached.
+/// A timer that is reset only when it fires or must fire earlier. This saves resets, because
+/// deadlines nearly always move to a later time before they are reached.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
 }

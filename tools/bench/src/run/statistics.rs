@@ -96,7 +96,8 @@ impl Shared {
     }
 
     fn led_by(&self, node: u64) {
-        // Written only on a change, so that threads do not compete for the cache line.
+        // The shared value is written only when it changes, so that threads do not compete for its
+        // cache line.
         if self.answered_by() != node && self.answered_by.swap(node, Ordering::Relaxed) != 0 {
             self.leader_changes.fetch_add(1, Ordering::Relaxed);
         }
@@ -109,7 +110,8 @@ impl Shared {
     }
 
     fn answered(&self, end: Instant) {
-        // An answer after the end of the window ends the last gap and begins none.
+        // An answer in the warm-up does not count. An answer after the end of the window ends the
+        // last gap and begins none.
         let Some(end) = end.checked_duration_since(self.window.from) else { return };
         let end = end.as_nanos() as u64;
         let before = self.end_ns_max.fetch_max(end, Ordering::Relaxed);
@@ -207,8 +209,8 @@ impl Statistics {
                 self.counts.backlogged += 1;
             }
         }
-        // The timeout counts from when the request is first sent, but ends when the run stops
-        // waiting.
+        // The timeout counts from the first time that the request is sent, and ends at the latest
+        // when the run stops waiting for answers.
         ticket.deadline.get_or_insert((at + timeout).min(self.shared.window.given_up));
         if self.checker.is_some() {
             if self.open.len() == OPEN_MAX {

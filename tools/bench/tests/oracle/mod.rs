@@ -1,4 +1,5 @@
-//! A scripted oracle over HTTP/1.1: nodes with one leader, that stall, go away, or have a bug.
+//! A scripted oracle over HTTP/1.1: several nodes, one of which leads. The oracle can stall, go
+//! away, or have a bug.
 
 // Each test binary compiles this module and uses only a part of it.
 #![allow(dead_code)]
@@ -38,7 +39,7 @@ struct State {
     addrs: Vec<SocketAddr>,
     leader: usize,
     next: u64,
-    /// The position of each node's own block, for bugs that have one.
+    /// The next index in each node's own block of indexes, for bugs that give each node a block.
     blocks: Vec<u64>,
     was_leader: Vec<bool>,
     answers: u64,
@@ -239,5 +240,6 @@ pub(crate) fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
     measured
 }
 
-/// A stall of this length counts as a disturbance: half of the lateness that fails the test.
+/// A stall of the machine for this time counts as a disturbance. It is half of the lateness that
+/// fails a test, 100 ms.
 const STANDSTILL: Duration = Duration::from_millis(50);

@@ -6,7 +6,7 @@ use etcd_client::{Client, KvClient};
 /// HTTP/2 connections shared by the callers, as in etcd's own benchmark.
 const CONNECTIONS_MAX: u32 = 8;
 
-/// One of the callers of a connection.
+/// A caller. Several callers share a connection.
 pub struct Caller(KvClient);
 
 impl Caller {

@@ -30,8 +30,8 @@ const BOOTS_MS: [i64; 4] = [-3_600_000, 10_000, 60_000, 3_600_000];
 /// time in `UNSEEN_NS`.
 const UNSEEN: u32 = 400;
 const UNSEEN_NS: (u64, u64) = (10 * SECOND, 25 * SECOND);
-/// Healthy clocks: the largest offset, milliseconds, and the largest error of the rate, parts per
-/// million; both in either direction.
+/// Limits of a healthy clock, in either direction: the offset, milliseconds, and the error of the
+/// rate, parts per million.
 pub(crate) const OFFSET_MS: i64 = 20;
 pub(crate) const RATE_PPM: i64 = 200;
 
@@ -67,7 +67,8 @@ impl World {
         }
     }
 
-    /// A step, in either direction, that the widest bound ever in effect just allows.
+    /// Draws a step of a clock, in either direction. Nodes just still believe the clock: the step
+    /// is within the widest bound ever in effect.
     fn nearly_too_far_ms(&mut self) -> i64 {
         let bound_ms = (self.history.longest.bound_ns() / MS) as i64;
         let ms = self.random.i64(bound_ms / 2..bound_ms - OFFSET_MS);
@@ -95,7 +96,8 @@ impl World {
     /// show which clock is right. No other fault begins meanwhile, because another node would then
     /// lead before the wrong clocks matter.
     fn break_unseen(&mut self, wrong: Wrong) {
-        // A node that was told to stop would end and start again meanwhile.
+        // If a node was told to stop, it would end and start again during this fault, so the fault
+        // is left out.
         if self.ids().any(|node| self.is_stopping(node)) {
             return;
         }
@@ -140,7 +142,7 @@ impl World {
                 clock.frozen_at_ns = Some(now_ns);
                 "clock frozen"
             }
-            // A clock that creeps already goes on creeping.
+            // A clock that already creeps keeps its rate.
             Wrong::Creeping { .. } if clock.creep.is_some() => return,
             Wrong::Creeping { ppm, after_ns } => {
                 clock.creep = Some(Creep { since_ns: now_ns + after_ns, ppm, is_machine });

@@ -9,7 +9,7 @@ use crate::plane::Plane;
 use crate::world::World;
 use crate::world::links::Links;
 
-/// A fault of a voter that lasts after all others have healed.
+/// A fault of a voter that lasts after all other faults have healed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lasting {
     /// The voter's process does not start.
@@ -43,8 +43,8 @@ impl World {
             self.end(End::Disk(id));
             self.end(End::RolledBack(id));
             self.node(id).accepts_fail_until_ns = 0;
-            // Without clock faults the clocks stay as they are: to set a right clock would make it
-            // step.
+            // In a run without clock faults the clocks are not set, because a healthy clock with a
+            // small offset would step.
             if self.nemesis.is_clock {
                 self.end(End::Clock(id));
             }
@@ -79,7 +79,8 @@ impl World {
             self.count(what);
             self.note(|| format!("{node}: {what}"));
         }
-        // A process that is down stays down. Of the other faults only the drawn one lasts.
+        // `heal` must not start a process that is to stay down. It ends all other faults. Of these,
+        // only the drawn ones begin again below.
         self.nemesis.lasting = lasting.map(|kind| kind.filter(|kind| *kind == Lasting::Down));
         self.heal();
         self.nemesis.lasting = lasting;

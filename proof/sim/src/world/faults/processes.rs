@@ -145,8 +145,8 @@ mod tests {
         assert!(world.at(node).running().ticks > ticks, "both are over");
     }
 
-    /// Strikes the first of three nodes, of which those in `started` run, with a fault of one kind.
-    /// Returns the counts of faults, and how many nodes run then.
+    /// Makes three nodes, of which those in `started` run, and strikes the first node with a fault
+    /// of one kind. Returns the counts of faults, and how many nodes run afterwards.
     fn struck(kind: usize, started: &[u64]) -> (Vec<(&'static str, u64)>, usize) {
         let mut world = World::new(1, 3, 0, None);
         for id in started {
