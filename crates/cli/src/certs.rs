@@ -17,7 +17,7 @@ use crate::arguments::text;
 use crate::failure::Failure;
 use crate::output;
 
-/// At most this many bytes of a client's name.
+/// The name of a client in its certificate has at most this many bytes.
 const CLIENT_NAME_LEN_MAX: usize = 64;
 
 pub(crate) fn command() -> Command {

@@ -328,7 +328,7 @@ fn prefer_first(
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const CLUSTER_NAME: &str = "dev";
 const FIRST: NodeId = NodeId(1);
-/// At most this many nodes of a development cluster: as many first members as a cluster may have.
+/// A development cluster has at most this many nodes. No cluster may have more first members.
 const NODES_MAX: u16 = 9;
 /// Default client port of node 1. Other commands ask it by default.
 const DEFAULT_PORT: u16 = 8881;

@@ -11,8 +11,8 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Calls `stop` at the first signal, and ignores repetitions within [`ECHO_MAX`]. A later signal
-/// ends the process with exit code 128 plus its number, as a shell reports it. Signals are caught
-/// once this function returns.
+/// ends the process with exit code 128 plus its number, as a shell reports it. When this function
+/// returns, signals are caught.
 pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();

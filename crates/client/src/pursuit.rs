@@ -288,7 +288,7 @@ impl From<End> for Result<Members, MembersError> {
     }
 }
 
-/// At most this many characters of a refusal's text in an error.
+/// An error repeats at most this many characters of the text of a refusal.
 const MESSAGE_LEN_MAX: usize = 300;
 
 #[cfg(test)]

@@ -186,7 +186,7 @@ impl Session {
         taken
     }
 
-    /// Applies the end of a connection that the session has not closed.
+    /// Tells the session that a connection has ended which the session itself has not closed.
     pub fn handle_closed(&mut self, link: LinkId, reason: &dyn ToString, now: Instant) {
         let next = match &mut self.phase {
             Phase::Listening { link: own, addr, .. } if *own == link => {
@@ -198,7 +198,7 @@ impl Session {
         self.follow(next, now);
     }
 
-    /// Applies the welcome that [`Action::Refresh`] asked for.
+    /// Gives the session the welcome that [`Action::Refresh`] asked for.
     pub fn handle_refreshed(&mut self, addr: &str, welcome: &Welcome) {
         self.state.refresh(addr, welcome);
     }
@@ -213,7 +213,7 @@ impl Session {
         (self.phase, self.timer) = (Phase::Idle, None);
     }
 
-    /// Appends the bytes to send over an open connection now.
+    /// Appends to `out` the bytes that the driver must send now over the open connection `link`.
     pub fn poll_transmit(&mut self, link: LinkId, now: Instant, out: &mut Vec<u8>) {
         if let Phase::Serving(exchange) = &mut self.phase
             && let Some(timer) = exchange.transmit(&mut self.state, link, now, out)

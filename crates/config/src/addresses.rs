@@ -40,7 +40,7 @@ pub(crate) fn host_ip(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// At most this many bytes of a host name (RFC 1035, section 2.3.4).
+/// A host name has at most this many bytes (RFC 1035, section 2.3.4).
 const HOST_LEN_MAX: usize = 253;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-/// At most this many networks in one setting.
+/// One setting may have at most this many networks.
 pub const NETWORKS_MAX: usize = 16;
 
 /// The addresses from which requests are accepted.

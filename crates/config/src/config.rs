@@ -176,10 +176,10 @@ impl Config {
     }
 }
 
-/// At most this many voters. Each additional voter makes every quorum larger, and 9 already survive
-/// the loss of 4.
+/// A cluster has at most this many voters. Each additional voter makes every quorum larger, and 9
+/// voters already survive the loss of 4.
 pub const PEERS_MAX: usize = 9;
-/// At most this many bytes of a cluster name, because it is a label in metrics and part of every
+/// A cluster name has at most this many bytes, because it is a label in metrics and part of every
 /// peer hello.
 pub const CLUSTER_NAME_LEN_MAX: usize = 64;
 /// Cluster name when none is given.

@@ -104,8 +104,8 @@ impl Config {
         SocketAddr::new(ip, self.raft_bind.port())
     }
 
-    /// Fills in the defaults that follow from other settings, except for settings that are given.
-    /// The machine has `cores` cores.
+    /// Fills in the defaults that follow from other settings, for those settings that the operator
+    /// has not given. The machine has `cores` cores.
     pub(crate) fn derive(&mut self, cores: usize, is_given: impl Fn(&str) -> bool) {
         if !is_given("ADVERTISE_ADDR") {
             self.advertise_addr = default_advertise_addr(&self.raft_addr, self.http_port);

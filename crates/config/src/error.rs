@@ -1,4 +1,5 @@
-//! Why a configuration is refused. Each message names the setting, its value and the values allowed.
+//! Why a configuration is refused. Each message names the setting, its value and the allowed
+//! values.
 
 use std::net::SocketAddr;
 

@@ -123,7 +123,8 @@ fn distance(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// At most this many bytes of a file. All settings with comments need a tenth of that.
+/// A file of settings has at most this many bytes. A file with all settings and comments needs a
+/// tenth of that.
 const FILE_LEN_MAX: u64 = 64 * 1024;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub struct Setting {
     pub kind: Kind,
 }
 
-/// The value of a setting if none is given.
+/// The value that a setting has if the operator gives none.
 #[derive(Clone, Copy, Debug)]
 pub enum DefaultValue {
     /// The default is this text, parsed like a text that the operator gave.

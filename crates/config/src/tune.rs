@@ -97,7 +97,7 @@ impl Report {
         report
     }
 
-    /// Returns the longest of the usual round trips.
+    /// Returns the usual round trip of the slowest link; `None` if no link is measured.
     fn longest(&self) -> Option<Duration> {
         let longest = self.links.iter().map(|link| link.usual_ms).max_by(f64::total_cmp)?;
         Some(Duration::from_secs_f64(longest / 1e3))

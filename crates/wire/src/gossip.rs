@@ -1,4 +1,4 @@
-//! Clock samples between peers: a ping, and a pong with the wall clock of the node that answers. Other
+//! Clock samples between peers: a ping, and a pong with the wall clock of the answering node. Other
 //! modules decide how to use a sample; a sample alone never sets a clock.
 //!
 //! A receiver corrects a sample by half the round trip, as in Cristian's algorithm (1989).

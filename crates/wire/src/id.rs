@@ -38,7 +38,7 @@ number! {
     StorePosition
 }
 number! {
-    /// Number of a confirm round, counted per worker and boot, from 1.
+    /// Number of a confirm round. Each worker counts its rounds from 1 in each boot.
     Round
 }
 number! {
@@ -78,11 +78,12 @@ macro_rules! identity {
 }
 
 identity! {
-    /// A cluster: drawn at random at its first bootstrap and replicated. 0 means "none yet".
+    /// Id of a cluster, drawn at random at its first bootstrap and replicated. 0 means "none yet".
     ClusterId
 }
 identity! {
-    /// A data directory: drawn at random when it is created. The list of members binds each node id
-    /// to a data directory. So a node with an emptied disk is not mistaken for the node that voted.
+    /// Id of a data directory, drawn at random when the directory is created. The list of members
+    /// binds each node id to a data directory. So a node with an emptied disk is not mistaken for
+    /// the node that voted.
     StoreId
 }

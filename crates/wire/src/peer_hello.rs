@@ -51,7 +51,7 @@ pub struct Formats {
 
 /// Longest text of a version, bytes.
 pub const VERSION_LEN_MAX: usize = 64;
-/// At most this many fields of a hello.
+/// A hello has at most this many fields.
 const FIELDS_MAX: usize = 32;
 const FIELD_LEN_MAX: usize = 1_024;
 const FIELD_WORKERS: u16 = 1;
@@ -291,7 +291,7 @@ impl Refusal {
         Self { code, text: text.into() }
     }
 
-    /// Appends the payload; a text over the limit is cut.
+    /// Appends the payload of the refusal to `out`. A text over the limit is cut.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u16(self.code as u16);
         let end = self.text.floor_char_boundary(REFUSAL_TEXT_LEN_MAX);

@@ -14,7 +14,7 @@ pub const TERM_MAX: Term = Term(1 << 62);
 /// Highest valid index of an entry. No log reaches it; above it, sums in the library could
 /// overflow.
 pub const INDEX_MAX: LogIndex = LogIndex(1 << 62);
-/// At most this many entries in one append.
+/// One append has at most this many entries.
 pub const ENTRIES_MAX: usize = 4096;
 /// Longest data of one entry, bytes: a membership change is the longest.
 pub const ENTRY_LEN_MAX: usize = 64 << 10;
@@ -24,7 +24,7 @@ pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
 /// transfer of leadership, it is the library's mark. In an answer to a heartbeat, it is a
 /// [`VoterStatus`](crate::voter_status::VoterStatus).
 pub const CONTEXT_LEN_MAX: usize = 64;
-/// At most this many node ids in one list of a configuration.
+/// Each list of a configuration has at most this many node ids.
 pub const CONFIGURATION_MAX: usize = 64;
 /// Initial capacity for a message, bytes. It fits one entry, so that most messages need no second
 /// allocation.

@@ -28,7 +28,7 @@ pub enum SettingName {
     ReservationMs,
     /// How far a clock may be from the others and still be trusted, in milliseconds.
     ClockOffsetMaxMs,
-    /// At most this many timestamps of one answer.
+    /// The largest number of timestamps in one answer.
     MaxN,
     /// Preferred zones of leaders, the best first.
     LeaderZones,

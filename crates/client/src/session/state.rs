@@ -1,5 +1,6 @@
-//! What the phases of a session share: the callers, the directory, the setbacks, and the numbers of
-//! connections and requests. It records setbacks, enforces deadlines and gives answers to callers.
+//! What the phases of a session share: the callers, the directory, the failed attempts (setbacks),
+//! and the numbers of connections and requests. This part records setbacks, enforces deadlines and
+//! gives answers to callers.
 
 use std::collections::VecDeque;
 use std::task::Waker;

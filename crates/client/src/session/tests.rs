@@ -295,8 +295,8 @@ fn a_reply_of_a_connection_that_was_left_is_ignored() {
     let new = world.opened("b:2", 2, 2);
     let request = world.asked(new);
     assert_ne!(request.id, lost.id, "an id is never used again");
-    // The driver may report events of the old connection late. They change nothing: not an answer,
-    // even one with the id of the new request, not a refusal, and not the end of the connection.
+    // The driver may report events of the old connection late: an answer (even one with the id of
+    // the new request), a refusal, or the end of the connection. They must change nothing.
     world.answer(old, lost, 10);
     world.answer(old, request, 11);
     world.refuse(old, request, ErrorCode::NoQuorum);

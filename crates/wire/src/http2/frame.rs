@@ -39,13 +39,13 @@ pub mod kind {
 pub mod flag {
     /// SETTINGS, PING: acknowledges such a frame.
     pub const ACK: u8 = 1;
-    /// DATA, HEADERS: the last frame of its stream.
+    /// In DATA and HEADERS: this frame is the last one of its stream in this direction.
     pub const END_STREAM: u8 = 1;
-    /// HEADERS, CONTINUATION: the last frame of its header block.
+    /// In HEADERS and CONTINUATION: this frame is the last one of its header block.
     pub const END_HEADERS: u8 = 4;
-    /// DATA, HEADERS: the payload begins with the length of the padding at its end.
+    /// In DATA and HEADERS: the first byte of the payload is the length of the padding at its end.
     pub const PADDED: u8 = 8;
-    /// HEADERS: the payload begins with five bytes of priority.
+    /// In HEADERS: the payload begins with five bytes of priority.
     pub const PRIORITY: u8 = 0x20;
 }
 
@@ -55,14 +55,14 @@ pub mod setting {
     pub const HEADER_TABLE_SIZE: u16 = 1;
     /// Whether servers may push.
     pub const ENABLE_PUSH: u16 = 2;
-    /// The number of streams that the other end may have open at the same time.
+    /// Id of the setting that limits how many streams the other end may have open at the same time.
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     /// The window of a new stream.
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     /// The longest accepted payload.
     pub const MAX_FRAME_SIZE: u16 = 5;
-    /// The longest list of headers in one message, in bytes. Each header counts as in the dynamic
-    /// table: name, value and 32 bytes.
+    /// Id of the setting that limits the headers of one message, in bytes. Each header counts as in
+    /// the dynamic table: name, value and 32 bytes.
     pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 

@@ -1,4 +1,4 @@
-//! Header blocks (HPACK, RFC 7541): the decoder with its dynamic table, and the encoding of strings.
+//! Header blocks (HPACK, RFC 7541): a decoder with its dynamic table, and the encoding of strings.
 
 use std::collections::VecDeque;
 
@@ -227,7 +227,8 @@ pub fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     Err(HpackError::Number)
 }
 
-/// Reads a string (section 5.2) whose length has a prefix of `prefix` bits, and appends it.
+/// Reads a string (section 5.2) and appends it to `text`. The length of the string is a number with
+/// a prefix of `prefix` bits.
 ///
 /// # Errors
 /// The string is truncated, or is not valid Huffman code.

@@ -16,7 +16,7 @@ use crate::peer_hello::{ADDR_LEN_MAX, CLUSTER_NAME_LEN_MAX};
 pub const MAGIC: u64 = u64::from_be_bytes(*b"EPOCHTSO");
 /// Longest name of a client, bytes.
 pub const AGENT_LEN_MAX: usize = 64;
-/// At most this many members in a welcome.
+/// A welcome lists at most this many members.
 pub const MEMBERS_MAX: usize = 64;
 
 /// Fields with this tag or a higher one must be understood: a receiver that does not know such a

@@ -133,8 +133,8 @@ fn a_leader_that_hears_no_follower_gives_up_although_it_is_heard() {
     silence.assert_at_least(SILENT_MS_MIN);
 }
 
-/// The cut holds all bytes of the leader's links back, and delivers them when it ends. The median of
-/// the time without an answer is 100 to 600 ms, and the 99th percentile is at most 1400 ms.
+/// The cut holds back all bytes of the leader's links. They arrive when it ends. The median of the
+/// time without an answer is 100 to 600 ms, and the 99th percentile is at most 1400 ms.
 #[test]
 fn messages_that_a_cut_delays_for_seconds_change_nothing() {
     let _alone = alone();

@@ -9,8 +9,8 @@ use crate::support::{LinkedCluster, Silence, Watch, alone, let_pass, say};
 
 /// How long the links are bad.
 const BAD: Duration = Duration::from_secs(2);
-/// Longest time without an answer, ms. The default settings should support these links. So at most
-/// one change of leadership is allowed for, when the links become bad.
+/// Longest time without an answer, ms. The default settings support these links. So there may be at
+/// most one change of leadership, at the moment when the links become bad.
 const SILENCE_MS: u64 = 2000;
 /// Time between two resets of all connections between the nodes.
 const RESET_EVERY: Duration = Duration::from_millis(50);

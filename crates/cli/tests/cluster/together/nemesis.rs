@@ -44,7 +44,7 @@ const ORDERS_OF_100: u32 = 20;
 const ORDER_LIMIT: &str = "1s";
 /// Index of the spare node. The first members come before it.
 const SPARE: usize = MEMBERS;
-/// At most this many spare nodes of one run. Each spare node uses two listeners of the proxy for
+/// One run has at most this many spare nodes. Each spare node uses two listeners of the proxy for
 /// good, and a proxy has at most 256.
 const SPARES_MAX: u64 = 100;
 
