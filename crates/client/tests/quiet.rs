@@ -65,7 +65,8 @@ fn welcome(addr: SocketAddr) -> Welcome {
     }
 }
 
-/// Returns a client that has got a timestamp, and its leader's end, which the test controls.
+/// Returns a client that has got a timestamp, and the leader's end of its connection, which the
+/// test controls.
 async fn connected() -> (Client, End) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();

@@ -111,7 +111,7 @@ pub enum ConfigError {
         /// The setting that contradicts `JOIN`.
         other: &'static str,
     },
-    /// `JOIN` has too many addresses. A few members are enough.
+    /// `JOIN` has too many addresses. Name fewer, because a few members are enough.
     #[error("JOIN has {count} addresses; allowed are at most {PEERS_MAX}")]
     TooManyToJoin {
         /// How many addresses `JOIN` has.

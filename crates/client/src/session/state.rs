@@ -217,7 +217,8 @@ fn member_addrs(welcome: &Welcome) -> Vec<String> {
 
 /// After this silence a node closes the connection, if its welcome names no other time.
 const IDLE_MS_DEFAULT: u32 = 120_000;
-/// If a welcome names a shorter time of allowed silence, the client uses this one.
+/// If a welcome names a shorter time after which a silent connection is closed, the client uses
+/// this one.
 const IDLE_MS_MIN: u32 = 300;
 /// Time between two checks for deadlines and silent nodes, while a caller waits.
 pub(super) const TICK: Duration = Duration::from_millis(5);

@@ -197,14 +197,16 @@ fn part(pick: impl Fn(&LinkedCluster, usize) -> (usize, usize)) {
         .assert_promised((SILENT_MS.1, SILENT_MS.1));
 }
 
-/// Clients are without an answer for at most 1.4 s, so at most one change of leadership fits in.
+/// The leader and one of its two followers cannot reach each other for 2 s. Clients are without an
+/// answer for at most 1.4 s, so at most one change of leadership fits in.
 #[test]
 fn a_leader_that_lost_one_of_two_followers_serves_on_with_the_other() {
     let _alone = alone();
     part(|cluster, leader| (leader, cluster.others(leader)[1]));
 }
 
-/// Clients are without an answer for at most 1.4 s, so at most one change of leadership fits in.
+/// The two followers cannot reach each other for 2 s. Clients are without an answer for at most
+/// 1.4 s, so at most one change of leadership fits in.
 #[test]
 fn followers_that_lost_each_other_do_not_disturb_their_leader() {
     let _alone = alone();
