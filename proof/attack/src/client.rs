@@ -1,5 +1,6 @@
-//! A well-behaved client. During an attack it asks at a steady rate, and measures latency from when
-//! each request was due. It follows the leader.
+//! A well-behaved client. During an attack it asks at a steady rate, and follows the leader. It
+//! measures the latency of a request from the time at which the request was due. So a request that
+//! could not be sent in time counts, too.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// The result of [`ask`].
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Nanoseconds from when each request was due until its answer.
+    /// For each request, the nanoseconds from the time at which it was due until its answer.
     pub latency_ns: Histogram<u64>,
     /// Requests that got no timestamp.
     pub failed: u64,
@@ -22,14 +23,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// The latency at a percentile, milliseconds.
+    /// Returns the latency at a percentile, in milliseconds.
     #[must_use]
     pub fn ms(&self, percentile: f64) -> f64 {
         self.latency_ns.value_at_percentile(percentile) as f64 / 1e6
     }
 }
 
-/// Asks at `rate` requests per second for `duration`, and tries `addrs` in turn until one answers.
+/// Asks at `rate` requests per second for `duration`. Asks one address, and tries the next one if a
+/// request fails or is refused.
 ///
 /// # Panics
 /// If `addrs` is empty.
@@ -99,7 +101,7 @@ fn once(connection: &mut Option<TcpStream>, addr: SocketAddr) -> io::Result<u16>
     }
 }
 
-/// The status of an answer; `None` until the answer is complete.
+/// Returns the status of an answer, or `None` until the answer is complete.
 fn whole(answer: &[u8]) -> Option<u16> {
     let text = String::from_utf8_lossy(answer);
     let (head, _) = text.split_once("\r\n\r\n")?;

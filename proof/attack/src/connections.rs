@@ -1,4 +1,4 @@
-//! Many idle or slow connections, which use up the server's admission limit.
+//! Attacks with many idle or slow connections, which use up the server's admission limit.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ impl Behaviour {
     /// All behaviours.
     pub const ALL: [Self; 5] = [Self::Mute, Self::Idle, Self::SlowHead, Self::Deaf, Self::HalfTls];
 
-    /// The name on the command line.
+    /// Returns the behaviour's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ pub struct Connections {
 
 /// Time between two checks of the connections.
 const ROUND: Duration = Duration::from_millis(500);
-/// Longest wait until one connection is accepted.
+/// How long to wait until the server accepts a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connections {
@@ -115,7 +115,8 @@ fn connect(addr: SocketAddr, behaviour: Behaviour) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Whether the server has kept the connection open. Received data stays in the socket.
+/// Returns whether the server has kept the connection open. This does not take received data from
+/// the socket.
 fn is_open(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(length) => length > 0,

@@ -1,5 +1,6 @@
 //! A server that gives every HTTP/1.1 request the same answer and drops everything else. It has one
-//! thread and an event loop. Its latency under a flood is that of the machine and its kernel.
+//! thread and an event loop. It does so little that its latency under a flood is that of the
+//! machine and its kernel.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -10,7 +11,7 @@ use rustix::event::epoll;
 
 /// The answer to every request.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n0123456789abcdef";
-/// At most this many events per call.
+/// At most this many events are taken in one call of epoll.
 const EVENTS_MAX: usize = 1024;
 
 /// Answers every client of `listener`, for ever.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// At most this many bytes per write.
 const CHUNK_LEN: usize = 32 << 10;
-/// Longest duration of a write. If one takes longer, the server has stopped reading.
+/// The longest time of a write. If a write takes longer, the server has stopped reading.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Types of frames (section 6).
@@ -35,9 +35,10 @@ pub mod kind {
     pub const CONTINUATION: u8 = 9;
 }
 
-/// In DATA and HEADERS: the end of the stream. In SETTINGS and PING: an acknowledgement.
+/// In DATA and HEADERS, this flag is the end of the stream. In SETTINGS and PING, it is an
+/// acknowledgement.
 const END_STREAM: u8 = 1;
-/// In HEADERS and CONTINUATION: the end of the header block.
+/// In HEADERS and CONTINUATION, this flag is the end of the header block.
 const END_HEADERS: u8 = 4;
 
 /// Encodes one frame.
@@ -50,7 +51,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The header block of a GET, without indexing and without compression (RFC 7541, 6.2.2).
+/// Returns the header block of a GET, without indexing and without compression (RFC 7541, 6.2.2).
 #[must_use]
 pub fn get(path: &str) -> Vec<u8> {
     // `:method: GET`, `:scheme: http`, and the name `:authority`, of the static table.
@@ -69,7 +70,7 @@ pub enum Flood {
     MadeYouReset,
     /// A header block without an end (CVE-2024-27316).
     Continuation,
-    /// Requests beyond the allowed streams, whose answers are never read.
+    /// Requests on more streams than the server allows. Their answers are never read.
     Streams,
     /// Empty DATA frames (CVE-2019-9518).
     EmptyData,
@@ -100,7 +101,7 @@ impl Flood {
         Self::Unknown,
     ];
 
-    /// The name on the command line.
+    /// Returns the flood's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -141,7 +142,7 @@ impl Flood {
                     frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &get("/timestamp"));
                 [ask, frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
             }
-            // `:scheme` and `:path` are left out.
+            // The request is malformed, because `:scheme` and `:path` are missing.
             Self::MadeYouReset => frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &[0x82]),
             Self::Continuation => frame(kind::CONTINUATION, 0, 1, b""),
             Self::Streams => frame(kind::HEADERS, END_HEADERS, stream, &get("/timestamp")),
@@ -160,7 +161,7 @@ impl Flood {
 pub struct Outcome {
     /// Whether the server has ended the connection.
     pub is_ended: bool,
-    /// Rounds sent, including those still in socket buffers.
+    /// How often the flood's frames were sent. Those that are still in socket buffers count, too.
     pub pieces: u32,
     /// Bytes received.
     pub answered: u64,
@@ -180,7 +181,7 @@ pub fn flood(addr: SocketAddr, flood: Flood, limit: Duration) -> io::Result<Outc
     begin.extend(frame(kind::SETTINGS, 0, 0, b""));
     begin.extend(flood.opening());
     let (mut pieces, mut is_refused) = (0, stream.write_all(&begin).is_err());
-    // A flood of streams ends at the highest stream id.
+    // The limit of pieces keeps stream ids below the highest one.
     while !is_refused && start.elapsed() < limit && pieces < 1 << 30 {
         let mut chunk = Vec::with_capacity(CHUNK_LEN + 256);
         while chunk.len() < CHUNK_LEN {
@@ -189,7 +190,8 @@ pub fn flood(addr: SocketAddr, flood: Flood, limit: Duration) -> io::Result<Outc
         }
         is_refused = stream.write_all(&chunk).is_err();
     }
-    // The server refuses more if it sends a GOAWAY or closes the connection.
+    // The server has ended the connection if a write failed, or if the reader has come to the end
+    // of the stream.
     let has_ended = is_refused || reader.is_finished();
     let _ = stream.shutdown(Shutdown::Both);
     let answered = reader.join().unwrap_or_default();

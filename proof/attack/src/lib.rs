@@ -5,9 +5,10 @@
 //! - [`connections`]: many idle or slow connections.
 //! - [`peers`]: connections to the peer port without a handshake.
 //! - [`requests`]: more requests or connections than a node can serve.
-//! - [`quic`]: floods of first QUIC packets, with garbage or with abandoned handshakes.
+//! - [`quic`]: floods of first packets of QUIC connections, with garbage or with handshakes that
+//!   are not continued.
 //! - [`client`]: a well-behaved client that measures latency during an attack.
-//! - [`echo`]: a server that only answers, to measure the machine's own limit.
+//! - [`echo`]: a server that does nothing but answer, to measure the machine's own limit.
 
 pub mod client;
 pub mod connections;

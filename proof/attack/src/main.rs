@@ -1,5 +1,5 @@
 //! The command line of the attacks, for `scripts/attack`. Every command except `echo` ends by
-//! itself, and prints one line of `name=value`.
+//! itself, and prints one line of results, each as `name=value`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,7 +43,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command. Returns its line of results, or an error; `None` for an unknown command.
+/// Runs a command. Returns its line of results, or an error. Returns `None` if the command is
+/// unknown.
 fn run(words: &[&str]) -> Option<io::Result<String>> {
     let packets = |sent: io::Result<u64>| sent.map(|packets| format!("packets={packets}"));
     Some(Ok(match *words {

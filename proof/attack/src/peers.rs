@@ -1,5 +1,6 @@
-//! Connections to the peer port without a handshake, again and again. Silent ones use up the
-//! admission limit. The beginning of a TLS handshake costs the server a signature.
+//! Attacks on the peer port: connections that do not complete a handshake, again and again. Silent
+//! connections use up the admission limit. The beginning of a TLS handshake costs the server a
+//! signature.
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -26,7 +27,7 @@ pub struct Occupied {
 }
 
 impl Opening {
-    /// The opening with that name on the command line.
+    /// Returns the opening with this name on the command line.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -37,13 +38,14 @@ impl Opening {
     }
 }
 
-/// Longest wait until one connection is accepted.
+/// How long to wait until the server accepts a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause between two connections. It allows a few thousand a second, far more than nodes need.
+/// Pause between two connections. It allows a few thousand connections per second, far more than
+/// nodes need.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Keeps `count` connections open from the address `from` to `addr`. Replaces the oldest by a new
-/// one as fast as possible, until `is_over`.
+/// Keeps `count` connections open from the address `from` to `addr`. Replaces the oldest connection
+/// by a new one as fast as possible, until `is_over` returns true.
 ///
 /// # Errors
 /// The system has no socket, or none at that address.
@@ -58,10 +60,10 @@ pub fn occupy(
     let mut occupied = Occupied::default();
     let mut at = 0;
     while !is_over() {
-        // Closes the old connection before it opens the new one.
+        // Close the old connection before the new one is opened.
         held[at] = None;
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
-        // The connection ends with a reset. So its port is free at once.
+        // Let the connection end with a reset. So its port is free again at once.
         socket.set_linger(Some(Duration::ZERO))?;
         socket.bind(&SocketAddr::new(from, 0).into())?;
         match open(socket, addr, opening, occupied.opened) {
@@ -100,8 +102,8 @@ fn open(socket: Socket, addr: SocketAddr, opening: Opening, seed: u64) -> io::Re
     Ok(stream)
 }
 
-/// A record with a `ClientHello` (RFC 8446, 4.1.2). A TLS 1.3 server answers it with its
-/// certificate and a signature.
+/// Returns a TLS record with a `ClientHello` (RFC 8446, 4.1.2). A TLS 1.3 server answers it with
+/// its certificate and a signature.
 #[must_use]
 pub fn client_hello(seed: u64) -> Vec<u8> {
     let mut random = [0x5a; 32];

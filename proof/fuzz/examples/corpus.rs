@@ -1,6 +1,6 @@
-//! Writes the seeds of the corpus: real encodings for every decoder, and scripts that start the
-//! core and the simulator. It writes the same files every time, and keeps the engine's findings:
-//! `cargo run -p epicepoch-fuzz --example corpus`
+//! Writes the seeds of the corpus: real encodings for every decoder, and scripts for the targets of
+//! the core and the simulator. It writes the same files every time, and keeps the files that the
+//! engine has found: `cargo run -p epicepoch-fuzz --example corpus`
 
 use std::fs;
 use std::io;
@@ -70,13 +70,13 @@ fn genesis() -> Genesis {
     }
 }
 
-/// Writes two corpus files: the payload behind the byte that selects its kind, and the payload
-/// inside frames.
+/// Writes two corpus files. One has the payload after the byte that selects its kind. The other has
+/// frames with the payload.
 fn payload(kind: FrameKind, choice: u8, name: &str, bytes: &[u8]) -> io::Result<()> {
     put("payload", name, &[&[choice], bytes].concat())?;
     let mut frame = Vec::new();
     write_frame(&mut frame, kind, ClusterId(0xC1), NodeId(1), |out| out.extend(bytes));
-    // Two whole frames, then the first half of a third.
+    // Two whole frames, then the first half of a third one.
     let stream = [&frame[..], &frame, &frame[..frame.len() / 2]].concat();
     put("frame", name, &stream)
 }
@@ -134,7 +134,7 @@ fn frames_and_payloads() -> io::Result<()> {
     payload(FrameKind::Admitted, 7, "admitted", &encoded(|out| snapshot().encode(out)))
 }
 
-/// Writes the golden vectors, as streams by direction.
+/// Writes the golden vectors as two streams, one for each direction.
 fn native() -> io::Result<()> {
     let vectors = include_str!("../../../crates/wire/vectors/native.json");
     let vectors: Value = serde_json::from_str(vectors).expect("JSON");
@@ -281,7 +281,7 @@ fn files() -> io::Result<()> {
     let identity = Identity::new(NodeId(2), StoreId(7), "orders \u{e9}");
     for (name, which, text) in [("backup", 1, backup.text()), ("identity", 2, identity.text())] {
         put("files", name, &[&[which], text.as_bytes()].concat())?;
-        // The file without its last line. The target adds that line.
+        // Also write the file without its last line, the checksum. The target adds this line.
         let (body, _) = text.split_at(text.rfind("crc32").expect("a checksum"));
         let unsealed: u8 = 0x80 | if which == 1 { 2 } else { 0 };
         assert_eq!(unsealed % 3, which, "the same kind");
@@ -355,8 +355,8 @@ fn texts() -> io::Result<()> {
     put("http_answer", "refused", refused)
 }
 
-/// Writes HTTP/2 answers to four requests: a plain one, one with Huffman-coded literals, one in
-/// parts; then a GOAWAY.
+/// Writes a stream of HTTP/2 answers: a plain one, one with Huffman-coded literals, and one in
+/// parts. At its end is a GOAWAY. Four requests are open.
 fn http2() -> io::Result<()> {
     const WHOLE: u8 = flag::END_HEADERS;
     const END: u8 = flag::END_STREAM;
@@ -384,8 +384,9 @@ fn http2() -> io::Result<()> {
     http2_requests()
 }
 
-/// Writes HTTP/2 requests: the common one, the same from the table, and one with a request id.
-/// Others have bodies, come in parts, or are cancelled. Also windows and settings.
+/// Writes a stream of HTTP/2 requests: the common one, the same one with fields from the table, and
+/// one with a request id. Others have bodies, come in parts, or are cancelled. The stream also has
+/// WINDOW_UPDATE and SETTINGS frames.
 fn http2_requests() -> io::Result<()> {
     const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
     let mut bytes = vec![2 | 6 << 2];
@@ -434,7 +435,8 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [head, content].concat()
 }
 
-/// Writes unsigned certificates of a node, with both forms of time, and one of the first version.
+/// Writes unsigned certificates of a node: one for each of the two forms of time, and one of X.509
+/// version 1.
 fn certificates() -> io::Result<()> {
     const SEQUENCE: u8 = 0x30;
     const OCTETS: u8 = 4;
@@ -480,7 +482,7 @@ fn certificates() -> io::Result<()> {
     put("certificate", "endless", &certificate)
 }
 
-/// Encodes a sequence. Its length takes two bytes if one is too small.
+/// Encodes a sequence. Its length takes two bytes if one byte is too small for it.
 fn long_sequence(content: &[u8]) -> Vec<u8> {
     if content.len() < 0x100 {
         return der(0x30, &[content]);
@@ -534,7 +536,7 @@ fn scripts() -> io::Result<()> {
         bytes.extend((0..random.usize(20..SCRIPT_LEN_MAX)).map(|_| random.u8(..)));
         put("replica", &format!("leader-{script}"), &bytes)?;
     }
-    // The same election, then each kind of event that was added later.
+    // The same election, followed by each kind of event whose code is in the target's list `WIDER`.
     for script in 0..SCRIPTS {
         let mut bytes = vec![3, 0, 5, 0, 0, 6, 0, 0, 0, 6, 0, 0, 1, 12, 1, 1, 40, 40, 40];
         for code in [215, 216, 217, 218, 219, 235, 236, 237, 238, 239] {

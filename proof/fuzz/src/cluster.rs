@@ -1,5 +1,5 @@
-//! A simulated cluster whose faults come from the bytes, with every checker on. It must not panic
-//! or break an invariant, and it must answer after all faults have healed.
+//! Target of a simulated cluster. The bytes decide its faults, and every checker is on. The cluster
+//! must not panic or break an invariant, and must answer after all faults have healed.
 
 use epicepoch_sim::script;
 

@@ -1,6 +1,6 @@
-//! Fuzz targets. Each takes arbitrary bytes, and must neither panic nor fail its assertions. The
-//! engine runs them under `scripts/fuzz`; a plain `cargo test` runs them on the corpus. They never
-//! open a socket, and no shipped crate depends on them.
+//! Fuzz targets. Each takes arbitrary bytes, and must neither panic nor fail its assertions.
+//! `scripts/fuzz` runs them with a fuzzing engine; a plain `cargo test` runs them on the corpus.
+//! They never open a socket, and no shipped crate depends on them.
 //!
 //! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
 //! - `text`: queries, requests, settings and other files, members, HTTP answers, certificates,
@@ -32,7 +32,8 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-/// All targets that must hold. `planted` is left out, because the engine must break it.
+/// All targets that must hold for every input. `planted` is not among them, because the engine must
+/// find its bug.
 pub const TARGETS: [Target; 21] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },

@@ -1,7 +1,7 @@
-//! A decoder with a planted bug: it uses a length before it checks it. If the engine does not find
-//! the bug within the short run, the engine's setup is broken.
+//! A decoder with a planted bug: it uses a length before it checks this length. If the engine does
+//! not find the bug within a short run, the engine's setup is broken.
 
-/// Reads `magic`, a length, and that many bytes, and adds up the bytes.
+/// Reads a magic number, a length, and as many bytes, and adds up these bytes.
 pub(crate) fn planted(data: &[u8]) {
     let Some((magic, rest)) = data.split_first_chunk::<2>() else { return };
     let Some((length, body)) = rest.split_first_chunk::<4>() else { return };
@@ -10,7 +10,7 @@ pub(crate) fn planted(data: &[u8]) {
     }
     let length = u32::from_le_bytes(*length) as usize;
     if length <= LENGTH_MAX {
-        // The bug: a length within its limit can still exceed the input.
+        // This is the bug. A length within its limit can still exceed the input.
         let sum: u64 = body[..length].iter().map(|byte| u64::from(*byte)).sum();
         assert!(sum <= length as u64 * u64::from(u8::MAX));
     }

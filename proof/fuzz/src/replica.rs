@@ -1,11 +1,11 @@
-//! The consensus plane of one node, fed with events from the bytes. The events are messages of
-//! members and strangers, ticks, clocks, writes that become durable late, crashes, closed links,
+//! Target of the consensus plane of one node. The bytes decide its events. The events are messages
+//! of members and strangers, ticks, clocks, writes that become durable late, crashes, closed links,
 //! refusals, membership changes, rounds and their answers, handshakes and store positions, formats,
 //! zones, settings, and a moved epoch.
 //!
-//! It must never panic. It may send only what it has promised and made durable (S4, S6).
-//! Its timestamps must rise and lie in its grant (S1, S3). It must always start from its durable
-//! state.
+//! The node must never panic. It may send only what it has promised and made durable (S4, S6). Its
+//! timestamps must rise and lie in its grant (S1, S3). It must be able to start from its durable
+//! state at any time.
 
 mod drawn;
 
@@ -59,14 +59,15 @@ struct Bench {
     durable: Restored,
     pending: VecDeque<Write>,
     health: Health,
-    /// How far this node's wall clock is ahead of true time.
+    /// How many nanoseconds this node's wall clock is ahead of true time.
     ahead_ns: u64,
     now_ns: u64,
     boots: u64,
     nonce: u64,
     stamped: Option<Timestamp>,
-    /// Answers of this term must be above this epoch, because an operator moved the epoch there.
-    /// Peers may lie about later terms, and with that about the ceiling.
+    /// An operator has moved the epoch to this one, in this term. Answers of the term must be above
+    /// it. Later terms are not checked, because in this target peers may lie about entries of a
+    /// later term, and so about the ceiling.
     advanced: Option<(Term, Epoch)>,
 }
 
@@ -163,8 +164,8 @@ impl Bench {
         self.drain();
     }
 
-    /// Handles events that were added later. Their codes used to be messages, as many others still
-    /// are.
+    /// Handles the events whose codes are in [`WIDER`]. These codes once stood for messages, as
+    /// many other codes still do.
     fn happen_wider(&mut self, code: u8, script: &mut Script<'_>) {
         // A node has no link to itself.
         let peer = NodeId(2 + script.below(5));
@@ -214,7 +215,7 @@ impl Bench {
             }
             236 => {
                 let at = START_NS + self.now_ns;
-                // Within the owned range, or beyond it.
+                // Move the epoch to a place within the owned range, or beyond it.
                 let step_ns = script.below(8) * RESERVATION_NS / 4;
                 let to = Epoch(script.near(at + step_ns));
                 let allowed_ns = script.near(10 * RESERVATION_NS);
@@ -253,8 +254,8 @@ impl Bench {
             if matches!(ticked, Err(Fatal::Removed { .. })) {
                 self.crash();
             }
-            // The node may ask to stop for another reason. Here it goes on running, and must do no
-            // harm.
+            // The node may ask to stop for another reason. This target lets it run on, and then it
+            // must do no harm.
         }
     }
 
@@ -262,7 +263,7 @@ impl Bench {
         reading(self.now_ns, self.ahead_ns)
     }
 
-    /// A peer whose clock is right answers a ping.
+    /// Lets a peer with a right clock answer a ping.
     fn answer_ping(&mut self, from: NodeId) {
         let known = self.shared.positions();
         let boot = known.peers.get(&from).map_or(BootId(1), |heard| heard.boot);
@@ -294,15 +295,16 @@ impl Bench {
     fn crash(&mut self) {
         self.pending.clear();
         self.boots += 1;
-        // Not checked here: timestamps of a later boot are above those of this one. That holds only
-        // if no peer lies about committed entries, and here peers lie. The simulator checks it.
+        // This target does not check that timestamps of a later boot are above those of this boot.
+        // That holds only if no peer lies about committed entries, and in this target peers lie.
+        // The simulator checks it.
         (self.stamped, self.advanced) = (None, None);
         let parts = boot(&self.durable, self.boots, self.now_ns);
         (self.node, self.shared, self.allocator, self.rounds) = parts;
         self.drain();
     }
 
-    /// Does the node's actions, and checks its messages.
+    /// Carries out the node's actions, and checks its messages.
     fn drain(&mut self) {
         while let Some(action) = self.node.poll_action() {
             match action {
@@ -348,7 +350,7 @@ impl Bench {
     fn receive(&mut self, from: u64, message: &RaftMessage) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
-        // Only messages that the codec accepts are delivered.
+        // Deliver only messages that the codec accepts.
         if RaftMessage::decode(&bytes).is_ok() {
             let (from, store) = (NodeId(from), member(NodeId(from)).store);
             let _ = self.node.handle_message(self.now_ns, from, store, message);
@@ -356,7 +358,7 @@ impl Bench {
         }
     }
 
-    /// Ticks until the replica campaigns, then grants every vote.
+    /// Ticks until the replica campaigns, then grants it every pre-vote and vote.
     fn campaign(&mut self, script: &mut Script<'_>) {
         for kind in [MessageKind::RequestPreVoteResponse, MessageKind::RequestVoteResponse] {
             let before = self.node.replica().status();
@@ -448,7 +450,7 @@ impl Bench {
     }
 }
 
-/// A reading of a wall clock that is ahead of true time.
+/// Returns a clock reading whose wall time is `ahead_ns` ahead of true time.
 const fn reading(monotonic_ns: u64, ahead_ns: u64) -> ClockReading {
     ClockReading { monotonic_ns, wall_ns: START_NS + monotonic_ns + ahead_ns }
 }
@@ -473,7 +475,7 @@ fn boot(
         format_max: FORMATS.newest,
     };
     let mut clock = TrustedClock::new(BOUND_NS, reading(now_ns, 0));
-    // So that a leader need not wait for other clocks.
+    // Give the node readings of other clocks, so that it need not wait for them when it leads.
     for peer in 2..=4 {
         clock.handle_sample(NodeId(peer), START_NS + now_ns, now_ns, now_ns);
     }
@@ -484,7 +486,7 @@ fn boot(
 
 /// At most this many events of one script.
 const EVENTS_MAX: usize = 128;
-/// Codes of events that were added later.
+/// Codes of the events that [`Bench::happen_wider`] handles.
 const WIDER: [u8; 11] = [199, 215, 216, 217, 218, 219, 235, 236, 237, 238, 239];
 /// Refusals of every effect.
 const REFUSALS: [RefusalCode; 4] = [
@@ -499,5 +501,5 @@ const RESERVATION_NS: u64 = 1_000_000_000;
 const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 const BOUND_NS: u64 = 500_000_000;
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Last index of a log that begins long.
+/// Last log index of a node that begins with a long log.
 const FILLED: u64 = 1_022;

@@ -1,5 +1,5 @@
-//! Bytes as a script. It gives small draws from the front, and zeros after the end. Each byte
-//! changes one draw only.
+//! Reads bytes as a script: a sequence of small draws. Draws come from the front of the bytes, and
+//! are zeros after the end. Each byte affects only one draw.
 
 /// The unread part of a script.
 #[derive(Debug)]

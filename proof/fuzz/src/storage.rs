@@ -1,6 +1,7 @@
-//! A damaged database file. It must open with a state that was written, or be refused, and never
-//! panic. An undamaged file opens with the last state. A disk that was rolled back to an older
-//! sound state opens with that state; peers notice the roll-back, the disk cannot.
+//! Target of damaged database files. A file must open with a state that was once written, or be
+//! refused. Opening it must never panic. An undamaged file opens with its last state. If the damage
+//! restores an older sound state of the file, the file opens with that state. Only peers can notice
+//! such a rollback.
 
 use std::cell::Cell;
 use std::panic;
@@ -37,18 +38,19 @@ pub(crate) fn storage(data: &[u8]) {
             "an undamaged file has what was written last"
         );
     }
-    // A refused file stays as it is, for the operator.
+    // A node refuses such a file and does not change it, because the operator may need it.
     let Ok((database, identity, restored)) = opened else { return };
     drop(database);
     let is_of = |life: &Life| life.identity == identity && life.states.contains(&restored);
     assert!(lives.iter().any(is_of), "it opens to what was never written: {restored:?}");
 }
 
-/// Makes one kind of damage at one place.
+/// Damages the file in one way at one place.
 fn damage(bytes: &mut Vec<u8>, script: &mut Script<'_>, lives: &[Life]) {
     let kind = script.below(8);
     let at = usize::from(script.byte()) << 8 | usize::from(script.byte());
-    // Half of the damage is in the header and the first pages, which are always read.
+    // Put half of the damage into the header and the first pages, because these are read at every
+    // start.
     let at = if kind & 1 == 0 { at % HEAD_LEN } else { at * PLACE_LEN };
     let at = at % bytes.len().max(1);
     let length = (1 + usize::from(script.byte()) * 16).min(bytes.len() - at.min(bytes.len()));
@@ -61,7 +63,7 @@ fn damage(bytes: &mut Vec<u8>, script: &mut Script<'_>, lives: &[Life]) {
             bytes[at..end].copy_from_slice(&new[..end - at]);
         }
         3 => bytes[piece].fill(0),
-        // Copies a piece of another file, or of an older copy of this one, to the same place.
+        // Copy a piece of another file, or of an older copy of this file, to the same place.
         4 | 5 => {
             let other = &lives[script.below(LIVES_COUNT) as usize].bytes;
             let end = piece.end.min(other.len());
@@ -74,10 +76,10 @@ fn damage(bytes: &mut Vec<u8>, script: &mut Script<'_>, lives: &[Life]) {
     }
 }
 
-/// Silences panics on this thread. Some damage trips an assertion of the database library. The code
-/// that opens the file catches it, but the engine takes the message of a panic for a failure. The
-/// panic hook belongs to the process, and panics of other threads must count. So the hook is set
-/// once, and is silent on this thread only.
+/// Silences panics on this thread. Some damage fails an assertion of the database library. The code
+/// that opens the file catches this panic. But the fuzzing engine takes the message of any panic
+/// for a failure. The panic hook belongs to the whole process, and panics of other threads must
+/// count. So the hook is set once, and is silent on this thread only.
 fn quietly<T>(open: impl FnOnce() -> T) -> T {
     thread_local! { static IS_QUIET: Cell<bool> = const { Cell::new(false) } }
     static HOOK: Once = Once::new();
@@ -95,14 +97,14 @@ fn quietly<T>(open: impl FnOnce() -> T) -> T {
     opened.unwrap_or_else(|_| panic!("an opening panics"))
 }
 
-/// A file, and every state that it has held.
+/// A database file, and every state that it has held.
 struct Life {
     identity: Identity,
     states: Vec<Option<Restored>>,
     bytes: Vec<u8>,
 }
 
-/// Files of different ages, one of them of another node.
+/// Database files of different ages. One of them belongs to another node.
 static LIVES: LazyLock<Vec<Life>> =
     LazyLock::new(|| (0..LIVES_COUNT).map(|life| lived(life, life * life * 4)).collect());
 
@@ -128,5 +130,5 @@ const LIVES_COUNT: u64 = 5;
 const DAMAGES_MAX: usize = 16;
 /// Length of the header and the first pages, bytes.
 const HEAD_LEN: usize = 16 << 10;
-/// Distance between two places of damage elsewhere, bytes.
+/// Distance in bytes between two places of damage outside the header and the first pages.
 const PLACE_LEN: usize = 61;

@@ -1,5 +1,5 @@
-//! Input from people and other programs: queries, settings, JSON, answers, certificates.
-//! Each input is parsed to a value within its bounds, or refused with a reason.
+//! Targets for input from people and other programs: queries, settings, JSON, answers,
+//! certificates. Each input must be parsed to a value within its bounds, or refused with a reason.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -47,9 +47,9 @@ pub(crate) fn http_query(data: &[u8]) {
     }
 }
 
-/// Frames of an HTTP/2 client after its preface, repeated, as the abuse meter counts them. The
+/// The abuse meter reads frames of an HTTP/2 client after its preface. The input is repeated. The
 /// first byte selects where the stream is split, which must not matter. Only clients that sent many
-/// frames are refused.
+/// frames may be refused.
 pub(crate) fn http2_frames(data: &[u8]) {
     let Some(([cut], frames)) = data.split_first_chunk::<1>() else { return };
     if frames.is_empty() {
@@ -76,7 +76,7 @@ pub(crate) fn http2_frames(data: &[u8]) {
 }
 
 /// The control stream of an HTTP/3 client. The first byte selects where the stream is split, which
-/// must not matter. Only a frame longer than the limit is refused.
+/// must not matter. Only a frame longer than the limit may be refused.
 pub(crate) fn http3_control(data: &[u8]) {
     let Some(([cut], stream)) = data.split_first_chunk::<1>() else { return };
     let whole = Frames::new().pass(stream);
@@ -154,8 +154,8 @@ pub(crate) fn http2_request(data: &[u8]) {
     assert!(said.is_empty(), "whole frames that a client takes");
 }
 
-/// Feeds bytes in parts of `part`. Returns the requests and the answers. A request is answered once
-/// `open_max` others wait.
+/// Feeds bytes in parts of `part`. Returns the requests and the answers. A request is answered when
+/// `open_max` others wait behind it.
 fn http2_asked(bytes: &[u8], part: usize, open_max: usize) -> (Vec<String>, Vec<u8>) {
     let mut out = Vec::new();
     let mut server = Server::new(*MAX_N.end(), true, &mut out);
@@ -205,7 +205,8 @@ fn http2_asked(bytes: &[u8], part: usize, open_max: usize) -> (Vec<String>, Vec<
     (asked, out)
 }
 
-/// Bytes that are counted for each input. Repeated so often, most inputs are floods.
+/// The abuse meter counts this many bytes for each input. To reach this number, the input is
+/// repeated, so most inputs are floods.
 const FLOOD_LEN: usize = 200_000;
 /// A client may be refused only after at least this many frames.
 const FLOOD_FRAMES_MIN: usize = 9_999;
@@ -215,7 +216,7 @@ const PREFACE_LEN: usize = 24;
 
 /// The start of an HTTP/1.1 connection, as the fast path reads it. The first bytes give the largest
 /// allowed `n`. If the fast path accepts a request, the `httparse` crate must accept it with the
-/// same meaning. Where the bytes end must not matter.
+/// same meaning. The place where the bytes end must not matter.
 pub(crate) fn http_request(data: &[u8]) {
     let Some((max_n, bytes)) = data.split_first_chunk::<4>() else { return };
     let max_n = u64::from(u32::from_le_bytes(*max_n)).clamp(*MAX_N.start(), *MAX_N.end());
@@ -296,7 +297,7 @@ pub(crate) fn members(data: &[u8]) {
     }
 }
 
-/// Consecutive answers, as the load generator reads them.
+/// Answers one after another, as the load generator reads them.
 pub(crate) fn http_answer(data: &[u8]) {
     let mut rest = data;
     while let Ok(Some((response, used))) = parse_response(rest) {
@@ -316,11 +317,11 @@ pub(crate) fn http2_answer(data: &[u8]) {
     assert_eq!(whole, http2_events(depth, bytes, part), "in parts as in one");
 }
 
-/// The result of a connection: slot, status, body length and leader of each answer; the bytes sent;
-/// and the error that ended the connection.
+/// The result of a connection. It has slot, status, body length and leader of each answer, then the
+/// bytes sent, and then the error that ended the connection.
 type Http2Events = (Vec<(usize, u16, usize, Option<String>)>, Vec<u8>, Option<SessionError>);
 
-/// The result of `bytes`, read in parts of `part` bytes.
+/// Returns the result of reading `bytes` in parts of `part` bytes.
 fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
     let mut out = Vec::new();
     let mut session = Session::new(depth, Request::new("/timestamp", "node:8080", None), &mut out);
@@ -361,8 +362,8 @@ fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
     (seen, out, None)
 }
 
-/// A certificate: its expiry, as the node reads it from its files, and its node id, as the node
-/// reads it from a peer.
+/// A certificate. A node reads the expiry of its own certificates, and the node id of a peer's
+/// certificate.
 pub(crate) fn certificate(data: &[u8]) {
     let certificate = CertificateDer::from(data);
     if let Some(node) = node_of(&certificate, CLUSTER) {
@@ -377,6 +378,6 @@ pub(crate) fn certificate(data: &[u8]) {
     assert_eq!(not_after(&[data, b"x"].concat()), None, "it ends where it says");
 }
 
-/// The cluster of the certificates in the corpus.
+/// The name of the cluster in the corpus's certificates.
 const CLUSTER: &str = "fuzz";
 const TEN_THOUSAND_YEARS_S: u64 = 10_000 * 366 * 86_400;

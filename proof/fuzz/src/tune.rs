@@ -1,5 +1,6 @@
-//! Answers of nodes about their links and settings, as `epicepoch tune` reads them. The report
-//! names every bad answer, gives advice for the others, and never approves unsuitable settings.
+//! Target of nodes' answers about their links and settings, as `epicepoch tune` reads them. The
+//! report must name every bad answer, give advice for the others, and never approve unsuitable
+//! settings.
 
 use epicepoch_config::tune::Report;
 use serde_json::Value;
@@ -48,5 +49,5 @@ const SILENT: &str = "does not answer";
 const TRIPS_MIN: f64 = 8.0;
 /// Longest round trip for which there is advice, milliseconds.
 const LONGEST_MS: f64 = 1_000.0;
-/// Error from rounding times to nanoseconds, with a margin, milliseconds.
+/// Largest error, in milliseconds, from rounding times to nanoseconds, with a margin.
 const ROUNDED_MS: f64 = 1e-4;

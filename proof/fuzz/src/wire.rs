@@ -1,6 +1,6 @@
-//! Decoders of input from peers, clients and the log. Every input is parsed or refused. No decoder
-//! allocates more than the length of the input. A parsed value must be equal after it is written
-//! and parsed again.
+//! Targets for decoders of input from peers, clients and the log. A decoder must parse or refuse
+//! every input. It must not allocate more than the length of the input. A parsed value must be
+//! equal after it is written and parsed again.
 
 use std::fmt::Debug;
 
@@ -18,7 +18,7 @@ use epicepoch_wire::raft_message::{LogEntry, RaftMessage, Snapshot};
 use epicepoch_wire::voter_status::VoterStatus;
 use epicepoch_wire::{DecodeError, Timestamp, TimestampRange};
 
-/// Frames of a stream, as a connection takes them from its buffer. Each content has only one
+/// Frames of a stream, as a connection takes them from its buffer. The same content has only one
 /// encoding.
 pub(crate) fn frame(data: &[u8]) {
     let mut rest = data;
@@ -31,7 +31,7 @@ pub(crate) fn frame(data: &[u8]) {
         assert_eq!(length, HEADER_LEN + header.length, "a frame is header and payload");
         rest = &rest[length..];
     }
-    // An incomplete frame waits for its rest, or is refused early.
+    // A connection waits for the rest of an incomplete frame, or refuses the frame early.
     let cut = data.len().min(HEADER_LEN - 1);
     assert_eq!(split_frame(&data[..cut]), Ok(None), "less than a header is no frame");
 }
@@ -41,7 +41,8 @@ pub(crate) fn payload(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 8 {
         0 => {
-            // Later versions may send more fields, and longer ones.
+            // A later version may send more fields, or longer ones. So compare the values, not the
+            // bytes.
             if let Ok(hello) = PeerHello::decode(data) {
                 let mut again = Vec::new();
                 hello.encode(&mut again);
@@ -61,7 +62,8 @@ pub(crate) fn payload(data: &[u8]) {
 /// A Raft message of a peer.
 pub(crate) fn raft_message(data: &[u8]) {
     round_trip(data, RaftMessage::decode, RaftMessage::encode);
-    // The context of a message. A later version sends more, and the context is still read.
+    // The same bytes as the context of a message. A later version may send more bytes there, and
+    // the context must still be read.
     if let Ok(status) = VoterStatus::decode(data) {
         assert_eq!(VoterStatus::decode(&status.encode()), Ok(status), "a status comes back");
     }
@@ -83,7 +85,8 @@ pub(crate) fn record(data: &[u8]) {
     }
 }
 
-/// The native protocol, as client or node reads it. The first byte selects which of the two.
+/// Frames of the native protocol, as a client or a node reads them. The first byte selects the
+/// reader.
 pub(crate) fn native(data: &[u8]) {
     let Some((end, mut rest)) = data.split_first() else { return };
     let is_server = end & 1 == 0;
@@ -120,7 +123,7 @@ pub(crate) fn native(data: &[u8]) {
     }
 }
 
-/// Checks that a value is still equal after it was written and parsed again.
+/// Checks that a value is equal after it was written and parsed again.
 fn native_round_trip<T: Debug + PartialEq>(
     value: &T,
     encode: impl Fn(&mut Vec<u8>),

@@ -14,7 +14,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The corpus files of a target, by name.
+/// Returns the corpus files of a target, sorted by name.
 fn inputs(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(corpus().join(target)).expect("a directory per target");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
@@ -33,7 +33,8 @@ fn every_input_of_the_corpus_holds() {
     }
 }
 
-/// Cut and damaged inputs, because every target must accept malformed input.
+/// Runs targets on corpus files that are cut or damaged, because every target must cope with
+/// malformed input.
 #[test]
 fn cut_and_damaged_inputs_hold() {
     for target in TARGETS {

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-/// The fault of one direction. Its parts combine.
+/// The fault of one direction. Several of its parts may be set at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     /// Delay of every byte. Default none.
     pub delay: Duration,
-    /// Longest random additional delay, drawn from the seed for each piece read. The order stays: a
-    /// late piece delays the pieces behind it. Default none.
+    /// The longest random delay in addition to `delay`. It is drawn from the seed for each piece
+    /// that is read. Pieces keep their order, so a late piece delays the pieces behind it. Default
+    /// none.
     pub jitter: Duration,
-    /// Rate limit, shared by all connections of this direction. Default none.
+    /// The rate limit, which all connections of this direction share. Default none.
     pub pace: Option<Pace>,
     /// Whether the direction is cut, and how. Default [`Cut::None`].
     pub cut: Cut,
 }
 
-/// A rate limit: pieces of at most `bytes`, one every `every`.
+/// A rate limit: one piece of at most `bytes` bytes in each time `every`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Length of a piece; 0 counts as 1.
@@ -31,18 +32,19 @@ pub enum Cut {
     /// The direction is not cut.
     #[default]
     None,
-    /// Nothing goes through and nothing is lost. Bytes wait, in the end in the sender's socket, and
-    /// arrive when the link is good again. Like a cut cable under TCP, which sends again.
+    /// Nothing goes through and nothing is lost. Bytes wait in the proxy, and when the proxy is
+    /// full, in the sender's socket. They arrive when the cut ends. This is like a pulled cable,
+    /// because TCP sends lost bytes again.
     Hold,
-    /// All bytes vanish silently, and ends of connections too. Connections stay open. A connection
-    /// that lost bytes is reset when the cut ends.
+    /// All bytes vanish silently, and so do the ends of connections. Connections stay open. A
+    /// connection that lost bytes is reset when the cut ends.
     Drop,
-    /// All connections are reset, also new ones. Like a firewall that refuses.
+    /// All connections are reset, also new ones. This is like a firewall that refuses connections.
     Reset,
 }
 
 impl Fault {
-    /// A good link without any fault.
+    /// No fault at all.
     pub const NONE: Self =
         Self { delay: Duration::ZERO, jitter: Duration::ZERO, pace: None, cut: Cut::None };
 
@@ -89,7 +91,7 @@ impl Fault {
     }
 }
 
-/// Pieces per second of a bandwidth.
+/// How many pieces per second a bandwidth limit lets through.
 const PIECES_PER_SECOND: usize = 100;
 
 #[cfg(test)]

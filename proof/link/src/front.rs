@@ -1,4 +1,4 @@
-//! A listener in front of a node; how it identifies its clients, and their connections.
+//! A listener in front of a node. It identifies its clients, and carries their connections.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,12 +18,12 @@ use crate::party::{Diallers, Party};
 use crate::pump::{Ended, Pump};
 use crate::table::{Break, Front, Shared};
 
-/// At most this many connections of one proxy; further ones are reset. Each may hold two times 1
-/// MiB.
+/// At most this many connections of one proxy. Further connections are reset. Each connection may
+/// hold 1 MiB in each direction.
 const CONNECTIONS_MAX: usize = 1_024;
-/// How long the target may take to accept a connection. It is on this machine.
+/// How long the target may take to accept a connection. The target is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a failed accept, as without free descriptors or when the client has gone.
+/// Pause after a failed accept. It fails if no file descriptor is free, or if the client has gone.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens listeners as they are added, until the proxy is stopped.
@@ -81,11 +81,11 @@ async fn carry(
         Arrival::Gone => return,
         Arrival::Reset => true,
         Arrival::Here => match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
-            // The node does not listen. The client sees the same as without a proxy, a little
-            // later.
+            // The node does not listen. Reset the connection. So the client sees the same as
+            // without a proxy, only a little later.
             Err(_) | Ok(Err(_)) => return reset(&near),
             Ok(Ok(far)) => {
-                // Small frames leave at once, as they do at the real ends.
+                // Small frames leave at once, because the nodes and clients also set no-delay.
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 let ends = ((dialler, &near), (party, &far));
                 let is_reset = converse(shared, ends, head, breaks).await;
@@ -102,7 +102,7 @@ async fn carry(
     }
 }
 
-/// Whether a new connection gets through to the node.
+/// The outcome of a new connection: whether it gets through to the node.
 enum Arrival {
     Here,
     Reset,
@@ -110,7 +110,7 @@ enum Arrival {
     Gone,
 }
 
-/// Waits until the direction to the node is open. During a cut, the node sees no new connection.
+/// Waits until the direction to the node is not cut. During a cut, the node sees no new connection.
 async fn arrive(
     shared: &Shared,
     near: &mut TcpStream,
@@ -174,7 +174,7 @@ async fn converse(
     }
 }
 
-/// Handles the second direction after the first one has ended.
+/// Carries the second direction after the first one has ended. Returns how the connection ends.
 async fn rest(
     shared: &Shared,
     (from, to): (Party, Party),
@@ -188,8 +188,8 @@ async fn rest(
             Ended::Unheard => uncut(shared, (to, from), changes).await,
             ended => ended,
         },
-        // The receiver has not got the end of the stream. It gets the end after the cut, if it
-        // still listens.
+        // The receiver does not know of the end of the stream, because the end was lost. After the
+        // cut, the connection is reset.
         Ended::Unheard => tokio::select! {
             ended = other => ended,
             ended = uncut(shared, (from, to), changes) => ended,
@@ -197,7 +197,7 @@ async fn rest(
     }
 }
 
-/// Waits until the cut ends. Then the connection is reset, because bytes are missing.
+/// Waits until the cut ends. Returns that the connection must be reset, because bytes are missing.
 async fn uncut(
     shared: &Shared,
     (from, to): (Party, Party),
@@ -228,7 +228,7 @@ async fn identify(stream: &mut TcpStream) -> (Party, Vec<u8>) {
     }
 }
 
-/// Waits until the connection must be broken on command.
+/// Waits for a command to break the connection, and returns how to break it.
 async fn broken(
     shared: &Shared,
     (from, to): (Party, Party),

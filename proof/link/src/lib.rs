@@ -1,14 +1,15 @@
 //! A TCP proxy between real processes (peers, or clients and nodes) that breaks links on command.
 //!
 //! [`Links`] listens in front of nodes, at the addresses that others dial, and carries bytes. A
-//! [`Fault`] breaks a link *per direction*: delay, jitter, bandwidth, trickle, and three kinds of
-//! cuts. A direction goes from one [`Party`] to another, whichever of them opened the connection. A
-//! fault from 1 to 2 affects requests of 1 on its own connections, and answers of 1 on those of 2.
+//! [`Fault`] breaks *one direction* of a link. There are delay, jitter, bandwidth, trickle, and
+//! three kinds of cuts. A direction goes from one [`Party`] to another, whichever of them opened
+//! the connection. For example, a fault from 1 to 2 affects two kinds of bytes: requests of 1 on
+//! connections that 1 opened, and answers of 1 on connections that 2 opened.
 //!
 //! The proxy reads only the dialling node's id, from its peer hello. Like TCP, it never alters,
-//! repeats or reorders a byte. It cannot lose a segment that TCP would send again ([`Cut::Hold`]
-//! has that effect). It cannot keep the kernel from accepting a connection, so silence begins after
-//! that.
+//! repeats or reorders a byte. It cannot lose a single segment, which TCP would send again;
+//! [`Cut::Hold`] has the same effect. It cannot keep the kernel from accepting a connection, so a
+//! silent link is silent only after the connection is accepted.
 //!
 //! - `party`: the ends of a link.
 //! - `fault`: faults of a direction.
@@ -70,7 +71,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Starts a proxy without listeners; all links are good. `seed` decides all jitter.
+    /// Starts a proxy without listeners and without faults. `seed` decides all jitter.
     ///
     /// # Errors
     /// The system has no thread or event queue left.
@@ -106,12 +107,13 @@ impl Links {
         if self.shared.add(front) { Ok(addr) } else { Err(FrontError::TooMany) }
     }
 
-    /// Sets the fault from `from` to `to`. It replaces the last one.
+    /// Sets the fault of the direction from `from` to `to`. It replaces the fault that was set
+    /// before.
     pub fn set(&self, from: Party, to: Party, fault: Fault) {
         self.shared.set(from, to, fault);
     }
 
-    /// Sets the fault of both directions.
+    /// Sets the same fault for both directions between two parties.
     pub fn set_both(&self, one: Party, other: Party, fault: Fault) {
         self.set(one, other, fault);
         self.set(other, one, fault);
@@ -127,13 +129,13 @@ impl Links {
         self.shared.break_now(one, other, Break::Close);
     }
 
-    /// Makes all links good. Connections that lost bytes are reset.
+    /// Removes all faults. Connections that lost bytes are reset.
     pub fn heal(&self) {
         self.shared.heal();
     }
 
-    /// Counts of the direction from `from` to `to` so far. A test uses them to check that its fault
-    /// affected something.
+    /// Returns the counts of the direction from `from` to `to` so far. A test uses them to check
+    /// that its fault affected something.
     #[must_use]
     pub fn passed(&self, from: Party, to: Party) -> Passed {
         self.shared.passed(from, to)
@@ -144,7 +146,7 @@ impl Drop for Links {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
-            // The thread has ended or panicked. In both cases nothing is left to do.
+            // An error is ignored. If the thread has panicked, nothing is left to do.
             let _ = thread.join();
         }
     }

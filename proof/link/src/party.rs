@@ -2,7 +2,8 @@
 
 use epicepoch_wire::NodeId;
 
-/// At most this many listeners of one proxy. A higher number would come from a runaway loop.
+/// At most this many listeners of one proxy. A test needs far fewer, so a higher number is a
+/// mistake, such as an endless loop.
 pub const FRONTS_MAX: usize = 256;
 
 /// One end of a link.
@@ -22,12 +23,12 @@ impl Party {
     }
 }
 
-/// The expected clients of a listener.
+/// Which clients a listener expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Diallers {
-    /// Nodes, identified by their hello; others count as [`Party::Client`]. The proxy passes
-    /// nothing on, and does not dial the node, until the first 40 bytes have come or cannot become
-    /// a hello.
+    /// Nodes, identified by their peer hello. Any other client counts as [`Party::Client`]. The
+    /// proxy waits until the first 40 bytes have come, or until the bytes cannot be a hello. Before
+    /// that it passes nothing on, and does not dial the node.
     Peers,
     /// Only clients. The proxy does not inspect their bytes.
     Clients,

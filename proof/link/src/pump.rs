@@ -1,5 +1,6 @@
 //! One direction of one connection. It reads from one socket, waits as the fault says, and writes
-//! to the other. It holds at most [`BYTES_MAX`]; then the sender's socket fills.
+//! to the other socket. It holds at most [`BYTES_MAX`]. After that it reads no more, and the
+//! sender's socket fills.
 
 use std::io;
 use std::time::Instant;
@@ -13,8 +14,8 @@ use crate::party::Party;
 use crate::schedule::{Piece, Schedule};
 use crate::table::Shared;
 
-/// At most this many bytes under way in one direction of a connection. With a delay of a second
-/// this allows a MiB a second.
+/// At most this many bytes are held in one direction of a connection. With a delay of a second,
+/// this allows a MiB per second.
 pub(crate) const BYTES_MAX: usize = 1 << 20;
 /// At most this many bytes per read.
 const READ_LEN: usize = 16 << 10;
@@ -22,7 +23,7 @@ const READ_LEN: usize = 16 << 10;
 /// How a direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// All bytes were delivered, and so was the end.
+    /// All bytes were delivered, and so was the end of the stream.
     Orderly,
     /// The sender has ended its side, but the receiver does not know, because the end was lost.
     Unheard,
@@ -43,7 +44,7 @@ pub(crate) struct Pump<'a> {
     is_sink_gone: bool,
     /// Whether bytes were lost. Then no later bytes may be delivered.
     has_hole: bool,
-    /// How many bytes the rate limit allows next, and when.
+    /// How many bytes the rate limit allows next, and at which time.
     slot: Option<(usize, Instant)>,
 }
 
@@ -99,7 +100,8 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Applies the current fault to the bytes under way.
+    /// Applies the current fault to the bytes that are held. Returns how the direction ends, if it
+    /// ends now.
     fn settle(&mut self, fault: &Fault) -> Option<Ended> {
         match fault.cut {
             Cut::Reset => return Some(Ended::Reset),
@@ -112,7 +114,7 @@ impl<'a> Pump<'a> {
             Cut::None | Cut::Hold if self.has_hole => return Some(Ended::Reset),
             Cut::None | Cut::Hold => {}
         }
-        // The sender learns that the receiver is gone only if the other direction is open.
+        // The receiver is gone. The sender learns this only if the other direction is not cut.
         let word_gets_back = self.shared.fault(self.to, self.from).cut == Cut::None;
         (self.is_sink_gone && word_gets_back).then_some(Ended::Reset)
     }
@@ -126,7 +128,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// When bytes may be written next; `None` for never.
+    /// Returns the time at which bytes may be written next, or `None` if none may be written.
     fn write_at(&mut self, fault: &Fault) -> Option<Instant> {
         if self.is_sink_gone || fault.cut != Cut::None {
             return None;
@@ -168,7 +170,7 @@ impl<'a> Pump<'a> {
         match self.schedule.first()? {
             Piece::Reset => Some(Ended::Reset),
             Piece::End => {
-                // A receiver that is already gone needs no end.
+                // An error is ignored, because a receiver that is already gone needs no end.
                 let _ = socket2::SockRef::from(self.sink).shutdown(std::net::Shutdown::Write);
                 Some(Ended::Orderly)
             }

@@ -1,5 +1,5 @@
-//! When each piece of one direction is due, with delay, and with jitter from a seed. The order is
-//! kept. This module reads no clock: time is an argument.
+//! Decides when each piece of one direction is due: after the delay, and a jitter that comes from a
+//! seed. Pieces keep their order. This module reads no clock: time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,14 +17,14 @@ pub(crate) enum Piece {
     Reset,
 }
 
-/// The pieces under way, in order.
+/// The pieces that were read and not yet written, in order.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     queue: VecDeque<(Instant, Piece)>,
     /// Number of bytes in the queue.
     bytes: usize,
     random: fastrand::Rng,
-    /// When the last piece is due. No later piece overtakes it.
+    /// The time at which the last piece is due. A later piece is due no earlier.
     last_due: Option<Instant>,
 }
 
@@ -55,8 +55,8 @@ impl Schedule {
         self.queue.front().map(|(_, piece)| piece)
     }
 
-    /// Removes the first `count` bytes of the first piece. Removes the piece if it has no other
-    /// bytes.
+    /// Removes the first `count` bytes of the first piece, because they were written. Removes the
+    /// piece if no bytes of it are left.
     pub(crate) fn arrived(&mut self, count: usize) {
         if let Some((_, Piece::Bytes(bytes))) = self.queue.front_mut()
             && count < bytes.len()
@@ -75,7 +75,7 @@ impl Schedule {
         self.bytes
     }
 
-    /// Drops everything under way. Returns whether there was anything.
+    /// Drops all pieces in the queue. Returns whether there were any.
     pub(crate) fn lose(&mut self) -> bool {
         let had_any = !self.queue.is_empty();
         self.queue.clear();
@@ -92,7 +92,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The times at which twenty pieces are due. One piece is sent every millisecond.
+    /// Returns the times at which twenty pieces are due. One piece is sent every millisecond.
     fn dues(seed: u64, fault: &Fault) -> Vec<Duration> {
         let start = Instant::now();
         let mut schedule = Schedule::new(seed);
@@ -121,7 +121,8 @@ mod tests {
         assert_eq!(one, dues(1, &fault), "the same seed, the same jitter");
         assert_ne!(one, dues(2, &fault));
         assert!(one.is_sorted());
-        // The bound holds for each piece itself, or for the piece before it.
+        // A piece is due within 3 ms to 53 ms after it was sent. It may wait for the piece before
+        // it, but that one was sent earlier with the same bound.
         for (at, due) in one.iter().enumerate() {
             let sent = MS * at as u32;
             assert!(*due >= sent + MS * 3 && *due < sent + MS * 53, "{at}: {due:?}");

@@ -1,5 +1,5 @@
-//! The state that the proxy's owner and its thread share: faults, counts, and listeners to open. A
-//! change wakes all connections.
+//! The state that the proxy's owner and the proxy's thread share: faults, counts, and listeners to
+//! open. A change wakes all connections.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -47,9 +47,10 @@ pub(crate) struct Front {
 struct Path {
     fault: Fault,
     passed: Passed,
-    /// How often connections that `from` opened were broken on command, and how the last time.
+    /// How often connections that `from` opened were broken on command, and in which way the last
+    /// time.
     breaks: (u64, Option<Break>),
-    /// When the next piece may go, if there is a rate limit.
+    /// The time at which the next piece may be written, if there is a rate limit.
     free_at: Option<Instant>,
 }
 
@@ -84,7 +85,7 @@ impl Shared {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // A poisoned lock is safe: every change below leaves the table complete at each step.
+        // A poisoned lock is safe to use, because a panic never leaves the table half changed.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +100,7 @@ impl Shared {
         self.changed.subscribe()
     }
 
-    /// Adds a listener. Returns `false` if there are too many.
+    /// Adds a listener. Returns `false` if there are too many listeners.
     pub(crate) fn add(&self, front: Front) -> bool {
         self.change(|table| {
             let has_room = table.fronts < FRONTS_MAX;
@@ -111,7 +112,7 @@ impl Shared {
         })
     }
 
-    /// The listeners to open now; `None` when the proxy ends.
+    /// Takes the listeners that are to be opened now. Returns `None` when the proxy ends.
     pub(crate) fn to_open(&self) -> Option<Vec<Front>> {
         let mut table = self.table();
         if table.is_stopped { None } else { Some(std::mem::take(&mut table.to_open)) }
@@ -149,7 +150,8 @@ impl Shared {
         self.table().paths.get(&(from, to)).map_or(Fault::NONE, |path| path.fault)
     }
 
-    /// How often connections that `from` opened to `to` were broken, and how the last time.
+    /// Returns how often connections that `from` opened to `to` were broken, and in which way the
+    /// last time.
     pub(crate) fn breaks(&self, from: Party, to: Party) -> (u64, Option<Break>) {
         self.table().paths.get(&(from, to)).map_or((0, None), |path| path.breaks)
     }
@@ -163,7 +165,8 @@ impl Shared {
         count(&mut self.table().path(from, to).passed);
     }
 
-    /// Reserves a time for a piece. All connections of a direction share its rate limit.
+    /// Reserves the time at which a piece may be written, and returns it. All connections of a
+    /// direction share its rate limit.
     pub(crate) fn slot(&self, from: Party, to: Party, now: Instant, pace: Pace) -> Instant {
         let mut table = self.table();
         let path = table.path(from, to);
@@ -172,7 +175,7 @@ impl Shared {
         at
     }
 
-    /// Seeds for the two directions of a new connection.
+    /// Returns seeds for the two directions of a new connection.
     pub(crate) fn seeds(&self) -> (u64, u64) {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let mut random = fastrand::Rng::with_seed(self.seed ^ number.rotate_left(32));

@@ -1,5 +1,5 @@
-//! Every fault on real sockets. The tests check the bytes at the other end, or counts of lost
-//! bytes. Times have only lower bounds, which hold on a busy machine too.
+//! Tests every fault on real sockets. The tests check the bytes at the other end, or counts of lost
+//! bytes. Times have only lower bounds, because these hold on a busy machine, too.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -32,7 +32,8 @@ impl Behind {
         Self { links, listener, addr }
     }
 
-    /// Connects as a node and sends its hello. Returns both ends; the other end has read the hello.
+    /// Connects as the node `from`, and sends its hello. Returns both ends of the connection. The
+    /// other end has already read the hello.
     fn dial(&self, from: u64) -> (TcpStream, TcpStream) {
         let near = dial(self.addr, &hello(from));
         let mut far = self.accept();
@@ -77,7 +78,7 @@ fn read_to_end(stream: &mut TcpStream) -> (Vec<u8>, Result<(), ErrorKind>) {
 
 const RESET: (Vec<u8>, Result<(), ErrorKind>) = (Vec::new(), Err(ErrorKind::ConnectionReset));
 
-/// Waits until the counts are as expected.
+/// Waits until the counts fulfil a condition.
 #[track_caller]
 fn wait_for(links: &Links, from: Party, to: Party, is_so: impl Fn(Passed) -> bool) {
     let deadline = Instant::now() + WAIT_MAX;
@@ -143,10 +144,11 @@ fn a_blackhole_swallows_one_dialler_and_not_another() {
     three.write_all(b"kept").unwrap();
     assert_eq!(read(&mut far_three, 4), b"kept");
     wait_for(&behind.links, ONE, TWO, |passed| passed.bytes_lost == 4);
-    // The other direction of the same connection goes on.
+    // The other direction of the same connection still works.
     far_one.write_all(b"back").unwrap();
     assert_eq!(read(&mut one, 4), b"back");
-    // After the cut, a stream with missing bytes is reset. None of its bytes has arrived.
+    // When the cut ends, the stream is reset because bytes are missing. The lost bytes have not
+    // arrived.
     behind.links.heal();
     assert_eq!(read_to_end(&mut far_one), RESET);
     assert_eq!(read_to_end(&mut one), RESET);
@@ -185,7 +187,8 @@ fn a_blackhole_hides_the_end_of_a_process_until_it_is_over() {
     let (near, mut far) = behind.dial(1);
     behind.links.set(ONE, TWO, Fault::blackhole());
     drop(near);
-    // Another connection of the same pair is lost before the node sees it.
+    // The hello of a new connection between the same parties is lost, too. So the node sees no new
+    // connection.
     let mut new = dial(behind.addr, &hello(1));
     wait_for(&behind.links, ONE, TWO, |passed| passed.bytes_lost == hello(1).len() as u64);
     behind.listener.set_nonblocking(true).unwrap();
@@ -223,7 +226,7 @@ fn what_a_cut_holds_arrives_late_and_whole() {
     near.write_all(b"old news").unwrap();
     let mut new = dial(behind.addr, &hello(1));
     drop(near);
-    // The other direction shows that the proxy has seen the change.
+    // When a byte of the other direction has passed, the proxy has seen the events above.
     far.write_all(b"x").unwrap();
     wait_for(&behind.links, TWO, ONE, |passed| passed.bytes == 1);
     far.set_nonblocking(true).unwrap();
@@ -276,7 +279,7 @@ fn a_delay_and_its_jitter_are_waited_out_in_one_direction_only() {
     near.write_all(b"slow").unwrap();
     assert_eq!(read(&mut far, 4), b"slow");
     assert!(sent.elapsed() >= delay, "{:?}", sent.elapsed());
-    // Order is kept: the last byte of many writes comes last.
+    // Write many single bytes. They must arrive in their order.
     for byte in 0..100 {
         near.write_all(&[byte]).unwrap();
     }
@@ -323,7 +326,8 @@ fn a_receiver_that_does_not_read_fills_the_proxy_only_to_its_limit() {
     let chunk = vec![0; 64 << 10];
     let mut sent = 0_u64;
     let mut refused = 0;
-    // Writes until the proxy and the sockets have accepted no bytes for a while.
+    // Write until the proxy and the sockets have accepted no bytes for a while, because all are
+    // full.
     while refused < 20 {
         if let Ok(len) = near.write(&chunk) {
             (sent, refused) = (sent + len as u64, 0);

@@ -1,5 +1,5 @@
-//! Values for the script of one node, drawn from its bytes: messages, entries, snapshots, states and
-//! settings. They are near the state of the replica, so that many pass its checks.
+//! Values for the script of one node, drawn from its bytes: messages, entries, snapshots, states
+//! and settings. They are near the state of the replica, so that many pass its checks.
 
 use epicepoch_core::replica::Replica;
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
@@ -13,7 +13,7 @@ use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Stor
 
 use crate::script::Script;
 
-/// Unix time when a script begins, nanoseconds.
+/// Unix time at which a script begins, in nanoseconds.
 pub(super) const START_NS: u64 = 1_700_000_000_000_000_000;
 
 /// Draws a message near the state of the replica.
@@ -73,7 +73,7 @@ fn drawn_entry(script: &mut Script<'_>, index: u64, term: u64) -> LogEntry {
         }
         5 => entry(index, term, Command::Readdress(member(node)).encode()),
         6 if script.byte() & 1 == 0 => {
-            // This may also be a format that no node reads.
+            // The format may also be one that no node reads.
             let to = script.below(u64::from(FORMATS.newest) + 2) as u32;
             entry(index, term, Command::Raise(to).encode())
         }

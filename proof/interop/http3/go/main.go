@@ -78,8 +78,8 @@ func run(args []string) error {
 	return nil
 }
 
-// many lets callers ask at once. It checks that the timestamps of each caller rise, and that no
-// timestamp is given twice.
+// many lets several callers ask at once. It checks that the timestamps of each caller rise, and
+// that no timestamp is given twice.
 func many(client *http.Client, addr string) error {
 	var group sync.WaitGroup
 	got := make([][][]byte, callers)
