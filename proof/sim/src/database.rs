@@ -120,7 +120,7 @@ impl DataDirectory {
     }
 }
 
-/// At most this many writes and syncs of one small transaction.
+/// A small transaction makes at most this many writes and syncs. A crash is drawn among them.
 const COMMIT_OPERATIONS: u64 = 40;
 /// Size of the database header, in bits. Most of the damage that matters is in it.
 const HEADER_BITS: usize = 320 * 8;

@@ -9,7 +9,7 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
 /// Unix time when a run begins, nanoseconds.
 pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
-/// At most this many nodes of a run, members or not.
+/// A run has at most this many nodes, members or not.
 pub(crate) const NODES_MAX: usize = 16;
 /// Length of a tick, nanoseconds.
 pub(crate) const TICK_NS: u64 = 10_000_000;

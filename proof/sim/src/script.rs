@@ -17,7 +17,7 @@ use crate::plane::Plane;
 use crate::run::{Failure, SAMPLE_HALVES};
 use crate::world::World;
 
-/// At most this many events of one script happen; the rest of the script is ignored.
+/// A script has at most this many events. The rest of a longer script is ignored.
 pub const EVENTS_MAX: usize = 96;
 
 /// Runs a script. Returns how many requests were answered.

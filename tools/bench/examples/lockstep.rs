@@ -20,7 +20,7 @@ use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToCli
 
 /// At most this many requests are sent at a time. Every transport allows this many.
 const IN_FLIGHT_MAX: u64 = 128;
-/// At most this many requests in all: HTTP/2 has this many stream ids for a client's requests.
+/// A run sends at most this many requests: HTTP/2 has this many stream ids for a client's requests.
 const REQUESTS_MAX: u64 = 1 << 30;
 /// Longest wait for an answer. It is long because the node may run in a processor emulator.
 const WAIT_MAX: Duration = Duration::from_secs(30);

@@ -310,6 +310,6 @@ const FIGURES: [Kind; 5] = [
     Kind { name: "p99.9", unit: NANOS, closed_only: false, read: |run| at(run, 0.999) },
     Kind { name: "failed", unit: SHARE, closed_only: false, read: |run| run.failure_share },
 ];
-/// At most this many runs of one set. With so many runs the rank test still counts all permutations
+/// A set has at most this many runs. With so many runs the rank test still counts all permutations
 /// within a second.
 pub const RUNS_MAX: usize = 100;

@@ -96,7 +96,7 @@ fn read_head(stream: &mut TcpStream) -> io::Result<String> {
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Longest time for one request.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// At most this many bytes of a request's head.
+/// The head of a request has at most this many bytes.
 const HEAD_LEN_MAX: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -9,7 +9,7 @@ const PAGE: &str = "docs/testing-catalogue.md";
 /// The two lists of planted bugs: those inside the core, and those around it.
 const BUGS: [&str; 2] =
     ["proof/planted/added/crates/core/src/planted.rs", "proof/sim/src/plant.rs"];
-/// At most this many characters in a line of the page. Tables may be wider.
+/// A line of the page has at most this many characters. Tables may be wider.
 const WIDTH: usize = 118;
 
 /// Test directories of the catalogue, with the heading of each.

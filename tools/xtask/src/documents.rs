@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::source::{Kind, Token, tokens};
 use crate::test_commands::Tests;
 
-/// At most this many characters in a line of prose.
+/// A line of prose in a document may have at most this many characters.
 const LINE_LEN_MAX: usize = 120;
 /// The files that contain code.
 const CODE: [&str; 4] = ["crates/*.rs", "proof/*.rs", "tools/*.rs", "examples/*.rs"];

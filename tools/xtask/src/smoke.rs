@@ -19,8 +19,8 @@ const EPICEPOCH: &str = "target/release/epicepoch";
 const READY: Duration = Duration::from_mins(1);
 const LEADS: Duration = Duration::from_secs(15);
 const ENDS: Duration = Duration::from_secs(15);
-/// At most this many attempts at a request. On a busy machine leadership moves, and a request may
-/// be refused.
+/// A request is tried at most this many times. On a busy machine leadership moves, and a request
+/// may be refused.
 const TRIES: usize = 5;
 /// Exit code of a measurement during which leadership has moved.
 const MOVED: i32 = 75;

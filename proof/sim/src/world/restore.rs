@@ -15,7 +15,7 @@ use crate::parameters::{CLOCK_OFFSET_MAX_NS, MS, RESERVATION_NS, SECOND};
 use crate::version::Version;
 use crate::world::World;
 
-/// At most this many new histories in one run.
+/// A run has at most this many restores, each of which begins a new history.
 const RESTORES_MAX: u32 = 4;
 /// Longest time that a first member takes to report its clock, nanoseconds.
 const SAMPLE_NS_MAX: u64 = 200 * MS;

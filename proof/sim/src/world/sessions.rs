@@ -516,7 +516,8 @@ fn refusal(id: u64, code: ErrorCode, text: &str) -> Vec<u8> {
 
 /// Clients with sessions have numbers from this one on.
 pub(crate) const SESSIONS_FROM: usize = 1_000;
-/// At most this many clients with sessions in a run, and at most this many callers of each.
+/// A run has at most `SESSIONS_MAX` clients with sessions, and each of them at most `CALLERS_MAX`
+/// callers.
 const SESSIONS_MAX: usize = 2;
 const CALLERS_MAX: usize = 5;
 /// At most this many requests of a session wait for answers that may still come.

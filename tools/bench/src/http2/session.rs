@@ -22,11 +22,11 @@ pub const CONNECTION_WINDOW: u32 = 16 << 20;
 const WINDOW_AT_FIRST: u32 = 65_535;
 /// Longest header block of an answer, bytes.
 pub const BLOCK_LEN_MAX: usize = 16 << 10;
-/// At most this many CONTINUATION frames of one header block. Without this limit, a server could
-/// send empty ones for ever.
+/// One header block may have at most this many CONTINUATION frames. Without this limit, a server
+/// could send empty ones for ever.
 const CONTINUATIONS_MAX: usize = 16;
-/// At most this many streams from the oldest open one to the newest. The limit is needed because
-/// the session also remembers the answered streams between the two.
+/// From the oldest open stream to the newest one there are at most this many streams. The limit is
+/// needed because the session also remembers the answered streams between the two.
 pub const SPAN_MAX: usize = 1 << 18;
 /// Marks a stream that is over.
 const NONE: u32 = u32::MAX;

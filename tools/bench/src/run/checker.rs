@@ -138,7 +138,7 @@ fn merge(verdict: &mut Verdict, next: Verdict) {
     verdict.violations.extend(next.violations.into_iter().take(room));
 }
 
-/// At most this many reports of one thread wait.
+/// At most this many reports of one thread wait for the checker.
 const WAITING_MAX: usize = 256;
 /// At most this many answers are held, because a later one may contradict them. Each takes 48
 /// bytes.

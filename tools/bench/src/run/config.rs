@@ -266,23 +266,23 @@ impl RunConfig {
     }
 }
 
-/// At most this many connections of one measurement.
+/// A measurement has at most this many connections.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// At most this many generator threads of one measurement.
+/// A measurement has at most this many generator threads.
 pub const THREADS_MAX: usize = 256;
-/// At most this many open requests on one connection.
+/// A connection has at most this many open requests.
 pub const IN_FLIGHT_MAX: usize = 4096;
-/// At most this many timestamps per request, if the answer lists them.
+/// A request may ask for at most this many timestamps, if the answer lists them one by one.
 pub const COUNT_MAX: u64 = 65_536;
-/// At least this many requests per second.
+/// An open loop has at least this many requests per second.
 pub const RATE_MIN: f64 = 0.01;
-/// At most this many requests per second: more than any machine sends.
+/// An open loop has at most this many requests per second, which is more than any machine sends.
 pub const RATE_MAX: f64 = 1e8;
 /// The longest measurement.
 pub const DURATION_MAX: Duration = Duration::from_hours(24);
 /// The shortest interval of a report.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// At most this many intervals of one report. Each takes a few kilobytes.
+/// A report has at most this many intervals. Each takes a few kilobytes.
 pub const INTERVALS_MAX: f64 = 3600.0;
 /// The CPU time of at most this many server processes is counted.
 pub const PIDS_MAX: usize = 64;

@@ -204,7 +204,7 @@ impl From<StreamError> for Failure {
     }
 }
 
-/// At most this many bytes of an answer's body: the largest `n` fits.
+/// The body of an answer has at most this many bytes. The answer with the largest `n` fits.
 const BODY_LEN_MAX: usize = 2 << 20;
 /// `H3_NO_ERROR` (RFC 9114, 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);

@@ -156,8 +156,8 @@ impl Ids {
     }
 }
 
-/// At most this many ids from the oldest open request to the newest. If a request is still open
-/// after so many later ones, the service will not answer it any more.
+/// From the oldest open request to the newest one there are at most this many ids. If a request is
+/// still open after so many later ones, the service will not answer it any more.
 const SPAN_MAX: usize = 1 << 18;
 
 /// Handles an error frame like the same refusal over HTTP.

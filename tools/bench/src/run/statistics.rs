@@ -376,7 +376,7 @@ impl Statistics {
     }
 }
 
-/// At most this many requests of one thread are remembered for the checker.
+/// A thread remembers at most this many requests for the checker.
 const OPEN_MAX: usize = 1 << 18;
 /// Answers in one report to the checker.
 const BATCH_LEN: usize = 2048;
