@@ -122,6 +122,7 @@ impl DataDirectory {
 
 /// A small transaction makes at most this many writes and syncs. A crash is drawn among them.
 const COMMIT_OPERATIONS: u64 = 40;
-/// Size of the database header, in bits. Most of the damage that matters is in it.
+/// Size of the database header, in bits. Half of the flips are drawn from it, because most of the
+/// damage that matters is there.
 const HEADER_BITS: usize = 320 * 8;
 const NEWEST_COMMIT_BIT: usize = 9 * 8;

@@ -452,7 +452,7 @@ struct Healed {
     gave_up: u64,
 }
 
-/// Percent of runs with the real database on the members' disks.
+/// In this many percent of the runs, the members' disks hold the real database.
 const REAL_PERCENT: u32 = 5;
 /// Longest time until a healed cluster answers again, nanoseconds. An election takes less than a
 /// second. It takes longer if a replica must give up first, or a client waits for a node that was

@@ -193,13 +193,13 @@ fn wake(time: Duration) -> Histogram<u64> {
     latencies
 }
 
-/// Bytes of a message, as many as a timestamp has.
+/// Length of a message, bytes: as long as a timestamp.
 pub const MESSAGE_LEN: usize = 16;
-/// Bytes of a write that is synced: a page.
+/// Length of a write that is synced, bytes: a page.
 const BLOCK_LEN: usize = 4096;
-/// Round trips of the warm-up, which are not measured.
+/// Number of round trips in the warm-up, which are not measured.
 const WARMUP_ROUNDS: u64 = 100;
-/// Empty reads after which a spinning end yields the processor.
+/// A spinning end yields the processor after this many empty reads.
 const SPINS: u32 = 256;
 /// Longest time spent on the measurement of the clock: enough for a mean.
 const CLOCK_TIME_MAX: Duration = Duration::from_millis(200);

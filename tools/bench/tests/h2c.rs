@@ -228,5 +228,5 @@ fn a_server_that_sends_more_than_it_may_is_reported() {
 const BEFORE_REQUESTS: usize = 24 + (9 + 12) + (9 + 4) + 9 + 1;
 /// Number, from 0, of the request that a server does not answer.
 const FORGOTTEN: u64 = 10;
-/// Requests that a server answers on each connection before it closes the connection.
+/// A server closes a connection after it has answered this many requests.
 const PER_CONNECTION: u64 = 10;

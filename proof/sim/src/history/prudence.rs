@@ -95,5 +95,6 @@ impl History {
 /// A live node may lack at most this many committed entries. The number is that of S12. It is not
 /// read from the core, because the core's own number may be wrong.
 const LACKING_MAX: u64 = 16;
-/// Longest time since the leader heard a live node, nanoseconds: an election timeout.
+/// A node counts as live if the leader has heard it within this time, nanoseconds: an election
+/// timeout.
 const HEARD_NS_MAX: u64 = ELECTION_TICKS as u64 * TICK_NS;

@@ -37,7 +37,7 @@ enum Kind {
     RestartAll,
 }
 
-/// Every kind of fault with its usual weight.
+/// Every kind of fault with its usual weight. The weights decide how often each kind is drawn.
 const KINDS: [(Kind, u32); 14] = [
     (Kind::Crash, 6),
     (Kind::Restart, 8),

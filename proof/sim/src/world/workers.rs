@@ -26,7 +26,7 @@ const WORKER_TICK_NS: u64 = 25 * MS;
 /// Least time between a request and the turn that takes it, so that others can join, nanoseconds.
 const TURN_NS: u64 = 20_000;
 /// This many of a thousand turns wait behind other work of the worker, for at most `BUSY_NS_MAX`
-/// nanoseconds. Meanwhile the links are served.
+/// nanoseconds. Meanwhile the worker still reads and answers confirm frames.
 const BUSY: u32 = 30;
 const BUSY_NS_MAX: u64 = 50 * MS;
 /// For a planted bug: how long after a round leadership counts as proved, nanoseconds.

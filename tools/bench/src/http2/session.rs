@@ -115,7 +115,7 @@ pub struct Session {
     has_settings: bool,
     /// After a GOAWAY: the last stream that the server will answer.
     last_id: Option<u32>,
-    /// Bytes that the server may still send.
+    /// The flow-control window of the connection: the server may still send this many bytes.
     window: u32,
     /// The window for sending. The client sends no body, but the server must not raise the window
     /// above the limit of HTTP/2.

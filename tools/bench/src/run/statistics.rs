@@ -378,5 +378,5 @@ impl Statistics {
 
 /// A thread remembers at most this many requests for the checker.
 const OPEN_MAX: usize = 1 << 18;
-/// Answers in one report to the checker.
+/// A thread reports to the checker at once when it has this many answers to report.
 const BATCH_LEN: usize = 2048;
