@@ -138,7 +138,8 @@ class World:
         raise NotImplementedError
 
     def step(self, s: State, action: Callable, args: Sequence[Any]) -> tuple[list[tuple[str, Formula]], dict]:
-        """The rules of a step that are not broken, and what the step changes."""
+        """Returns the rules of a step, without those that are broken, and the changes that the step
+        makes."""
         rules, generator = [], action(self, s, *args)
         while True:
             try:

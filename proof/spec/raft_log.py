@@ -28,7 +28,7 @@ FIXED = {
 }
 STATE = {
     "created": "Entry",
-    "upto": "Entry Entry",  # the first is in the log that ends with the second
+    "upto": "Entry Entry",  # the first entry is in the log that ends with the second
     "reached": "Node Term",  # term <= the node's durable term
     "left": "Node Term",  # term < the node's durable term
     "log": "Node Entry",  # in memory

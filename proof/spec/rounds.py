@@ -62,8 +62,8 @@ STATE = {
     "stamped": "Req",
     "stamp": "Req -> Ts",
     "source": "Req -> Range",  # the range that the timestamp is taken from
-    "done": "Req",  # the answer has been received
-    "before": "Req Req",  # the first was done when the second arrived
+    "done": "Req",  # the client has received the answer
+    "before": "Req Req",  # the answer to the first request was received before the second arrived
     # Advances by an operator.
     "advanced": "Range Ts",  # an advance to this timestamp of the range was reported: later answers must be above it
     "told": "Range Ts Req",  # the advance was reported before the request arrived
@@ -490,9 +490,10 @@ def claims(w: World, s: State) -> dict[str, Claim]:
             ),
         ),
         "stamped-behind": Claim("Req", lambda q: IMP(s.stamped(q), w.le_ts(s.stamp(q), s.last(w.run_of(s.batch(q)))))),
-        # The central claim. Take a complete answer and a later request. When the request's round
-        # read the publication, the term of the answer had been won. Every voter that elected the
-        # leader of that term says no to every such round of a lower term.
+        # The central claim. Take a complete answer, and a request that arrived after it. When the
+        # round of that request read the publication, the term of the answer had already been won.
+        # So every voter that elected the leader of that term says no to such a round, if the
+        # round's term is lower.
         "later-known": Claim(
             "Req Req",
             lambda b, q: IMP(AND(s.before(b, q), s.joined(q), s.read(s.batch(q))), s.later(s.batch(q), rank(b))),

@@ -51,7 +51,7 @@ impl ToChecker {
 pub struct Checked {
     /// Totals and violations.
     pub verdict: Verdict,
-    /// Operations that were not checked because too many answers were held ([`HELD_MAX`]).
+    /// Operations that were not checked, because the checker held too many answers already.
     pub left_out: u64,
     /// CPU time of the check, which competes with the service on a small machine.
     pub cpu: Duration,
