@@ -103,8 +103,8 @@ class Hedging(Case):
             if copy_is_first:
                 again.answer(10)
                 await expect(slow, 10)
-                # The next answer comes over the same connection as this one, so the client reads
-                # this one first.
+                # The client reads the answers of one connection in their order. So it has read this
+                # burnt answer when the next answers come.
                 asked.answer(20)
             else:
                 asked.answer(10)

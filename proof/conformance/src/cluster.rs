@@ -1,6 +1,6 @@
 //! Three real nodes as processes on loopback, in a temporary directory. Dropping the cluster ends
-//! them. The directory is in memory if possible: a busy disk would delay votes after the loss of a
-//! leader, and these tests are not about disks.
+//! the nodes. The directory is in memory if possible: a busy disk would delay votes after the loss
+//! of a leader, and these tests are not about disks.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};

@@ -1,11 +1,11 @@
 //! A driver: a process that runs the client under test, and calls it when the suite sends a
 //! command. Several threads of the suite may send commands at once.
 //!
-//! The driver reads its own clock. For each reading, the suite knows only an interval of its own
-//! clock in which the reading was made. The record has the begin of this interval for a call's
-//! start, and the end of it for a call's end. So in the record a call starts no later, and ends no
-//! earlier, than it really did. Every violation found is therefore real, for any driver with a
-//! monotonic clock.
+//! The driver reads its own clock. For each reading, the suite knows only an interval on the
+//! suite's clock in which the reading was made. For the start of a call, the record has the
+//! beginning of the interval. For the end of a call, it has the end of the interval. So in the
+//! record a call starts no later, and ends no earlier, than it really did. Every violation found is
+//! therefore real, for any driver with a monotonic clock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -174,7 +174,7 @@ impl Pending {
 }
 
 impl Clock {
-    /// A clock with unknown offset, as before the first reply.
+    /// Returns a clock whose offset is not known, as it is before the first reply.
     fn unknown(origin: Instant) -> Self {
         Self { origin, low: i128::MIN, high: i128::MAX }
     }
@@ -339,7 +339,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // Errors are ignored, because the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

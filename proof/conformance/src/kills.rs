@@ -196,7 +196,7 @@ impl fmt::Display for Longest {
     }
 }
 
-/// The median of sorted times, by nearest rank; `None` if there are none.
+/// Returns the median of sorted times, by nearest rank, or `None` if there are no times.
 #[must_use]
 pub fn median(sorted: &[Duration]) -> Option<Duration> {
     sorted.get(sorted.len().div_ceil(2).checked_sub(1)?).copied()

@@ -42,7 +42,7 @@ final class Requests {
 
     /** The connection to the leader, or null. */
     private Connection leader;
-    /** The batches that are not sent yet. Callers may join the last one. */
+    /** The batches that are not sent yet. Callers may join the last of them. */
     private final ArrayDeque<Batch> pending = new ArrayDeque<>();
     /** The batches in flight, by the low bits of the request's id. */
     private final Batch[] slots = new Batch[IN_FLIGHT_MAX];

@@ -191,8 +191,8 @@ class HedgingTest extends Scene {
         if (isCopyFirst) {
             copy.answer(10);
             expect(10, slow);
-            // The next answer comes over the same connection as this one, so the client reads this
-            // one first.
+            // The client reads the answers of one connection in their order. So it has read this
+            // burnt answer when the next answers come.
             asked.answer(20);
         } else {
             asked.answer(10);
