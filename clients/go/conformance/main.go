@@ -1,5 +1,5 @@
 // Command conformance is the conformance driver of the Go client. It reads commands, one JSON
-// object a line, and writes the client's answers. See clients/README.md.
+// object per line, and writes the client's answers. See clients/README.md.
 package main
 
 import (

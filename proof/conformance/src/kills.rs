@@ -62,8 +62,8 @@ pub struct Longest {
     pub unexplained: Vec<Duration>,
 }
 
-/// Runs these clients and HTTP against a cluster that loses its leader repeatedly. Without
-/// `losses`, runs them for a second.
+/// Runs these clients and HTTP against a cluster that loses its leader repeatedly. If `losses` is
+/// empty, runs them for one second.
 ///
 /// # Errors
 /// A node, a driver or HTTP fails before there is a result.

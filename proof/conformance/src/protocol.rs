@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A command. Each command gets one reply with its `id`; replies may come in any order. A driver
-/// reads the next command without waiting until the last one has ended.
+/// reads the next command at once. It does not wait until the command before has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Command {

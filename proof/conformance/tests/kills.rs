@@ -1,6 +1,6 @@
-//! Clients of all languages on three real nodes, while leaders are killed or stopped. Tests that
-//! need other languages, or that limit times, run only with `-- --ignored`. Only one cluster runs
-//! at a time.
+//! Tests clients of all languages on three real nodes, while leaders are killed or stopped. Tests
+//! that need other languages, or that limit times, run only with `-- --ignored`. Only one cluster
+//! runs at a time.
 //!
 //! `EPICEPOCH_BIN` names the binary under test. Without it, the tests make a development build.
 
@@ -38,8 +38,9 @@ fn binary() -> PathBuf {
     // Build the whole workspace, which is built already in most cases. A build of one package would
     // have other features, and would take long.
     build.args(["test", "--quiet", "--locked", "--workspace", "--test", "cluster", "--no-run"]);
-    // Cargo describes this package to its tests. Another cargo would take these variables for new
-    // input of some build scripts, and build their packages again.
+    // Cargo runs a test with variables that describe the test's package. Remove them here.
+    // Otherwise this second cargo would take them for new input of some build scripts, and build
+    // their packages again.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

@@ -37,5 +37,5 @@ pub(super) fn one_in_time(mut play: impl FnMut() -> Result<Verdict, String>) -> 
 pub(super) const QUIET: Duration = Duration::from_millis(120);
 /// How late an event may come on a busy machine.
 pub(super) const SLACK: Duration = Duration::from_millis(150);
-/// A scenario that measures time is played at most this often.
+/// A scenario that measures time is played at most this many times.
 const TRIES: u32 = 3;

@@ -12,7 +12,7 @@ use crate::connection::{Connection, End, Event};
 use crate::plant::Plant;
 use crate::refusal;
 
-/// The client's knowledge of the cluster.
+/// What the client knows of the cluster.
 #[derive(Debug)]
 pub(crate) struct Known {
     seeds: Vec<String>,
@@ -377,7 +377,8 @@ impl Known {
         self.cluster_name.as_deref().unwrap_or_default()
     }
 
-    /// The next address to try: members first, then the initial addresses.
+    /// Returns the next address to try: first the members, then the addresses that the client was
+    /// given.
     fn next_address(&mut self) -> String {
         let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
         let all: Vec<_> = self.members.iter().chain(extra).collect();
