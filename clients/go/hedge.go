@@ -10,9 +10,9 @@ import (
 const (
 	// copiesMax limits the hedged requests that wait for an answer on the second connection.
 	copiesMax = 64
-	// burntMax limits the burnt requests. A request is burnt if it was answered over the second
-	// connection and not yet over the first. The limit is 1024, because a node reads that many
-	// requests of a connection before it answers.
+	// burntMax limits the requests that were answered over the second connection and not yet over
+	// the first. These are called burnt. The limit is 1024, because a node reads that many requests
+	// of a connection before it answers.
 	burntMax = 1024
 )
 
@@ -36,7 +36,8 @@ func (a asked) check(addr string, answer Range) error {
 }
 
 // hedger repeats slow requests over a second connection. The callers get the first answer. The
-// other one is checked and dropped. Decision 14 in docs/decisions says why the order holds.
+// other answer is checked and dropped. Decision 14 in docs/decisions says why the order of
+// timestamps holds.
 type hedger struct {
 	c     *Client
 	after time.Duration
@@ -319,8 +320,9 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 	return nil
 }
 
-// isBurnt returns whether this answer of the first connection belongs to a burnt request. If so, it
-// removes the request and checks the answer. The caller holds mu.
+// isBurnt returns whether an answer of the first connection belongs to a request that the second
+// connection has already answered. If so, it removes the request and checks the answer. The caller
+// holds mu.
 func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err error) {
 	if h == nil {
 		return false, nil
@@ -333,8 +335,9 @@ func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err 
 	return true, first.check(addr, answer)
 }
 
-// forgive removes a burnt request, which the node refused over the first connection. It returns
-// whether the request was burnt. The caller holds mu.
+// forgive is called when the first connection has brought a refusal of a request. It returns
+// whether the second connection has already answered this request, and forgets the request. The
+// caller holds mu.
 func (h *hedger) forgive(id uint64) (burnt bool) {
 	if h == nil {
 		return false
@@ -344,7 +347,8 @@ func (h *hedger) forgive(id uint64) (burnt bool) {
 	return burnt
 }
 
-// oldest returns the age of the oldest burnt request, or 0 if there is none. The caller holds mu.
+// oldest returns the age of the oldest request that only the second connection has answered, or 0
+// if there is none. The caller holds mu.
 func (h *hedger) oldest(now time.Time) (age time.Duration) {
 	if h == nil {
 		return 0

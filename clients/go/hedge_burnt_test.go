@@ -75,7 +75,7 @@ func (c *Client) copied(id uint64) bool {
 }
 
 // A request and its copy both get an answer. Whichever comes second, its range goes to no caller.
-// It also raises no floor: callers that wait meanwhile may get timestamps below it.
+// Callers that wait meanwhile may get timestamps below that range.
 func TestABurntRangeGoesToNoCaller(t *testing.T) {
 	for name, isCopyFirst := range map[string]bool{"the copy is burnt": false, "the first is burnt": true} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestABurntRangeGoesToNoCaller(t *testing.T) {
 				again.answer(10)
 				expect(slow, 10)
 				// The client reads the answers of one connection in their order. So it has read
-				// this burnt answer when the next answers come.
+				// this second answer to the slow request when the next answers come.
 				asked.answer(20)
 			} else {
 				asked.answer(10)

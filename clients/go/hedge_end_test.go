@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// owed returns how many burnt requests the first connection has not answered yet.
+// owed returns how many requests have an answer over the second connection and not yet over the
+// first.
 func (c *Client) owed() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +88,7 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 	left, successor := standing(t, "left:1"), standing(t, "next:1")
 	c.hedge.conn = successor
 	// The copy of request 7 was sent over the old connection and again over the new one. Between
-	// the two, the client returned timestamp 9, so 9 is the floor of the second copy.
+	// the two, the client returned timestamp 9. So the answer to the second copy must be above 9.
 	c.hedge.copies[7] = asked{count: 1, floor: Timestamp{Epoch: 1, Index: 9}}
 	if err := c.hedge.take(left, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) {
 		t.Error(err)

@@ -104,7 +104,7 @@ class Hedging(Case):
                 again.answer(10)
                 await expect(slow, 10)
                 # The client reads the answers of one connection in their order. So it has read this
-                # burnt answer when the next answers come.
+                # second answer to the slow request when the next answers come.
                 asked.answer(20)
             else:
                 asked.answer(10)

@@ -118,8 +118,7 @@ class Refusals(Case):
         self.assertEqual(seen, ["one", "two"])
         with self.assertLogs("epicepoch", "ERROR"):
             await self.fails(TokenError, self.open(leader, token_source=lambda: "a b").connect())
-        # An error in the token source counts as a setback. So the client tries again until the
-        # deadline.
+        # After an error in the token source, the client tries again until the deadline.
         failing = self.open(leader, token_source=lambda: next(tokens))
         error = await self.fails(DeadlineExceededError, failing.connect(1))
         self.assertIn("StopIteration", str(error))

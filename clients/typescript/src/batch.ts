@@ -13,7 +13,7 @@ export class Call {
   readonly deadline: number;
   /** The batch that the call waits in. */
   batch: Batch | undefined;
-  /** The last setback of this call. */
+  /** The last failure after which this call was tried again. */
   last: Error | undefined;
   readonly promise: Promise<TimestampRange>;
   #resolve!: (range: TimestampRange) => void;

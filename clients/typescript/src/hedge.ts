@@ -14,8 +14,8 @@ import type { TimestampRange } from "./timestamp.js";
 /** At most this many requests wait for an answer over the second connection. */
 const COPIES_MAX = 64;
 /**
- * At most this many requests are burnt: answered over the second connection and not yet over the
- * first. A node reads as many requests of a connection before it answers.
+ * At most this many requests were answered over the second connection and not yet over the first.
+ * These are called burnt. A node reads as many requests of a connection before it answers.
  */
 const BURNT_MAX = 1024;
 /** The longest time between two searches for slow requests. */
@@ -64,7 +64,7 @@ export class Hedge {
   }
 
   /**
-   * Takes an answer of the first connection to a burnt request, which the second connection has
+   * Takes an answer of the first connection to a request that the second connection has already
    * answered. Returns false if there is no such request. Throws if the answer does not fit the
    * request.
    */
@@ -79,14 +79,17 @@ export class Hedge {
   }
 
   /**
-   * Removes a burnt request, which the node refused over the first connection. Returns whether the
-   * request was burnt.
+   * Handles a refusal that came over the first connection. Returns whether the second connection
+   * has already answered this request, and forgets the request.
    */
   forgive(id: bigint): boolean {
     return this.#burnt.delete(id);
   }
 
-  /** Returns the age of the oldest burnt request in milliseconds, or 0 if there is none. */
+  /**
+   * Returns the age, in milliseconds, of the oldest request that only the second connection has
+   * answered, or 0 if there is none.
+   */
   oldest(now: number): number {
     const [oldest] = this.#burnt.values();
     return oldest ? now - oldest.at : 0;

@@ -101,8 +101,8 @@ for (const burnt of ["copy", "first"]) {
     loser.answer(20n);
     const last = await hand.take(isMain);
     if (burnt === "copy") {
-      // The burnt answer comes over another connection than the next answers. Give the client time
-      // to read it first.
+      // The second answer to the slow request comes over another connection than the next answers.
+      // Give the client time to read it first.
       await pause(20);
     }
     next.answer(12n);
@@ -165,8 +165,8 @@ test("a refusal of what the hedge has answered is no debt of the leader", async 
     const next = client.timestamp();
     (await hand.take(({ to }) => to === first.to)).answer(2n);
     await next;
-    // The request is not burnt any more. A second refusal of it belongs to no request, which
-    // violates the protocol.
+    // The first refusal was ignored, because the copy had an answer. A second refusal belongs to no
+    // request, which violates the protocol.
     first.to.refuse(first.id, code);
     await assert.rejects(client.timestamp(), ProtocolError);
   }

@@ -72,7 +72,7 @@ class Directory:
         self._suspects[addr] = now
 
     def succeed(self, addr: str) -> None:
-        """Record a node that says that it leads. Only an answer resets the count of setbacks."""
+        """Record a node that says that it leads. Only an answer resets the count of failures."""
         self.leader = addr
         self._suspects.pop(addr, None)
 

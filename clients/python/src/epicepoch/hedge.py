@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 COPIES_MAX = 64
 """The most repeated requests that wait for an answer on the second connection."""
 BURNT_MAX = 1024
-"""The most burnt requests: answered over the second connection and not yet over the first. A node
-reads as many requests of a connection before it answers."""
+"""The most requests that were answered over the second connection and not yet over the first. These
+are called burnt. A node reads as many requests of a connection before it answers."""
 
 
 class Asked(NamedTuple):
@@ -191,8 +191,8 @@ class Hedger:
         session.answered(connection, batch, answer)
 
     def take_burnt(self, id: int, answer: TimestampRange) -> bool:
-        """Return whether this answer of the first connection belongs to a burnt request. If so,
-        check the answer."""
+        """Return whether an answer of the first connection belongs to a request that the second
+        connection has already answered. If so, check the answer."""
         first = self.burnt.pop(id, None)
         if first is None:
             return False
@@ -201,12 +201,13 @@ class Hedger:
         return True
 
     def forgive(self, id: int) -> bool:
-        """Remove a burnt request, which the node refused over the first connection. Return whether
-        the request was burnt."""
+        """Handle a refusal that came over the first connection. Return whether the second
+        connection has already answered this request, and forget the request."""
         return self.burnt.pop(id, None) is not None
 
     def oldest(self, now: float) -> float:
-        """Return the time at which the oldest burnt request was sent, or now if there is none."""
+        """Return the time at which the oldest request was sent that only the second connection has
+        answered, or now if there is none."""
         return min((first.at for first in self.burnt.values()), default=now)
 
     def lost(self) -> str:

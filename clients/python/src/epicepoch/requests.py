@@ -177,7 +177,7 @@ class Requests:
 
 
 def check(addr: str, answer: TimestampRange, count: int, floor: Optional[Timestamp]) -> None:
-    """Raise an error unless an answer has this count and is above this floor."""
+    """Raise an error unless an answer has this count and lies above the timestamp floor."""
     if answer.count != count:
         raise ProtocolError(f"an answer of {answer.count} timestamps to a request for {count}")
     if floor is not None and not floor < answer.first:

@@ -286,8 +286,8 @@ const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
 /// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and up
 /// to half of each is random.
 const PAUSE_LEAST: Duration = Duration::from_millis(10);
-/// At most this many frames come before the sixth pause. That is six attempts of four hops each,
-/// with a hello and a request at each hop.
+/// At most this many frames come before the sixth pause. That is six attempts. In each, the client
+/// asks at most four nodes, one after another as hints say, with a hello and a request to each.
 const RAMP_FRAMES: usize = 6 * 4 * 2;
 /// At most this many frames come between two later pauses. That is one such attempt. A hedging
 /// client makes a second one, because it pauses separately for its second connection.

@@ -129,7 +129,7 @@ final class Directory {
         suspects.put(address, now);
     }
 
-    /** Records a node that says that it leads. Only an answer ends the row of setbacks. */
+    /** Records a node that says that it leads. Only an answer resets the count of failures. */
     synchronized void succeed(String address) {
         leader = address;
         suspects.remove(address);
@@ -142,7 +142,7 @@ final class Directory {
 
     /**
      * Returns two pauses before the next attempt: one while callers wait, and one while none waits.
-     * Both double with each setback. Up to half of a pause is random, so that clients that lost the
+     * Both double with each failure. Up to half of a pause is random, so that clients that lost the
      * same leader do not return at the same moment.
      */
     synchronized Backoff backoff() {

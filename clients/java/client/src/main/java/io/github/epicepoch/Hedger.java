@@ -8,16 +8,17 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Repeats slow requests over a second connection. The callers get the first answer. The other one is
- * checked and dropped. Decision 14 in docs/decisions says why the order holds.
+ * Repeats slow requests over a second connection. The callers get the first answer. The other
+ * answer is checked and dropped. Decision 14 in docs/decisions says why the order of timestamps
+ * holds.
  */
 final class Hedger {
     /** At most this many hedged requests wait for an answer on the second connection. */
     static final int COPIES_MAX = 64;
     /**
-     * At most this many requests are burnt: answered over the second connection and not yet over
-     * the first. The limit is 1024, because a node reads that many requests of a connection before
-     * it answers.
+     * At most this many requests were answered over the second connection and not yet over the
+     * first. These are called burnt. The limit is 1024, because a node reads that many requests of
+     * a connection before it answers.
      */
     static final int BURNT_MAX = 1024;
 
@@ -269,8 +270,8 @@ final class Hedger {
     // Requests calls the methods below, and holds its lock.
 
     /**
-     * Returns whether an answer of the first connection belongs to a burnt request. If so, the
-     * answer is checked, and no caller gets it.
+     * Returns whether an answer of the first connection belongs to a request that the second
+     * connection has already answered. If so, the answer is checked, and no caller gets it.
      */
     boolean tookBurnt(Connection from, long id, TimestampRange answer) {
         Asked first = burnt.remove(id);
@@ -281,14 +282,17 @@ final class Hedger {
     }
 
     /**
-     * Removes a burnt request, which the node refused over the first connection. Returns whether
-     * the request was burnt.
+     * Called when the first connection has brought a refusal of a request. Returns whether the
+     * second connection has already answered this request, and forgets the request.
      */
     boolean forgive(long id) {
         return burnt.remove(id) != null;
     }
 
-    /** Returns the age of the oldest burnt request in nanoseconds, or 0 if there is none. */
+    /**
+     * Returns the age, in nanoseconds, of the oldest request that only the second connection has
+     * answered, or 0 if there is none.
+     */
     long oldest(long now) {
         return burnt.values().stream().mapToLong(first -> now - first.at()).max().orElse(0);
     }

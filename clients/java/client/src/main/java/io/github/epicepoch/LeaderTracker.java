@@ -78,7 +78,7 @@ final class LeaderTracker {
     }
 
     /**
-     * Waits before the next attempt. The pause grows with each setback, and is much longer while no
+     * Waits before the next attempt. The pause grows with each failure, and is much longer while no
      * caller waits.
      */
     private void pauseBeforeNext() throws InterruptedException {

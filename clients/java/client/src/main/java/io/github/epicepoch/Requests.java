@@ -57,7 +57,7 @@ final class Requests {
     private Deadline quietUntil;
     /** The highest timestamp that the client has returned to a caller, or null. */
     private Timestamp highest;
-    /** The last setback since the last answer or new connection, or null. */
+    /** The last failure since the last answer or new connection, or null. */
     private EpicEpochException lastError;
     /**
      * The time at which the client next looks for expired calls among those that wait without a

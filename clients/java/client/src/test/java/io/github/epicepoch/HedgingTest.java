@@ -160,7 +160,7 @@ class HedgingTest extends Scene {
 
     /**
      * A request and its copy both get an answer. Whichever comes second, its range goes to no
-     * caller. It also raises no floor: callers that wait meanwhile may get timestamps below it.
+     * caller. Callers that wait meanwhile may get timestamps below that range.
      */
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
@@ -192,7 +192,7 @@ class HedgingTest extends Scene {
             copy.answer(10);
             expect(10, slow);
             // The client reads the answers of one connection in their order. So it has read this
-            // burnt answer when the next answers come.
+            // second answer to the slow request when the next answers come.
             asked.answer(20);
         } else {
             asked.answer(10);
@@ -280,7 +280,8 @@ class HedgingTest extends Scene {
         expect(5, slow);
         asked.to().refuse(asked.id(), code, "");
         awaitPong(asked.to());
-        // The refused request is not burnt any more. The client still uses the same connection.
+        // The refusal came for a request that the copy had already answered. So the client must
+        // ignore it, and still use the same connection.
         var later = client.timestampAsync();
         hand.over(asked.to()).answer(6);
         expect(6, later);
