@@ -363,8 +363,8 @@ fn http2() -> io::Result<()> {
     let mut bytes = vec![3 | 16 << 3];
     frame::put_settings(&mut bytes, &[(setting::MAX_CONCURRENT_STREAMS, 256)]);
     frame::put(&mut bytes, kind::SETTINGS, flag::ACK, 0, &[]);
-    // Status 200, `content-type: application/octet-stream`, `content-length: 16`; stored in the
-    // table.
+    // Status 200, `content-type: application/octet-stream`, `content-length: 16`. They are stored
+    // in the compression table.
     let head = b"\x88\x5f\x18application/octet-stream\x5c\x0216";
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 1, head);
     frame::put(&mut bytes, kind::DATA, END, 1, b"0123456789abcdef");
@@ -415,8 +415,8 @@ fn http2_requests() -> io::Result<()> {
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 13, b"\x3f\x81\x1f\x82\x86\x84\x40\x01x\x01y");
     frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0; 8]);
     put("http2_request", "others", &bytes)?;
-    // First a head that exceeds its limit because it repeats one entry, then a head that is not a
-    // request.
+    // Write a head that exceeds its limit because it repeats one entry. Then write a head that is
+    // not a request.
     let mut long = b"\x82\x86\x84\x40\x01x\x7f\x01".to_vec();
     long.resize(long.len() + 0x80, b'v');
     long.resize(long.len() + 0x80, 0xbe);

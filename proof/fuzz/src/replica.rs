@@ -167,7 +167,7 @@ impl Bench {
     /// Handles the events whose codes are in [`WIDER`]. These codes once stood for messages, as
     /// many other codes still do.
     fn happen_wider(&mut self, code: u8, script: &mut Script<'_>) {
-        // A node has no link to itself.
+        // This node has the id 1, and no link to itself. So draw another id.
         let peer = NodeId(2 + script.below(5));
         let status = self.node.replica().status();
         match code {
@@ -488,7 +488,7 @@ fn boot(
 const EVENTS_MAX: usize = 128;
 /// Codes of the events that [`Bench::happen_wider`] handles.
 const WIDER: [u8; 11] = [199, 215, 216, 217, 218, 219, 235, 236, 237, 238, 239];
-/// Refusals of every effect.
+/// Refusals with different effects on the refused node, one for each effect.
 const REFUSALS: [RefusalCode; 4] = [
     RefusalCode::Removed,
     RefusalCode::DuplicateNode,

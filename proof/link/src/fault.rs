@@ -33,8 +33,8 @@ pub enum Cut {
     #[default]
     None,
     /// Nothing goes through and nothing is lost. Bytes wait in the proxy, and when the proxy is
-    /// full, in the sender's socket. They arrive when the cut ends. This is like a pulled cable,
-    /// because TCP sends lost bytes again.
+    /// full, in the sender's socket. They arrive when the cut ends. This is like a cable that is
+    /// cut for a while, because TCP sends lost bytes again.
     Hold,
     /// All bytes vanish silently, and so do the ends of connections. Connections stay open. A
     /// connection that lost bytes is reset when the cut ends.

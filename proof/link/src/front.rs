@@ -29,7 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Opens listeners as they are added, until the proxy is stopped.
 pub(crate) async fn serve(shared: Arc<Shared>) {
     let mut changes = shared.changes();
-    // Each connection holds a clone, so the number of clones counts the connections.
+    // Each connection holds a clone of this value. So the number of clones is the number of
+    // connections.
     let room = Rc::new(());
     loop {
         changes.borrow_and_update();
