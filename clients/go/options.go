@@ -132,5 +132,6 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 // WithHooks sets functions that observe requests, for metrics.
 func WithHooks(hooks Hooks) Option { return func(o *options) { o.hooks = hooks } }
 
-// inFlightMax is the limit of [WithInFlight]. A node reads at most 1024 requests before it answers.
+// inFlightMax is the limit of [WithInFlight]. It is below 1024, the number of requests that a node
+// reads before it answers.
 const inFlightMax = 256

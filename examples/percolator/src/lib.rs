@@ -4,7 +4,8 @@
 //!
 //! - [`protocol`]: requests and replies of a store. [`columns`]: its rows. [`server`]: its process.
 //! - [`transaction`]: the protocol, and how locks of dead clients are resolved.
-//! - [`world`]: what a transaction uses: stores, oracle, time, record. [`network`]: the real one.
+//! - [`world`]: what a transaction uses: stores, oracle, time, record. [`network`]: the world of
+//!   real processes.
 //! - [`bank`]: the workload. [`history`]: the records of clients. [`checker`]: checks these
 //!   records.
 //! - [`plant`]: mistakes made on purpose, each of which the checker must find.

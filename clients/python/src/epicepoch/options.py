@@ -21,7 +21,8 @@ class Observer:
     """
 
     def answered(self, callers: int, timestamps: int, took: float) -> None:
-        """A request of that many callers was answered, that many seconds after it was sent."""
+        """A request was answered: the number of callers that shared it, the number of timestamps,
+        and the seconds from sending to answer."""
 
     def setback(self, error: EpicEpochError) -> None:
         """A request was refused, a connection ended, or an attempt to find the leader failed."""

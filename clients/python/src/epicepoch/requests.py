@@ -158,8 +158,8 @@ class Requests:
         self.waiting.extendleft(reversed(batch.waiters))
 
     def retry_all(self, error: EpicEpochError) -> None:
-        """Put the callers of all requests in flight back into the queue, and record the error for
-        each."""
+        """Put the callers of all requests in flight back into the queue. Record the error for every
+        caller in the queue."""
         for batch in reversed(list(self.in_flight.values())):
             self.waiting.extendleft(reversed(batch.waiters))
         self.in_flight.clear()

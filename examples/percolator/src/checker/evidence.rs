@@ -51,7 +51,8 @@ pub enum Anomaly {
     CommitNotAfterStart,
     /// Two concurrent transactions wrote the same row and both committed (P4, lost update).
     LostUpdate,
-    /// A read did not see the newest version at its start (G-SI, or a dirty read: G1).
+    /// A read did not see the newest version at or below its transaction's start timestamp (G-SI,
+    /// or a dirty read: G1).
     WrongRead,
     /// Only some writes of a transaction are in the stores, or they are there at different
     /// timestamps. Writes of an aborted transaction also count (G1a).

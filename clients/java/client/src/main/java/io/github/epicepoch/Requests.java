@@ -20,7 +20,10 @@ import java.util.function.Consumer;
  * answers.
  */
 final class Requests {
-    /** The limit of the setting: a node reads at most 1024 requests before it answers. */
+    /**
+     * The limit of {@link ClientBuilder#inFlight}. It is below 1024, the number of requests that a
+     * node reads before it answers.
+     */
     static final int IN_FLIGHT_MAX = 256;
     /** At most this many calls wait. */
     static final int CALLS_MAX = 1 << 20;
