@@ -8,13 +8,12 @@ mod drivers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::kills::{Loss, Seen, median, run};
 
-use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
+use drivers::{Sources, go, hedging_rust, java, naive, python, rust, turn, typescript};
 
 /// Limits for the longest call at each killed leader: the median and the worst over all kills. A
 /// client may notice no more than the time without an answer that `docs/operations/outages.md`
@@ -22,12 +21,6 @@ use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
 const KILLED: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(400));
 /// The same limits for leaders that are stopped by SIGTERM.
 const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
-
-/// Waits for the turn of this test. Two clusters on a small machine would disturb each other.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn binary() -> PathBuf {
     if let Some(binary) = std::env::var_os("EPICEPOCH_BIN") {
@@ -56,7 +49,8 @@ fn binary() -> PathBuf {
 #[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
 fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let seen = in_one_order(|| vec![rust(), hedging_rust(), go()], &losses);
+    let clients = || vec![rust(), hedging_rust(), go(&Sources::of_repository())];
+    let seen = in_one_order(clients, &losses);
     for client in &seen.clients {
         let name = &client.name;
         for (loss, (median_max, worst_max)) in [(Loss::Killed, KILLED), (Loss::Stopped, STOPPED)] {
@@ -73,7 +67,11 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
 #[test]
 #[ignore = "needs Go, a JDK, Python and Node.js: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
-    let clients = || vec![rust(), hedging_rust(), go(), java(false), python(), typescript()];
+    let clients = || {
+        let ours = Sources::of_repository();
+        let others = [go(&ours), java(&ours, false), python(&ours), typescript(&ours)];
+        [rust(), hedging_rust()].into_iter().chain(others).collect()
+    };
     in_one_order(clients, &[Loss::Killed, Loss::Stopped].repeat(3));
 }
 

@@ -5,20 +5,11 @@
 
 mod drivers;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Clause, play, play_all};
 
-use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
-
-/// Waits for the turn of this test. Only one client runs at a time, because scenarios measure
-/// times.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use drivers::{Sources, go, hedging_rust, java, naive, python, rust, turn, typescript};
 
 /// Checks that a client passes all scenarios. It builds the driver only when it is this test's
 /// turn. A build at another time would disturb the times of other tests, and might replace files
@@ -47,31 +38,31 @@ fn the_rust_client_holds_the_contract_with_hedged_requests() {
 #[test]
 #[ignore = "needs a JDK: cargo xtask ci runs it"]
 fn the_java_client_holds_the_contract() {
-    holds_the_contract(|| java(false));
+    holds_the_contract(|| java(&Sources::of_repository(), false));
 }
 
 #[test]
 #[ignore = "needs a JDK: cargo xtask ci runs it"]
 fn the_java_client_holds_the_contract_with_futures() {
-    holds_the_contract(|| java(true));
+    holds_the_contract(|| java(&Sources::of_repository(), true));
 }
 
 #[test]
 #[ignore = "needs Go, which a build in Rust alone does not: cargo xtask ci runs it"]
 fn the_go_client_holds_the_contract() {
-    holds_the_contract(go);
+    holds_the_contract(|| go(&Sources::of_repository()));
 }
 
 #[test]
 #[ignore = "needs Python: cargo xtask ci runs it"]
 fn the_python_client_holds_the_contract() {
-    holds_the_contract(python);
+    holds_the_contract(|| python(&Sources::of_repository()));
 }
 
 #[test]
 #[ignore = "needs Node.js: cargo xtask ci runs it"]
 fn the_typescript_client_holds_the_contract() {
-    holds_the_contract(typescript);
+    holds_the_contract(|| typescript(&Sources::of_repository()));
 }
 
 /// The simplest client keeps the contract and does no more. So this test fails if a scenario

@@ -65,7 +65,7 @@ every path* is `a_single_voter_answers_every_path` (and HTTP/2 is `http2`). Run 
 ";
 
 /// Words in test names that have another spelling in a sentence.
-const SPELLINGS: [(&str, &str); 41] = [
+const SPELLINGS: [(&str, &str); 42] = [
     ("http 1 1", "HTTP/1.1"),
     ("http1", "HTTP/1.1"),
     ("http2", "HTTP/2"),
@@ -82,6 +82,7 @@ const SPELLINGS: [(&str, &str); 41] = [
     ("sigterm", "SIGTERM"),
     ("java", "Java"),
     ("python", "Python"),
+    ("typescript", "TypeScript"),
     ("rust", "Rust"),
     ("go client", "Go client"),
     ("addresss", "address's"),

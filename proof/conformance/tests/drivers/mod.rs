@@ -1,10 +1,38 @@
 //! The drivers of all clients. Cargo builds the Rust drivers together with these tests. This module
-//! builds the others.
+//! builds the others, from the clients of the repository or from copies of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use epicepoch_conformance::DriverCommand;
+
+/// Waits for the turn of this test. Only one test builds drivers and runs clients at a time, because
+/// that disturbs the times that others measure.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A directory with the sources of clients, laid out like the repository.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) root: PathBuf,
+    /// The directory of the drivers that are built from these sources.
+    pub(crate) built: PathBuf,
+}
+
+impl Sources {
+    /// The sources of the repository.
+    pub(crate) fn of_repository() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        Self { root, built: env!("CARGO_TARGET_TMPDIR").into() }
+    }
+
+    fn client(&self, language: &str) -> PathBuf {
+        self.root.join("clients").join(language)
+    }
+}
 
 fn driver(name: &str, program: impl Into<PathBuf>, arguments: &[&str]) -> DriverCommand {
     let program = program.into().into_os_string().into_string().expect("a path in UTF-8");
@@ -29,16 +57,18 @@ pub(crate) fn naive(plant: &str) -> DriverCommand {
 
 /// The driver of `clients/java`. It makes blocking calls or, if `is_async` is true, asynchronous
 /// ones.
-pub(crate) fn java(is_async: bool) -> DriverCommand {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/java/client/src");
+pub(crate) fn java(sources: &Sources, is_async: bool) -> DriverCommand {
+    let client = sources.client("java").join("client/src");
     let package = Path::new("java/io/github/epicepoch");
-    let classes = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance-java-driver");
+    let classes = sources.built.join("conformance-java-driver");
     let main = std::fs::read_dir(client.join("main").join(package)).expect("the client is there");
     let tests = ["ConformanceDriver.java", "Json.java"];
-    let sources = main.map(|entry| entry.expect("an entry").path());
-    let sources = sources.chain(tests.map(|name| client.join("test").join(package).join(name)));
+    let files = main.map(|entry| entry.expect("an entry").path());
+    let files = files.chain(tests.map(|name| client.join("test").join(package).join(name)));
     let mut build = Command::new("javac");
-    let status = build.arg("-d").arg(&classes).args(sources).status().expect("a JDK is installed");
+    // The build is over before the second compiler of the JVM would help.
+    build.arg("-J-XX:TieredStopAtLevel=1");
+    let status = build.arg("-d").arg(&classes).args(files).status().expect("a JDK is installed");
     assert!(status.success(), "the Java driver does not build: {status}");
     let classes = classes.to_str().expect("a path in UTF-8");
     // Use only the first compiler of the JVM. Most scenarios are over before the second compiler
@@ -50,34 +80,42 @@ pub(crate) fn java(is_async: bool) -> DriverCommand {
 }
 
 /// The driver of `clients/python`. It needs no build.
-pub(crate) fn python() -> DriverCommand {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python/conformance.py");
-    driver("python", "python3", &["-B", client.to_str().expect("a path in UTF-8")])
+pub(crate) fn python(sources: &Sources) -> DriverCommand {
+    let program = sources.client("python").join("conformance.py");
+    driver("python", "python3", &["-B", program.to_str().expect("a path in UTF-8")])
 }
 
 /// The driver of `clients/go`.
-pub(crate) fn go() -> DriverCommand {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance-go-driver");
+pub(crate) fn go(sources: &Sources) -> DriverCommand {
+    let program = sources.built.join("conformance-go-driver");
     let mut build = Command::new("go");
     build.arg("build").arg("-o").arg(&program).arg("./conformance");
-    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/go"));
+    build.current_dir(sources.client("go"));
     let status = build.status().expect("Go is installed");
     assert!(status.success(), "the Go driver does not build: {status}");
     driver("go", program, &[])
 }
 
-/// The driver of `clients/typescript`. If the TypeScript compiler is missing, it is installed.
-pub(crate) fn typescript() -> DriverCommand {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript");
-    let npm = |arguments: &[&str]| {
-        let status = Command::new("npm").args(arguments).current_dir(&client).status();
+/// The driver of `clients/typescript`. If the TypeScript compiler is missing in the repository, it is
+/// installed there. A copy of the client uses the same compiler.
+pub(crate) fn typescript(sources: &Sources) -> DriverCommand {
+    let npm = |directory: &Path, arguments: &[&str]| {
+        let status = Command::new("npm").args(arguments).current_dir(directory).status();
         let status = status.expect("npm is installed");
         assert!(status.success(), "npm {arguments:?}: {status}");
     };
-    if !client.join("node_modules").exists() {
-        npm(&["ci", "--no-audit", "--no-fund"]);
+    let original = Sources::of_repository().client("typescript");
+    let modules = original.join("node_modules");
+    if !modules.exists() {
+        npm(&original, &["ci", "--no-audit", "--no-fund"]);
     }
-    npm(&["run", "--silent", "build"]);
+    let client = sources.client("typescript");
+    let linked = client.join("node_modules");
+    if !linked.exists() {
+        std::os::unix::fs::symlink(&modules, &linked).expect("to link the compiler");
+    }
+    // The types of the compiler's own libraries are not checked again.
+    npm(&client, &["run", "--silent", "build", "--", "--skipLibCheck"]);
     let program = client.join("dist/conformance/driver.js");
     driver("typescript", "node", &[program.to_str().expect("a path in UTF-8")])
 }
