@@ -78,8 +78,8 @@ impl Replica {
 
     /// Schedules a repeat of the campaign that has begun. A campaign may fail although there is no
     /// leader: a voter that heard the leader a moment later ignores a pre-vote, or two candidates
-    /// split the vote. A candidate does not wait for another election timeout. It asks again half a
-    /// turn after its turn.
+    /// split the vote. A candidate does not wait for another election timeout. It asks again
+    /// after one and a half turns, and one more turn for each voter with a lower id.
     pub(super) fn campaign_again_later(&mut self) {
         let turn_ns = self.turn_ns();
         let after_ns = (1 + self.rank(None)) * turn_ns + turn_ns / 2 + self.jitter_ns();

@@ -8,8 +8,9 @@
 //! - It reserves ranges of epochs.
 //! - It hands leadership over when disk or data plane fail.
 //!
-//! The shape (step function, persist-then-send as data) is that of etcd's raft; the library is its
-//! Rust port. Terms are those of Ongaro's dissertation (2014).
+//! The shape is that of etcd's raft, of which the library is the Rust port. Events are steps of one
+//! function. Its result lists what to write first and which messages to send after that. Terms are
+//! those of Ongaro's dissertation (2014).
 
 mod advance;
 mod apply;

@@ -31,7 +31,7 @@ const SNAPSHOTS_BROKEN: u32 = 100;
 const SNAPSHOTS_LOST: u32 = 300;
 /// For a planted bug: ticks between two checks of leadership.
 const LOOK_TICKS: u64 = 50;
-/// In the summary, the name under which replicas are counted that end their process.
+/// The name, in the summary, of the count of replicas that ended their process by themselves.
 pub(crate) const GAVE_UP: &str = "replica gave up";
 
 impl World {

@@ -112,8 +112,8 @@ impl World {
         Some(backup_of_directory(&restored, around).expect("a sound directory"))
     }
 
-    /// All data is lost at once. The operator gives the first members a backup, old or new, or a
-    /// backup of a directory that is left.
+    /// The running cluster is lost for good. The operator founds a new one from a backup, old or
+    /// new. Or, if the data directory of one node is left, from a backup of that directory.
     fn restore(&mut self) {
         let at = self.random.usize(0..self.restores.backups.len());
         let mut backup = self.restores.backups[at].clone();

@@ -123,7 +123,7 @@ impl LoadConnection {
             || (self.carried.borrow().is_empty() && self.pacer.is_over(now))
     }
 
-    /// Keeps a ticket that was claimed and not sent.
+    /// Keeps a ticket that this connection took and did not send. It is sent later.
     pub(super) fn give_back(&self, ticket: Ticket) {
         let name = ErrorCode::NotLeader.name();
         self.put_by(Carried { ticket, name });

@@ -153,7 +153,7 @@ impl RefusalTemplate {
     }
 }
 
-/// The status line and the specific headers of an answer.
+/// The status line of an answer, and the headers that not every answer has.
 fn start_of(answer: &Answer) -> Vec<u8> {
     let status = answer.status();
     let mut start = format!("HTTP/1.1 {} ", status.as_str()).into_bytes();
