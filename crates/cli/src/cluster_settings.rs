@@ -105,8 +105,8 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     Ok((name, value.to_owned()))
 }
 
-/// Returns the advice to take a new backup if one of the changed settings is RESERVATION_MS or
-/// CLOCK_OFFSET_MAX_MS. A restore computes its floor from these two settings in the backup.
+/// Returns the advice to take a new backup if one of the changed settings is `RESERVATION_MS` or
+/// `CLOCK_OFFSET_MAX_MS`. A restore computes its floor from these two settings in the backup.
 fn after_change<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
     let is_proved_by = [SettingName::ReservationMs, SettingName::ClockOffsetMaxMs];
     let is_named = names.any(|name| is_proved_by.iter().any(|it| it.text() == name));

@@ -376,7 +376,7 @@ the settings suit the links
     }
 
     /// A node was restarted with a longer election timeout, but the operator did not give the
-    /// command that raises RESERVATION_MS.
+    /// command that raises `RESERVATION_MS`.
     #[test]
     fn a_reservation_too_short_for_a_node_is_reported_on_any_links() {
         let report = Report::of([row(1, 1_800, &[(2, 0.25)]), row(2, 200, &[(1, 0.25)])]);

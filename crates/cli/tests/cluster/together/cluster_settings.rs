@@ -108,7 +108,7 @@ fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     watch.finish_with(&operations);
 }
 
-/// All nodes restart with longer election timeouts, and nobody raises RESERVATION_MS. This can
+/// All nodes restart with longer election timeouts, and nobody raises `RESERVATION_MS`. This can
 /// happen in a rolling restart.
 #[test]
 fn a_window_too_short_for_the_election_timeouts_is_reported_and_blocks_no_other_setting() {
