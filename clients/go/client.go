@@ -409,6 +409,16 @@ func (c *Client) abide(said *welcome) (oversize []*batch) {
 // whether to join another batch.
 func (c *Client) failAll(err error) {
 	c.mu.Lock()
+	all := c.takeAll(err)
+	c.mu.Unlock()
+	for _, b := range all {
+		b.finish(Range{}, err)
+	}
+}
+
+// takeAll takes every request, sent or not, out of the client. Calls that end later report this
+// error. The caller holds mu.
+func (c *Client) takeAll(err error) []*batch {
 	all := c.pending
 	c.pending = nil
 	for at, b := range c.slots {
@@ -419,10 +429,7 @@ func (c *Client) failAll(err error) {
 	}
 	c.inFlight = 0
 	c.lastErr = err
-	c.mu.Unlock()
-	for _, b := range all {
-		b.finish(Range{}, err)
-	}
+	return all
 }
 
 func (c *Client) failed(err error) {

@@ -215,15 +215,18 @@ func (h *hedger) fail(err error) {
 		c.o.log.Error("timestamps went backwards", "error", err)
 	}
 	c.failed(err)
-	// Close the connection before the requests fail. Otherwise an answer of the leader could come
-	// for a request that no longer exists, and would look like a violation of the protocol.
+	// The connection ends in the same step as its requests. So an answer of the leader never finds
+	// its request missing, and no request is sent again over the next connection.
 	c.mu.Lock()
 	if c.conn != nil {
 		c.conn.out.leave(errLeft)
 		c.conn = nil
 	}
+	all := c.takeAll(err)
 	c.mu.Unlock()
-	c.failAll(err)
+	for _, b := range all {
+		b.finish(Range{}, err)
+	}
 }
 
 // read passes answers to callers until the connection cannot be used any more.
