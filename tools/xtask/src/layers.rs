@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Parts of `crates/server/src`, the lowest first. A part may import parts of its own row and of
-/// earlier rows.
-const SERVER: &[&[&str]] = &[
+/// Parts of a directory, the lowest row first. A part is a file or a subdirectory. It may import
+/// parts of its own row and of earlier rows.
+type Rows = &'static [&'static [&'static str]];
+
+const SERVER: Rows = &[
     &["sync", "abort", "reload", "faults", "framed"],
     &["metrics"],
     &["security"],
@@ -19,8 +21,22 @@ const SERVER: &[&[&str]] = &[
     &["node"],
 ];
 
-/// Crates that have layers.
-const LAYERS: &[(&str, &[&[&str]])] = &[("crates/server", SERVER)];
+/// `clients` drives the connections of the protocols below it. HTTP/3 has an endpoint of its own,
+/// which adds its connections to `clients`.
+const FRONT: Rows = &[
+    &["deadlines", "sniff"],
+    &["pipeline"],
+    &["routes"],
+    &["http1", "http2", "native"],
+    &["clients"],
+    &["http3"],
+    &["door"],
+    &["listener"],
+];
+
+/// Directories whose parts have layers. Every part of such a directory must be in a row.
+const LAYERS: &[(&str, Rows)] =
+    &[("crates/server/src", SERVER), ("crates/server/src/front", FRONT)];
 
 /// Crates that ship, the lowest first. A crate may depend on earlier ones.
 const SHIPPED: &[&str] = &["wire", "core", "storage", "certs", "config", "client", "server", "cli"];
@@ -31,24 +47,18 @@ const APART: &[(&str, &str)] = &[("client", "core"), ("client", "storage"), ("se
 /// its commands.
 const TOP: &str = "cli";
 
-/// Crates with known findings, and the number of these. No crate has any now.
-const KNOWN: &[(&str, usize)] = &[];
-
-/// Number of findings that a crate may have without failing the check.
-pub(crate) fn known(krate: &Path) -> usize {
-    KNOWN.iter().find(|(name, _)| krate.ends_with(name)).map_or(0, |(_, known)| *known)
-}
-
-/// Returns why `from` must not import `to` (both relative to the crate's `src`), or `None` if it
-/// may.
-pub(crate) fn uphill(krate: &Path, from: &Path, to: &Path) -> Option<String> {
-    let (_, rows) = LAYERS.iter().find(|(name, _)| krate.ends_with(name))?;
-    let layer = |file: &Path| {
-        let first = file.iter().next()?.to_str()?.trim_end_matches(".rs").to_owned();
-        rows.iter().position(|row| row.contains(&first.as_str())).map(|row| (row, first))
-    };
-    let ((from_row, from), (to_row, to)) = (layer(from)?, layer(to)?);
-    (from_row < to_row).then(|| format!("{from} is below {to}"))
+/// Returns why one file must not import another, or `None` if it may. Both paths are relative to the
+/// root of the repository.
+pub(crate) fn uphill(from: &Path, to: &Path) -> Option<String> {
+    LAYERS.iter().find_map(|(directory, rows)| {
+        let part = |file: &Path| {
+            let first = file.strip_prefix(directory).ok()?.iter().next()?.to_str()?;
+            Some(first.trim_end_matches(".rs").to_owned())
+        };
+        let row = |part: &String| rows.iter().position(|row| row.contains(&part.as_str()));
+        let (from, to) = (part(from)?, part(to)?);
+        (row(&from)? < row(&to)?).then(|| format!("{from} is below {to}"))
+    })
 }
 
 /// The directories of the workspace's crates.
@@ -135,15 +145,38 @@ pub(crate) fn between_crates(members: &[PathBuf]) -> Result<Vec<String>, String>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn an_import_of_a_higher_layer_is_uphill() {
-        let server = Path::new("crates/server");
-        let check = |from: &str, to: &str| uphill(server, Path::new(from), Path::new(to));
+        let check = |from: &str, to: &str| {
+            let server = Path::new("crates/server/src");
+            uphill(&server.join(from), &server.join(to))
+        };
         assert!(check("shared.rs", "consensus/plane.rs").is_some());
         assert_eq!(check("consensus/plane.rs", "shared.rs"), None);
         assert_eq!(check("worker/batch.rs", "worker/view.rs"), None);
+        assert!(check("front/pipeline/queue.rs", "front/clients.rs").is_some());
+        assert_eq!(check("front/clients.rs", "front/pipeline/queue.rs"), None);
+    }
+
+    #[test]
+    fn every_part_of_a_directory_with_layers_has_a_place() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (directory, rows) in LAYERS {
+            let mut parts = BTreeSet::new();
+            for entry in fs::read_dir(root.join(directory)).expect("a directory") {
+                let file = entry.expect("an entry").file_name();
+                parts.insert(file.to_str().expect("a name").trim_end_matches(".rs").to_owned());
+            }
+            let roots = ["lib", "mod"].map(str::to_owned);
+            let parts: Vec<String> = parts.into_iter().filter(|it| !roots.contains(it)).collect();
+            let mut placed: Vec<&str> = rows.concat();
+            placed.sort_unstable();
+            assert_eq!(parts, placed, "{directory}");
+        }
     }
 
     #[test]

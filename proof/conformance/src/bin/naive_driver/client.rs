@@ -11,7 +11,6 @@ use epicepoch_wire::http::RANGE_COUNT_MAX;
 
 use crate::known::Known;
 use crate::plant::Plant;
-use crate::refusal;
 
 /// The simplest client.
 #[derive(Debug)]
@@ -55,16 +54,16 @@ impl Client {
         given_up: &AtomicBool,
     ) -> Result<TimestampRange, Refusal> {
         if !(1..=RANGE_COUNT_MAX).contains(&count) {
-            return Err(refusal(Fault::Count, format!("{count} is no count")));
+            return Err(Refusal::new(Fault::Count, format!("{count} is no count")));
         }
         let late = if self.plant == Plant::Late { LATE } else { Duration::ZERO };
         let is_over = |last: &str| -> Option<Refusal> {
             if self.is_closed.load(Ordering::SeqCst) {
-                Some(refusal(Fault::Closed, "the client is closed"))
+                Some(Refusal::new(Fault::Closed, "the client is closed"))
             } else if given_up.load(Ordering::SeqCst) {
-                Some(refusal(Fault::Cancelled, "the caller gave up"))
+                Some(Refusal::new(Fault::Cancelled, "the caller gave up"))
             } else if Instant::now() >= deadline + late {
-                Some(refusal(Fault::Deadline, format!("no timestamp in time: {last}")))
+                Some(Refusal::new(Fault::Deadline, format!("no timestamp in time: {last}")))
             } else {
                 None
             }

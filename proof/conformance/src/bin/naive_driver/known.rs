@@ -10,7 +10,6 @@ use epicepoch_wire::{ClusterId, HistoryId, Timestamp, TimestampRange};
 
 use crate::connection::{Connection, End, Event};
 use crate::plant::Plant;
-use crate::refusal;
 
 /// What the client knows of the cluster.
 #[derive(Debug)]
@@ -198,17 +197,17 @@ impl Known {
                 Some(Event::Goodbye) => return Err(Trouble::Leave(format!("{addr} leaves"))),
                 Some(Event::Answer(..) | Event::Refused { .. } | Event::Welcome(_)) => {
                     let text = format!("{addr} sent what was not asked for");
-                    return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
+                    return Err(Trouble::Fail(Refusal::new(Fault::Protocol, text)));
                 }
             }
         };
         if came.count() != request.count() && self.plant != Plant::AnyCount {
             let text = format!("{addr} gave {} timestamps", came.count());
-            return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
+            return Err(Trouble::Fail(Refusal::new(Fault::Protocol, text)));
         }
         if floor.is_some_and(|floor| came.first() <= floor) && self.plant != Plant::NoFloor {
             let text = format!("{addr} went back to {}", came.first());
-            return Err(Trouble::Fail(refusal(Fault::Backwards, text)));
+            return Err(Trouble::Fail(Refusal::new(Fault::Backwards, text)));
         }
         self.floor = self.floor.max(Some(came.last()));
         if self.plant == Plant::KeepBurnt && second.is_some() {
@@ -268,7 +267,7 @@ impl Known {
                 Some(Event::Other) => {}
                 Some(_) => {
                     let text = format!("{addr} does not answer the hello");
-                    return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
+                    return Err(Trouble::Fail(Refusal::new(Fault::Protocol, text)));
                 }
                 None if Instant::now() >= silent_at => {
                     return Err(Trouble::Leave(format!("{addr} does not answer the hello")));
@@ -291,7 +290,7 @@ impl Known {
             if self.plant == Plant::AnyHistory { expected.0 != found.0 } else { expected != found };
         if is_another {
             let text = format!("{addr} is of cluster {}, history {}", found.0, found.1.0);
-            return Err(Trouble::Fail(refusal(Fault::WrongCluster, text)));
+            return Err(Trouble::Fail(Refusal::new(Fault::WrongCluster, text)));
         }
         if self.plant != Plant::OldMembers || self.members.is_empty() {
             self.members = welcome.members.iter().map(|member| member.addr.clone()).collect();
@@ -334,7 +333,7 @@ impl Known {
                     self.suspects.push((leader, Instant::now()));
                 }
                 if self.plant == Plant::LoseCalls {
-                    return Err(refusal(Fault::Other, self.last.clone()));
+                    return Err(Refusal::new(Fault::Other, self.last.clone()));
                 }
             }
             Trouble::Pause(why) => {
@@ -403,7 +402,7 @@ fn ended(addr: &str, end: End) -> Trouble {
     match end {
         End::Lost(why) => Trouble::Leave(format!("{addr}: {why}")),
         End::Foreign(why) => {
-            Trouble::Fail(refusal(Fault::Protocol, format!("{addr} is no oracle: {why}")))
+            Trouble::Fail(Refusal::new(Fault::Protocol, format!("{addr} is no oracle: {why}")))
         }
     }
 }
@@ -413,9 +412,9 @@ fn refused(addr: &str, code: ErrorCode, text: String) -> Trouble {
     match code {
         ErrorCode::NotLeader => Trouble::Follow(text),
         ErrorCode::Overloaded => Trouble::Pause(why),
-        ErrorCode::WrongCluster => Trouble::Fail(refusal(Fault::WrongCluster, why)),
+        ErrorCode::WrongCluster => Trouble::Fail(Refusal::new(Fault::WrongCluster, why)),
         code if code.is_retryable() || code == ErrorCode::Internal => Trouble::Leave(why),
-        _ => Trouble::Fail(refusal(Fault::Refused, why)),
+        _ => Trouble::Fail(Refusal::new(Fault::Refused, why)),
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use epicepoch_conformance::Refusal;
 use epicepoch_conformance::protocol::{Command, Reply};
-use epicepoch_conformance::{Fault, Refusal};
 use epicepoch_wire::TimestampRange;
 
 use client::Client;
@@ -83,10 +83,6 @@ impl Driver {
 
 fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn refusal(fault: Fault, text: impl Into<String>) -> Refusal {
-    Refusal { fault, text: text.into() }
 }
 
 fn reading(origin: Instant) -> u64 {
