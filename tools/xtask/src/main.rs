@@ -22,36 +22,38 @@ use std::process::ExitCode;
 use steps::Tier;
 
 const HELP: &str = "\
-The checks of this repository, in tiers.
+Runs the checks of this repository, in three tiers.
 
-    cargo xtask check             after an edit: format, documents, imports, lints, the tests of the crates that
-                                  changed (against main, or the commit before) and of those that need them,
-                                  planted bugs near the change; under 5 minutes once everything is built
-    cargo xtask check --all       the same, as if everything had changed
-    cargo xtask ci                before a change is taken: .ci/run; under 25 minutes from nothing, on two cores
-    cargo xtask nightly           everything: all planted bugs, the fuzzing engine, loom, measurements, comparison
+    cargo xtask check             after an edit: formatting, documents, imports, lints; the tests of crates that differ
+                                  from main (on main: from the commit before), and of crates that depend on them;
+                                  the planted bugs near the change. Less than 5 minutes once everything is built
+    cargo xtask check --all       the same, as if every file had changed
+    cargo xtask ci                before a change is merged; .ci/run calls it. Less than 25 minutes in a fresh clone on
+                                  two cores
+    cargo xtask nightly           every night: also all planted bugs, the fuzzing engine, loom, measurements, and the
+                                  comparison with other systems. Some hours
 
-    --only STEP                   of these, this step alone; can be given again
-    --fail-fast                   ends after the first step that fails
+    --only STEP                   runs only this step; can be repeated
+    --fail-fast                   stops after the first step that fails
 
-    cargo xtask steps             every step: its tiers, its bound, its commands
-    cargo xtask documents         what documents name and does not exist: links, paths, tests, metrics, messages;
+    cargo xtask steps             lists every step: its tiers, its time limit, its commands
+    cargo xtask documents         lists links, paths, tests, metrics and messages in documents that do not exist,
                                   and `cargo test` commands that run no test
-    cargo xtask clients           names, defaults and errors of the clients that are not as clients/README.md says
-    cargo xtask catalogue         writes docs/testing-catalogue.md; with --check, says whether it is stale
-    cargo xtask imports [CRATE]   circles between files of a crate, imports that point uphill, and what ships and
-                                  speaks of planted bugs
-    cargo xtask planted           builds a copy of the sources with all planted bugs of proof/planted, in
-                                  target/planted, and looks for each bug with its checker
+    cargo xtask clients           lists names, defaults and errors of the clients that differ from clients/README.md
+    cargo xtask catalogue         writes docs/testing-catalogue.md; --check only says whether it is up to date
+    cargo xtask imports [CRATE]   lists files of a crate that import each other in a circle, imports of a higher layer,
+                                  and planted bugs in crates that ship
+    cargo xtask planted           copies the sources to target/planted, adds all planted bugs of proof/planted there,
+                                  builds the copy, and looks for each bug with its checker
     cargo xtask planted [BUG...] [--share K/N]
-                                  these bugs alone, and every Nth from the Kth on
-    cargo xtask planted --tree    makes the copy, target/planted/tree, and builds nothing
-    cargo xtask planted --refresh writes the patches again from what was edited in target/planted/tree
+                                  looks only for these bugs, and for every Nth bug from the Kth on
+    cargo xtask planted --tree    only makes the copy, target/planted/tree
+    cargo xtask planted --refresh writes the patches again, from your edits in target/planted/tree
 
-A step's output is in target/xtask/STEP.log. Its environment is cleared and set: settings of the shell do not reach it.
-If a signal ends this program, its steps end too.
-The steps are in tools/xtask/src/steps.rs, the layers in layers.rs beside it. Exit code 0: all of it holds; 1: it does
-not; 2: wrong usage.";
+The output of a step is in target/xtask/STEP.log. Steps do not see the environment variables of your shell, except those
+in tools/xtask/src/shell.rs. If a signal ends this program, its steps end too.
+tools/xtask/src/steps.rs has the steps, layers.rs beside it has the layers.
+Exit code 0: all steps succeeded; 1: a step failed; 2: wrong usage.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -29,7 +29,7 @@ pub(crate) enum Run {
 pub(crate) struct Step {
     /// Name of the step, for `--only`.
     pub(crate) name: &'static str,
-    /// The claim that holds if the step succeeds.
+    /// What is true if the step succeeds.
     pub(crate) title: &'static str,
     /// The tiers that contain the step.
     pub(crate) tiers: &'static [Tier],
@@ -94,105 +94,107 @@ use Run::{Commands, Function};
 /// All steps, in the order in which they run.
 #[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
-    Step::new("format", "The code is formatted", ALL, 60, Commands(&["cargo fmt --all --check"])),
-    Step::new("documents", "The documents name what is there", ALL, 60, Function(|sh| sh.own("documents"))),
-    Step::new("clients", "The clients have the names, defaults and errors of their table", ALL, 60,
+    Step::new("format", "rustfmt reports nothing", ALL, 60, Commands(&["cargo fmt --all --check"])),
+    Step::new("documents", "Links, paths and names in documents exist", ALL, 60, Function(|sh| sh.own("documents"))),
+    Step::new("clients", "Names, defaults and errors of the clients match clients/README.md", ALL, 60,
         Function(|sh| sh.own("clients"))),
-    Step::new("catalogue", "The catalogue of tests is what the tests say", ALL, 60,
+    Step::new("catalogue", "docs/testing-catalogue.md is up to date", ALL, 60,
         Function(|sh| sh.own("catalogue --check"))),
-    Step::new("imports", "Imports point one way", ALL, 60, Function(|sh| sh.own("imports"))),
-    Step::new("tools", "Programs that the steps need are installed", BOTH, 500, Function(dependencies::tools))
+    Step::new("imports", "No circle of imports, no import of a higher layer", ALL, 60,
+        Function(|sh| sh.own("imports"))),
+    Step::new("tools", "The programs that other steps need are installed", BOTH, 500, Function(dependencies::tools))
         .beside(Beside::Downloads),
-    Step::new("old-program", "The program of the oldest supported version builds", BOTH, 1500,
+    Step::new("old-program", "The oldest supported version builds", BOTH, 1500,
         Function(smoke::old_program)).beside(Beside::Compiles),
-    Step::new("release-build", "A release builds", BOTH, 1500, Commands(&[
+    Step::new("release-build", "The release build succeeds", BOTH, 1500, Commands(&[
         "cargo build --release --locked --target-dir $BUILDS",
     ])).beside(Beside::Compiles),
-    Step::new("lints", "No lint has anything to say", ALL, 1500, Commands(&[
+    Step::new("lints", "clippy reports nothing", ALL, 1500, Commands(&[
         "cargo clippy --workspace --all-targets --locked --target-dir $BUILDS/lints -- -D warnings",
     ])).beside(Beside::Compiles),
-    Step::new("rustdoc", "The documentation of the code builds", BOTH, 900, Commands(&[
+    Step::new("rustdoc", "rustdoc reports nothing", BOTH, 900, Commands(&[
         "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir $BUILDS/lints",
     ])).beside(Beside::Compiles),
-    Step::new("changed-tests", "The tests of the crates that changed and of those that need them", CHECK, 1200,
+    Step::new("changed-tests", "Tests of changed crates and of crates that depend on them succeed", CHECK, 1200,
         Function(changes::tests)),
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
         Function(|sh| changes::planted(sh, false))),
-    Step::new("tests", "The tests of the workspace, clusters of real processes among them", BOTH, 1800,
+    Step::new("tests", "All tests of the workspace succeed, including clusters of real processes", BOTH, 1800,
         Commands(&["cargo test --workspace --locked"])).live(),
-    Step::new("planted-near", "Planted bugs near the change are found, and today's share of the others", CI, 600,
+    Step::new("planted-near", "Planted bugs near the change, and today's quarter of all, are found", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(|sh| sh.own("planted"))),
-    Step::new("spec", "The protocol is proved, and nothing of its specifications is without a place in the code", BOTH,
-        400, Function(dependencies::spec)).beside(Beside::Downloads),
-    Step::new("spec-mutants", "Every rule of the specifications matters, and a second solver agrees", NIGHT, 2400,
+    Step::new("spec", "The solver proves the protocol, and each part of the specification names its code", BOTH, 400,
+        Function(dependencies::spec)).beside(Beside::Downloads),
+    Step::new("spec-mutants", "Each rule of the specification is needed, and a second solver agrees", NIGHT, 2400,
         Function(dependencies::spec_mutants)),
-    Step::new("corpus", "The corpus of the fuzz targets is what is written today", BOTH, 60,
+    Step::new("corpus", "The fuzz corpus is up to date", BOTH, 60,
         Function(dependencies::corpus)).after(&["tests"]),
-    Step::new("fuzz-short", "Every fuzz target holds for a second of changed inputs", CI, 300, Commands(&[
+    Step::new("fuzz-short", "Each fuzz target survives a second of changed inputs", CI, 300, Commands(&[
         "EPICEPOCH_FUZZ_MS=1000 cargo test --workspace --locked --test corpus -- --ignored --nocapture",
     ])).after(&["tests"]),
-    Step::new("fuzz", "The fuzzing engine finds the planted bug, and nothing in 5 s of each target", NIGHT, 1500,
+    Step::new("fuzz", "The fuzzing engine finds the planted bug and no other", NIGHT, 1500,
         Commands(&["scripts/fuzz all 5"])),
-    Step::new("interleavings", "What threads share holds under every order of their steps", NIGHT, 1500, Commands(&[
+    Step::new("interleavings", "Code that threads share is correct in every order of steps", NIGHT, 1500, Commands(&[
         "cargo clippy -p epicepoch-core --features loom --test interleavings --locked -- -D warnings",
         "cargo test -p epicepoch-core --features loom --test interleavings --locked",
         "cargo test -p epicepoch-server --features loom --lib --locked interleavings",
     ])),
-    Step::new("go", "The Go client: vet, tests with the race detector, a short fuzz, every benchmark once", BOTH, 900,
+    Step::new("go", "Go client: vet, tests with the race detector, a short fuzz, each benchmark once", BOTH, 900,
         Function(smoke::go)).after(&["tests"]),
-    Step::new("python", "The Python client: types, tests by every Python there is, wheel and sdist", BOTH, 300, Commands(&[
+    Step::new("python", "Python client: types, tests with each Python, wheel and sdist", BOTH, 300, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch scripts/python-client",
     ])).after(&["tests"]),
-    Step::new("java", "The Java client: documentation, tests, calls of virtual threads", BOTH, 300,
+    Step::new("java", "Java client: documentation, tests, calls from virtual threads", BOTH, 300,
         Function(smoke::java)).after(&["tests"]),
-    Step::new("typescript", "The TypeScript client: its tests, its package, its benchmark", BOTH, 300,
+    Step::new("typescript", "TypeScript client: tests, package, benchmark", BOTH, 300,
         Function(smoke::typescript)).after(&["tests"]),
-    Step::new("conformance", "Every client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
+    Step::new("conformance", "Each client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
          --test planted_clients -- --ignored --nocapture",
         // This is the command with which the author of another client would test it.
         "EPICEPOCH_BIN=target/debug/epicepoch target/debug/conformance --kills 1 -- \
          target/debug/conformance-rust-driver",
     ])).after(&["tests"]),
-    Step::new("percolator", "The example's bank holds under kills, and a planted mistake is found", BOTH, 300,
+    Step::new("percolator", "The example keeps its money under kills, and a planted mistake is found", BOTH, 300,
         Function(smoke::percolator)).after(&["tests"]),
-    Step::new("licences", "Licences and sources of dependencies are those of deny.toml", BOTH, 120,
+    Step::new("licences", "deny.toml allows the licences and sources of all dependencies", BOTH, 120,
         Function(dependencies::licences)),
-    Step::new("attacks", "No attack does harm, a second each", BOTH, 400, Commands(&[
+    Step::new("attacks", "A good client is served during each attack, a second each", BOTH, 400, Commands(&[
         "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
     ])).after(&["tests", "tools"]),
-    Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
+    Step::new("wire", "Bytes on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
     ])).after(&["tests", "tools"]),
     Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
         Function(smoke::upgrade)).after(&["tests", "old-program"]),
-    Step::new("release", "The release build is in target/release", BOTH, 900, Function(builds::release))
+    Step::new("release", "The release build is copied to target/release", BOTH, 900, Function(builds::release))
         .after(&["release-build"]),
     Step::new("no-faults", "A release build refuses test faults and planted bugs", BOTH, 60,
         Function(smoke::no_faults)).after(&["release"]),
-    Step::new("seeds", "Simulated clusters keep every invariant on fresh seeds", CI, 120, Commands(&[
+    Step::new("seeds", "Simulated clusters keep every invariant on 60 fresh seeds", CI, 120, Commands(&[
         "target/release/epicepoch sim --jobs 2 --seeds 60",
     ])).after(&["release"]),
-    Step::new("smoke", "The README's first command, then every path, a load and SIGTERM", BOTH, 400,
+    Step::new("smoke", "The README's commands, each HTTP path, a load and SIGTERM", BOTH, 400,
         Function(smoke::readme)).after(&["release", "tools"]),
-    Step::new("components", "The list of what a release is made of is the same twice", BOTH, 120,
+    Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
     Step::new("night", "A night in a minute, on 200 fresh seeds at least", NIGHT, 900,
         Commands(&["scripts/night 1 200"])),
-    Step::new("gate", "A request costs a worker no more than what is accepted", NIGHT, 400, Commands(&["scripts/gate"])),
-    Step::new("http3", "HTTP/3 clients of others understand a cluster", NIGHT, 700,
+    Step::new("gate", "The cost of a request is within the accepted limits", NIGHT, 400, Commands(&["scripts/gate"])),
+    Step::new("http3", "HTTP/3 clients of other projects work with a cluster", NIGHT, 700,
         Commands(&["scripts/http3-clients"])),
-    Step::new("compare", "The comparison with other systems, a second each", NIGHT, 1500, Commands(&[
+    Step::new("compare", "The comparison with other systems runs, a second each", NIGHT, 1500, Commands(&[
         "scripts/compare --smoke",
         "cargo test --quiet --release --locked --manifest-path tools/compare/Cargo.toml",
     ])),
-    Step::new("scale", "Cost as a cluster grows, a second each", NIGHT, 300, Commands(&["scripts/scale --smoke"])),
-    Step::new("measurements", "The measurements that docs/performance.md has its figures from, a second each", NIGHT,
+    Step::new("scale", "The measurement of growing clusters runs, a second each", NIGHT, 300,
+        Commands(&["scripts/scale --smoke"])),
+    Step::new("measurements", "The measurements of docs/performance.md run, a second each", NIGHT,
         600, Function(smoke::measurements)),
-    Step::new("coverage", "The simulator reaches the lines of the core", NIGHT, 1800, Function(dependencies::coverage)),
-    Step::new("deny", "cargo-deny has nothing to say about any dependency", NIGHT, 1800, Function(dependencies::deny)),
-    Step::new("audit", "No advisory concerns a dependency, as a second tool reads them", NIGHT, 1200,
+    Step::new("coverage", "The simulator covers the lines of the core", NIGHT, 1800, Function(dependencies::coverage)),
+    Step::new("deny", "cargo-deny reports nothing", NIGHT, 1800, Function(dependencies::deny)),
+    Step::new("audit", "cargo-audit reports nothing", NIGHT, 1200,
         Function(dependencies::audit)),
 ];
 

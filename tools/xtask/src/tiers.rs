@@ -129,7 +129,7 @@ impl Tally {
         let from = Instant::now();
         let at = self.start.elapsed().as_secs();
         let beside = if is_idle { ", beside the others" } else { "" };
-        println!("\n== {}: {} [{at} s, bound {} s{beside}]", step.name, step.title, step.bound);
+        println!("\n== {}: {} [at {at} s, limit {} s{beside}]", step.name, step.title, step.bound);
         let log = Path::new(LOGS).join(format!("{}.log", step.name));
         let deadline = (from + Duration::from_secs(step.bound)).min(self.deadline);
         let mut shell = match Shell::new(log, deadline, step.is_live, is_idle) {
@@ -238,23 +238,28 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
     println!("{}", table(&steps, &ended));
     for (name, failed) in ended.iter().filter(|(_, ended)| ended.result.is_err()) {
         println!(
-            "FAILED: {name}; alone: cargo xtask {} --only {name}; output: {LOGS}/{name}.log",
+            "FAILED: {name}; to repeat it: cargo xtask {} --only {name}; output: {LOGS}/{name}.log",
             tier.name()
         );
         for line in &failed.tail {
             println!("    {line}");
         }
     }
-    let holds = ended.values().all(|ended| ended.result.is_ok());
-    println!("{}: {took} s", if holds { "All of it holds" } else { "It does not hold" });
+    let failed: Vec<&str> =
+        ended.iter().filter(|(_, ended)| ended.result.is_err()).map(|(name, _)| *name).collect();
+    if failed.is_empty() {
+        println!("All steps succeeded in {took} s");
+    } else {
+        println!("Failed: {} ({took} s)", failed.join(", "));
+    }
     if choice.only.is_empty() && took > tier.budget() {
-        println!("NOTE: {} is meant to take {} s", tier.name(), tier.budget());
+        println!("NOTE: {} should take at most {} s", tier.name(), tier.budget());
     }
     // Notes about what was not checked come last.
     for note in ended.values().flat_map(|ended| &ended.notes) {
         println!("NOTE: {note}");
     }
-    Ok(holds)
+    Ok(failed.is_empty())
 }
 
 /// A table with a row for each step: seconds, name, and how it ended.
