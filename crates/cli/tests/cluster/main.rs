@@ -26,7 +26,6 @@ mod support;
 /// fail.
 mod together {
     mod accepts;
-    mod advance;
     mod authz;
     mod bad_settings;
     mod bench;
@@ -51,5 +50,4 @@ mod together {
     mod tune;
     mod unsettled;
     mod upgrades;
-    mod zones;
 }

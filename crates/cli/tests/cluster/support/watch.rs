@@ -103,25 +103,13 @@ impl Seen {
     /// Checks that no epoch was too far from true wall time, in either direction.
     #[track_caller]
     pub(crate) fn assert_epochs_at_wall_time(&self) {
-        self.assert_epochs(true);
-    }
-
-    /// Checks that no epoch was too far ahead of true wall time. An epoch may be behind it.
-    #[track_caller]
-    pub(crate) fn assert_epochs_not_ahead(&self) {
-        self.assert_epochs(false);
-    }
-
-    #[track_caller]
-    fn assert_epochs(&self, hold_behind: bool) {
         let slack = EPOCH_ERROR_MAX.as_nanos() as u64;
         for (operation, range) in self.report.answered() {
             let epoch = range.first().epoch.0;
             let ahead = epoch.saturating_sub(self.wall.unix_ns(operation.end));
             assert!(ahead <= slack, "{} ms ahead: {operation:?}", ahead / 1_000_000);
             let behind = self.wall.unix_ns(operation.start).saturating_sub(epoch);
-            let kept = !hold_behind || behind <= slack;
-            assert!(kept, "{} ms behind: {operation:?}", behind / 1_000_000);
+            assert!(behind <= slack, "{} ms behind: {operation:?}", behind / 1_000_000);
         }
     }
 }

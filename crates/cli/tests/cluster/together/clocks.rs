@@ -1,24 +1,41 @@
-//! Wall clocks are wrong by hours. Tests what operators see, and what happens at a restart. Needs a
-//! test build, because only that can break its clock.
+//! Tests of `epicepoch clock`: it shows wrong clocks, and moves the epoch ahead. A test build is
+//! needed, because only that can break its clock.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use epicepoch_wire::Timestamp;
 use serde_json::Value;
 
-use crate::support::watch::is_at_wall_time;
-use crate::support::{Cluster, Faults, Node, WAIT_MAX, Watch, let_pass, say, wait_until};
+use crate::support::{Calling, Cluster, Faults, Node, WAIT_MAX, Watch, wait_until};
+
+/// So long are epochs ahead of wall time after the command. The test ends when time has caught up.
+const AHEAD_S: u64 = 20;
+const HOUR_S: u64 = 3_600;
+
+/// Returns the exit code of `epicepoch clock`, and its document.
+fn clock(cluster: &Cluster) -> (Option<i32>, Value) {
+    let output = cluster.operate(&["clock", "--json"]);
+    (output.status.code(), serde_json::from_slice(&output.stdout).expect("JSON"))
+}
+
+/// Gets a timestamp with `epicepoch get`.
+fn taken(cluster: &Cluster) -> Timestamp {
+    let said = cluster.order(&["get"]);
+    said.split_whitespace().next().expect("a timestamp").parse().expect("a timestamp")
+}
+
+/// The epoch that is so many seconds ahead of wall time.
+fn ahead(seconds: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    now.as_nanos() as u64 + seconds * 1_000_000_000
+}
 
 #[test]
 fn an_operator_sees_which_clock_is_off_and_how_far_the_ceiling_is_ahead() {
     let mut cluster = Cluster::start();
-    let clocks = |cluster: &Cluster| {
-        let output = cluster.operate(&["clock", "--json"]);
-        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        (output.status.code(), document["nodes"].as_array().expect("nodes").clone())
-    };
-    wait_until("all clocks are followed", WAIT_MAX, || clocks(&cluster).0 == Some(0));
-    let (_, nodes) = clocks(&cluster);
-    for node in &nodes {
+    wait_until("all clocks are followed", WAIT_MAX, || clock(&cluster).0 == Some(0));
+    let (_, document) = clock(&cluster);
+    for node in document["nodes"].as_array().expect("nodes") {
         let number = |name: &str| node[name].as_f64().expect("a number");
         assert!(number("offsetMs").abs() < 250.0, "{node}");
         assert!((-500.0..1100.0).contains(&number("leadMs")), "{node}");
@@ -26,8 +43,8 @@ fn an_operator_sees_which_clock_is_off_and_how_far_the_ceiling_is_ahead() {
     let broken = cluster.others(cluster.wait_for_leader())[0];
     cluster.nodes[broken].break_with(Faults::wall_offset_hours(1));
     wait_until("the wrong one is outvoted", WAIT_MAX, || {
-        let (code, nodes) = clocks(&cluster);
-        let node = &nodes[broken];
+        let (code, document) = clock(&cluster);
+        let node = &document["nodes"][broken];
         let is_outvoted = node["status"] == "outvoted";
         let offset_ms = node["offsetMs"].as_f64().expect("a number");
         assert_eq!(code, Some(i32::from(is_outvoted)), "{node}");
@@ -36,127 +53,67 @@ fn an_operator_sees_which_clock_is_off_and_how_far_the_ceiling_is_ahead() {
     let text = cluster.operate(&["clock"]).stdout;
     assert!(String::from_utf8_lossy(&text).contains("outvoted"));
     cluster.nodes[broken].kill();
-    assert_eq!(clocks(&cluster).0, Some(1), "a node that does not answer");
+    assert_eq!(clock(&cluster).0, Some(1), "a node that does not answer");
 }
 
 #[test]
-fn a_leader_restarted_with_a_clock_hours_ahead_is_not_followed() {
+fn no_call_fails_while_the_epoch_is_moved_ahead_and_later_answers_are_above_it() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
-    let broken = cluster.wait_for_leader();
-    cluster.nodes[broken].kill();
-    watch.wait_for_service_since(Instant::now());
-    cluster.nodes[broken].break_with(Faults::wall_offset_hours(5));
-    cluster.nodes[broken].start();
-    cluster.wait_until_ready();
-    // The node with the wrong clock may lead again. To make it lead, the test kills the other nodes
-    // one after the other.
-    for other in cluster.others(broken) {
-        cluster.nodes[other].kill();
-        watch.wait_for_service_since(Instant::now());
-        cluster.nodes[other].start();
-        cluster.wait_until_ready();
+    let calling = Calling::start(&cluster);
+    // A time two hours ahead is refused, because one hour is allowed.
+    let far = format!("{}ns", ahead(2 * HOUR_S));
+    let words = ["ahead of the clock", "3600 s are allowed", "allow more with --ahead-max"];
+    cluster.assert_refused(&["clock", "advance-to", &far], &words);
+    cluster.assert_refused(&["clock", "advance-to", &far, "--yes"], &words);
+    // Every answer is above a time in the past, so the command has nothing to do.
+    let past = format!("{}ns", taken(&cluster).epoch.0 - 1);
+    let said = cluster.order(&["clock", "advance-to", &past, "--yes"]);
+    assert!(said.contains("no change needed: "), "{said}");
+    // A command without `--yes` only shows its plan.
+    let to = ahead(AHEAD_S);
+    let time = format!("{to}ns");
+    for order in [&["clock", "advance-to", &time][..], &["clock", "advance-to", &time, "--dry-run"]]
+    {
+        let said = cluster.order(order);
+        assert!(said.contains("would be above") && said.contains("nothing was changed"), "{said}");
     }
-    cluster.nodes[broken].break_with(Faults::NONE);
-    wait_until("epochs are at wall time again", WAIT_MAX, || is_at_wall_time(&cluster));
-    cluster.assert_well();
-    watch.finish().assert_epochs_not_ahead();
-}
-
-/// Makes the ceiling stay ahead of all clocks. First all clocks are ahead by the same time, so all
-/// nodes follow them. Then the clocks are right again. All nodes restart both times, like machines
-/// whose clocks were set while they were off.
-fn poison(cluster: &mut Cluster, watch: &Watch, ahead_ms: i64) {
-    cluster.kill_all();
-    for node in &cluster.nodes {
-        node.break_with(Faults { wall_offset_ms: ahead_ms, ..Faults::NONE });
-    }
-    cluster.start_all();
-    watch.wait_for_service_since(Instant::now());
-    cluster.wait_until_ready();
-    let_pass(Duration::from_secs(1));
-    cluster.kill_all();
-    cluster.nodes.iter().for_each(|node| node.break_with(Faults::NONE));
-    cluster.start_all();
-    watch.wait_for_service_since(Instant::now());
-    cluster.wait_until_ready();
-}
-
-/// Returns how far the epoch of a fresh timestamp is ahead of true time, ms.
-fn ahead_ms(cluster: &Cluster) -> i128 {
-    let mut epoch = None;
-    wait_until("a leader answers", WAIT_MAX, || {
-        let mut answers = cluster.nodes.iter().filter_map(|node| node.ask("/timestamp"));
-        let answer = answers.find(|answer| answer.status == 200);
-        epoch = answer.and_then(|it| it.body.first_chunk().map(|it| u64::from_be_bytes(*it)));
-        epoch.is_some()
-    });
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
-    (i128::from(epoch.expect("the wait is over")) - now.as_nanos() as i128) / 1_000_000
-}
-
-const AHEAD_WORDS: &str = "epochs are ahead of the clocks";
-
-/// Repeats `epicepoch clock` until it reports that all clocks are followed. Returns three things:
-/// when the last run began, in how many ms wall time will have caught up by that run, and its
-/// output.
-fn recovers_in_ms(cluster: &Cluster) -> (Instant, f64, String) {
-    let mut asked = Instant::now();
-    let mut recovers_in_ms = None;
-    wait_until("all clocks are followed, and the leader knows when", WAIT_MAX, || {
-        asked = Instant::now();
-        let output = cluster.operate(&["clock", "--json"]);
-        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        recovers_in_ms = document["recoversInMs"].as_f64();
-        output.status.success() && recovers_in_ms.is_some()
-    });
-    let text = cluster.operate(&["clock"]).stdout;
-    (asked, recovers_in_ms.expect("the wait is over"), String::from_utf8(text).expect("UTF-8"))
-}
-
-#[test]
-fn a_ceiling_hours_ahead_of_all_clocks_is_reported_and_epochs_stay_above_it() {
-    let mut cluster = Cluster::start();
-    let watch = Watch::start(&cluster);
-    poison(&mut cluster, &watch, 2 * 3_600_000);
-    let ahead = ahead_ms(&cluster);
-    assert!((7_100_000..7_300_000).contains(&ahead), "epochs are {ahead} ms ahead");
-    let (_, recovers_in_ms, said) = recovers_in_ms(&cluster);
-    assert!((7_100_000.0..7_300_000.0).contains(&recovers_in_ms), "{said}");
-    assert!(said.contains(AHEAD_WORDS), "{said}");
-    let is_warned = |node: &Node| node.log().contains("begins ahead of its clock");
-    assert!(cluster.nodes.iter().any(is_warned), "no node warned of it");
-    // The leader is killed. The epochs of the next leader are as far ahead, and its timestamps are
-    // above the earlier ones.
+    let moved = |node: &Node| node.log().contains("an operator has moved");
+    assert!(!cluster.nodes.iter().any(moved), "it logs that the epoch was moved");
+    assert!(taken(&cluster).epoch.0 < to, "a plan has changed something");
+    let said = cluster.order(&["clock", "advance-to", &time, "--yes"]);
+    assert!(said.contains("from now on") && said.contains("stand still"), "{said}");
+    assert!(taken(&cluster).epoch.0 > to);
+    assert!(cluster.nodes.iter().any(moved), "no node logs that the epoch was moved");
+    // The same command is given again. It changes nothing.
+    let said = cluster.order(&["clock", "advance-to", &time, "--yes"]);
+    assert!(said.contains("already"), "{said}");
+    let table = cluster.operate(&["clock"]).stdout;
+    assert!(String::from_utf8_lossy(&table).contains("until time has caught up in"));
+    let recovers_in_ms = clock(&cluster).1["recoversInMs"].as_f64().expect("a number");
+    assert!(recovers_in_ms > 0.0 && recovers_in_ms < 1e3 * AHEAD_S as f64 + 1_100.0, "{table:?}");
+    // The leader is killed. The next one begins above the earlier timestamps, and warns of it.
+    let before = taken(&cluster);
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
     watch.wait_for_service_since(Instant::now());
-    assert!(ahead_ms(&cluster) > 7_000_000);
+    assert!(taken(&cluster) > before);
+    let warned = |at: &usize| cluster.nodes[*at].log().contains("begins ahead of its clock");
+    assert!(cluster.others(leader).iter().any(warned), "the next leader does not warn");
     cluster.nodes[leader].start();
-    cluster.assert_well();
-    watch.finish();
-}
-
-#[test]
-fn a_ceiling_seconds_ahead_of_all_clocks_heals_when_time_has_caught_up() {
-    const AHEAD_MS: i64 = 10_000;
-    let mut cluster = Cluster::start();
-    let watch = Watch::start(&cluster);
-    poison(&mut cluster, &watch, AHEAD_MS);
-    let (from, told_ms, said) = recovers_in_ms(&cluster);
-    assert!((0.0..AHEAD_MS as f64 + 2_500.0).contains(&told_ms), "{said}");
-    assert!(said.contains(AHEAD_WORDS), "{said}");
-    wait_until("epochs are at wall time again", WAIT_MAX, || ahead_ms(&cluster) <= 0);
-    let healed = from.elapsed().as_secs_f64() * 1e3;
-    say(&format!(
-        "a ceiling ahead of the clocks: {told_ms:.0} ms were announced, {healed:.0} ms passed"
-    ));
-    assert!((healed - told_ms).abs() < 1_500.0, "{healed} ms, and {told_ms} ms were announced");
-    wait_until("it is not reported any more", WAIT_MAX, || {
-        let (_, recovers_in_ms, said) = recovers_in_ms(&cluster);
-        recovers_in_ms < 1.0 && !said.contains(AHEAD_WORDS)
+    // Time catches up, when `epicepoch clock` says so.
+    let (mut asked, mut recovers_in_ms) = (Instant::now(), None);
+    wait_until("a leader knows when", WAIT_MAX, || {
+        asked = Instant::now();
+        recovers_in_ms = clock(&cluster).1["recoversInMs"].as_f64();
+        recovers_in_ms.is_some()
     });
-    wait_until("epochs are at wall time", WAIT_MAX, || is_at_wall_time(&cluster));
+    wait_until("time has caught up", WAIT_MAX, || taken(&cluster).epoch.0 <= ahead(0));
+    let recovered_ms = asked.elapsed().as_secs_f64() * 1e3;
+    assert!((recovered_ms - recovers_in_ms.expect("a number")).abs() < 1_500.0, "{recovered_ms}");
+    let table = cluster.order(&["clock"]);
+    assert!(!table.contains("until time has caught up in"), "{table}");
     cluster.assert_well();
-    watch.finish();
+    watch.wait_for_service_since(Instant::now());
+    watch.finish_with(&calling.finish());
 }
