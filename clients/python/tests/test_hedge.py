@@ -13,9 +13,9 @@ from epicepoch import (
     WentBackwardsError,
     frame,
 )
-from epicepoch.frame import Head
+from epicepoch.frame import Head, Welcome
 
-from .node import Case, Node, Peer, later, session, timed, until
+from .node import Case, Node, Peer, later, notice, session, timed, until
 
 AFTER = 0.02
 ATTEMPT = 8.0
@@ -226,6 +226,46 @@ class Hedging(Case):
             leader.ask = ask
             with self.assertLogs("epicepoch", "ERROR"):
                 await self.fails(ProtocolError, client.timestamp(ATTEMPT / 4))
+
+    async def test_a_second_connection_that_does_not_open_ends_no_call(self) -> None:
+        hand = Hand()
+
+        def token() -> str:
+            if leader.met == 1:
+                tried.append(1)
+                raise OSError("the file of tokens is gone")
+            return ""
+
+        def greet() -> Optional[Welcome]:
+            if leader.met == 1:
+                return leader.welcome(leader)
+            tried.append(1)
+            leader.peers[-1].refuse(0, 18, "no token", closes=True)
+            return None
+
+        for source in (token, None):
+            tried: list[int] = []
+            leader = await self.node()
+            leader.greet = greet
+            leader.ask = hand.ask
+            client = await self.hedging(leader, token_source=source)
+            call = self.call(client)
+            asked = await hand.take(lambda one: True)
+            await until(lambda: len(tried) >= 1 and not session(client).hedger._opening)
+            asked.answer(1)
+            await call
+
+    async def test_a_leader_that_names_itself_keeps_the_second_connection(self) -> None:
+        leader = await self.node()
+        client = await self.hedging(leader)
+        await until(lambda: session(client).hedger.connection)
+        second = leader.peers[1]
+        second.say(notice(leader.id, leader.addr) + frame.ping(7))
+        await until(lambda: second.pongs or not second.is_open)
+        self.assertEqual(second.pongs, [7])
+        # A notice that names no leader ends the connection.
+        second.say(notice(0, ""))
+        await until(lambda: not second.is_open)
 
     async def test_answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is(self) -> None:
         """The answers of a request and its copy come in any order. Even so, a call's timestamps

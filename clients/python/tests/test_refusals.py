@@ -3,19 +3,22 @@ often it asks."""
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, Callable
 from unittest import mock
 
 from epicepoch import (
+    ClosedError,
     CountError,
     DeadlineExceededError,
     InternalError,
     NotReadyError,
     Observer,
+    Options,
     ProtocolError,
     TokenError,
     TooManyCallsError,
     UnauthorizedError,
+    UnreachableError,
     UnsupportedError,
     connection,
     frame,
@@ -116,12 +119,57 @@ class Refusals(Case):
             leader.hang_up()
             await self.get(client)
         self.assertEqual(seen, ["one", "two"])
-        with self.assertLogs("epicepoch", "ERROR"):
-            await self.fails(TokenError, self.open(leader, token_source=lambda: "a b").connect())
-        # After an error in the token source, the client tries again until the deadline.
-        failing = self.open(leader, token_source=lambda: next(tokens))
-        error = await self.fails(DeadlineExceededError, failing.connect(1))
-        self.assertIn("StopIteration", str(error))
+
+    async def test_a_source_without_a_token_is_asked_again(self) -> None:
+        leader = await self.node()
+
+        def fails() -> str:
+            raise ClosedError("the store of tokens is closed")
+
+        def good() -> str:
+            return "good"
+
+        def ends() -> str:
+            raise StopIteration
+
+        sources: list[tuple[Callable[[], str], str]] = [
+            (fails, "the store of tokens is closed"),
+            (lambda: "a b", "token_source"),
+            (ends, "StopIteration"),
+        ]
+        for source, said in sources:
+            tokens = iter([source, source, good])
+            client = self.open(leader, token_source=lambda: next(tokens)())
+            await self.get(client)
+            await client.close()
+            client = self.open(leader, token_source=source)
+            error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
+            self.assertIsInstance(error.last, UnreachableError)
+            self.assertIn(said, str(error))
+        with self.assertRaises(TokenError):
+            Options(token="a b")
+
+    async def test_a_pause_ends_although_its_timer_fires_early(self) -> None:
+        leader = await self.node()
+
+        def ask(peer: Peer, id: int, count: int) -> None:
+            if leader.asked == 1:
+                peer.refuse(id, 4)
+            else:
+                self.oracle.serve(peer, id, count)
+
+        leader.ask = ask
+        client = await self.client(leader)
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def early(when: float, *work: Any, **context: Any) -> asyncio.TimerHandle:
+            # The timers of uvloop have whole milliseconds, and may fire before their time.
+            return call_at(when - BACKOFF_MAX / 4, *work, **context)
+
+        with mock.patch.object(loop, "call_at", early):
+            await self.get(client)
+        self.assertEqual((leader.asked, leader.met), (2, 1))
 
 
 class Limits(Case):

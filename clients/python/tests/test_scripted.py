@@ -3,20 +3,25 @@
 import asyncio
 import copy
 import dataclasses
+import socket
 import time
 from typing import Callable
+from unittest import mock
 
 from epicepoch import (
+    Client,
     ClosedError,
     CountError,
     DeadlineExceededError,
     Member,
     NoQuorumError,
+    Options,
     ProtocolError,
     Timestamp,
     UnreachableError,
     WentBackwardsError,
     WrongClusterError,
+    dial,
     frame,
     requests,
 )
@@ -169,6 +174,25 @@ class Callers(Case):
         await client.close()
         await self.fails(ClosedError, connecting)
 
+    async def test_a_bug_ends_the_client(self) -> None:
+        leader = await self.node()
+        client = await self.client(leader)
+        await self.get(client)
+        leader.ask = lambda *_: None
+        call = self.call(client)
+        await until(lambda: leader.asked == 2)
+        with self.assertLogs("epicepoch", "CRITICAL"):
+            with mock.patch.object(session(client).directory, "backoff", lambda: 1 // 0):
+                leader.greet = lambda: None
+                leader.hang_up()
+                await until(lambda: leader.met == 2)
+                leader.hang_up()
+                error = await self.fails(ClosedError, call)
+        self.assertIn("ZeroDivisionError", str(error))
+        # Later calls fail at once, too.
+        for work in (client.timestamp(100), client.connect(100)):
+            await self.fails(ClosedError, asyncio.wait_for(work, 10))
+
     async def test_a_client_belongs_to_one_loop(self) -> None:
         leader = await self.node()
         client = await self.client(leader)
@@ -201,6 +225,29 @@ class Answers(Case):
         await self.get(client)
         with self.assertLogs("epicepoch", "ERROR"):
             await self.fails(WentBackwardsError, client.timestamp())
+
+    async def test_an_answer_that_goes_backwards_fails_every_call_that_waits(self) -> None:
+        leader = await self.node()
+        held: list[Callable[[int], None]] = []
+        leader.ask = lambda peer, id, count: held.append(
+            lambda index: peer.answer(id, count, index)
+        )
+        client = await self.client(leader, in_flight=2)
+        warm = self.call(client)
+        await until(lambda: held)
+        held.pop()(10)
+        await warm
+        # Two calls are in flight, and the third one waits for another request.
+        calls = []
+        for _ in range(2):
+            calls.append(self.call(client))
+            await until(lambda: len(held) == len(calls))
+        calls.append(self.call(client))
+        await until(lambda: session(client).requests.waiting)
+        with self.assertLogs("epicepoch", "ERROR"):
+            held[0](5)
+            for call in calls:
+                await self.fails(WentBackwardsError, call)
 
     async def test_an_answer_of_another_count_is_none(self) -> None:
         leader = await self.node()
@@ -252,6 +299,28 @@ class Leaders(Case):
         client = await self.client(follower)
         self.assertEqual(len(await client.timestamps(5)), 5)
         self.assertEqual((client.leader, follower.asked), (leader.addr, 0))
+
+    async def test_a_host_whose_first_address_is_dead_is_reached_by_the_next(self) -> None:
+        node = await self.node()
+        # This socket accepts nothing. When its queue is full, the system answers no further
+        # connection.
+        dead = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.addCleanup(dead.close)
+        for _ in range(4):
+            queued = socket.socket()
+            queued.setblocking(False)
+            queued.connect_ex(dead.getsockname())
+            self.addCleanup(queued.close)
+        alive = node.server.sockets[0].getsockname()
+
+        async def lookup(*_: object, **__: object) -> list[object]:
+            kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            return [(*kind, dead.getsockname()), (*kind, alive)]
+
+        with mock.patch.object(dial, "lookup", lookup):
+            client = Client(["twins.example:1"], Options(attempt_timeout=2))
+            self.addAsyncCleanup(client.close)
+            await client.connect(5)
 
     async def test_a_lost_answer_is_asked_for_again(self) -> None:
         leader = await self.node()

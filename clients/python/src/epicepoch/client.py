@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Optional
@@ -24,6 +25,8 @@ class Client:
 
         async with epicepoch.Client(["db1:8080", "db2:8080", "db3:8080"]) as client:
             start = await client.timestamp()
+
+    A client does not survive a fork. Make one in each process.
     """
 
     def __init__(self, addrs: Iterable[str], options: Options = Options()) -> None:
@@ -80,7 +83,8 @@ class Client:
     async def close(self) -> None:
         """End all calls with ClosedError, and close the connections."""
         self._closed = True
-        if self._session is not None:
+        # After a fork, the connections belong to the other process.
+        if self._session is not None and self._session.process == os.getpid():
             await self._session.close()
 
     async def __aenter__(self) -> "Client":
@@ -100,10 +104,12 @@ class Client:
         await self.close()
 
     def _started(self) -> Session:
-        if self._closed:
+        if self._closed or (self._session is not None and self._session.closed):
             raise closed()
         if self._session is None:
             self._session = Session(self._addrs, self._options)
+        elif self._session.process != os.getpid():
+            raise forked()
         elif self._session.loop is not asyncio.get_running_loop():
             raise RuntimeError("this client belongs to another event loop")
         return self._session
@@ -152,3 +158,7 @@ def check_count(count: int) -> None:
 
 def closed() -> ClosedError:
     return ClosedError("the client is closed")
+
+
+def forked() -> ClosedError:
+    return ClosedError("the client was made before a fork; make one in this process")

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Callable, Optional, TypeVar, cast
 
+from .dial import dial
 from .errors import (
     EpicEpochError,
     NotReadyError,
@@ -120,16 +121,18 @@ class Connection(asyncio.Protocol):
             raise ProtocolError(f"a frame of kind {head.kind:#x}, which nodes do not send")
         return False
 
-    async def greet(self, options: Options, expected: Optional[Cluster]) -> None:
-        """Dial and do the handshake."""
+    async def greet(self, options: Options, expected: Optional[Cluster], timeout: float) -> None:
+        """Dial and do the handshake. The caller limits the time by this timeout."""
         host, _, port = self.addr.rpartition(":")
         host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        tls = options.current_tls()
-        token = options.current_token()
+        try:
+            tls, token = options.current_tls(), options.current_token()
+        except Exception as error:
+            # The function may return a token the next time, so a retry may help.
+            raise unreachable(self.addr, error) from error
         await self._loop.create_connection(
             lambda: self,
-            host,
-            int(port),
+            sock=await dial(host, int(port), timeout),
             ssl=tls,
             server_hostname=(options.tls_server_name or host) if tls is not None else None,
         )
@@ -244,7 +247,7 @@ async def connect(
     """Return a connection after its handshake. Raise an EpicEpochError if there is none in time."""
     connection, connected = Connection(addr), False
     try:
-        await within(timeout, connection.greet(options, expected))
+        await within(timeout, connection.greet(options, expected, timeout))
         connected = True
         return connection
     except EpicEpochError as error:
@@ -252,12 +255,16 @@ async def connect(
     except asyncio.TimeoutError:
         raise UnreachableError(f"{addr} did not answer in time") from None
     except Exception as error:
-        # Such an error comes from the system, from TLS, from a bad address in a hint, or from the
-        # program's function for tokens or TLS contexts.
-        raise UnreachableError(f"{addr}: {error or type(error).__name__}") from error
+        # Such an error comes from the system, from TLS, or from a bad address in a hint.
+        raise unreachable(addr, error) from error
     finally:
         if not connected:
             connection.leave(UnreachableError(f"{addr} was left"))
+
+
+def unreachable(addr: str, error: Exception) -> UnreachableError:
+    # Some errors have no text.
+    return UnreachableError(f"{addr}: {str(error) or type(error).__name__}")
 
 
 def located(addr: str, error: EpicEpochError) -> EpicEpochError:

@@ -21,7 +21,9 @@ class CountError(EpicEpochError, ValueError):
 
 
 class TokenError(EpicEpochError, ValueError):
-    """The token is longer than 256 characters, or not visible ASCII."""
+    """The token is longer than 256 characters, or not visible ASCII. A call never raises this:
+    ``Options`` raises it for ``token``. The client tries again after an invalid token of
+    ``token_source``."""
 
 
 class TooManyCallsError(EpicEpochError):
@@ -43,7 +45,8 @@ class DeadlineExceededError(EpicEpochError, TimeoutError):
 
 
 class UnreachableError(EpicEpochError):
-    """A node accepted no connection, closed one, or did not answer in time."""
+    """A node accepted no connection, closed one, or did not answer in time. Or the function for
+    tokens or TLS contexts failed."""
 
     is_retried = True
 

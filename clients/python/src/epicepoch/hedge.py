@@ -14,6 +14,7 @@ from .errors import (
     ShuttingDownError,
     UnreachableError,
     WentBackwardsError,
+    WrongClusterError,
 )
 from .frame import (
     ANSWER,
@@ -136,9 +137,10 @@ class Hedger:
             connection.leave(UnreachableError(f"{addr} does not lead"))
             if welcome.leader is not None:
                 hint = welcome.leader.addr
-        except EpicEpochError as error:
-            if not error.is_retried:
-                session.fail(error)
+        except WrongClusterError as error:
+            session.fail(error)
+        except EpicEpochError:
+            pass  # The leader answers, or its own connection will say why not.
         finally:
             self._opening, self._not_before = False, until
             suspect = session.directory.is_suspect(hint, session.loop.time())
@@ -168,8 +170,9 @@ class Hedger:
         elif head.kind == GOODBYE:
             raise ShuttingDownError(connection.addr, 10)
         elif head.kind == LEADER:
-            read_leader(head, tail)
-            raise UnreachableError(f"{connection.addr} leads no more")
+            leader = read_leader(head, tail)
+            if leader is None or leader.node != connection.welcome.node:
+                raise UnreachableError(f"{connection.addr} leads no more")
 
     def _take(self, connection: Connection, id: int, answer: TimestampRange) -> None:
         """Pass an answer to its callers, unless they have one already."""

@@ -75,7 +75,8 @@ class Options:
 
     token_source: Optional[Callable[[], str]] = None
     """A function that returns the token. It is called at each connection, so that the token can
-    change. It is used instead of ``token``."""
+    change. It is used instead of ``token``. If it raises an error or returns an invalid token, the
+    client tries again until the deadline, as if the node were unreachable."""
 
     tls: Union[None, ssl.SSLContext, Callable[[], ssl.SSLContext]] = None
     """The TLS context for every connection, or a function that returns the context for each
@@ -111,7 +112,7 @@ class Options:
         """Return the token to send now. Raise TokenError if the text is not a valid token."""
         token = self.token_source() if self.token_source is not None else self.token
         if not is_token(token):
-            raise TokenError("the source of tokens gave more than 256 visible ASCII characters")
+            raise TokenError("token_source returned more than 256 visible ASCII characters")
         return token
 
     def current_tls(self) -> Optional[ssl.SSLContext]:

@@ -1,0 +1,68 @@
+"""Opens a TCP connection to a host. It knows nothing of the protocol.
+
+A host may have several addresses. If one does not answer soon, the next one is tried beside it, and
+the first that accepts is used (Happy Eyeballs, RFC 8305). asyncio has an option for this, but
+uvloop has not.
+"""
+
+import asyncio
+import socket
+from typing import Any
+
+NEXT_ADDRESS_AFTER = 0.25
+"""How long an address is tried before the next one, in seconds, unless the timeout is short. RFC
+8305 recommends this time."""
+
+
+async def dial(host: str, port: int, timeout: float) -> socket.socket:
+    """Connect to any address of a host, and return the socket. The caller limits the time by this
+    timeout. Raise OSError if no address accepts."""
+    loop = asyncio.get_running_loop()
+    found = await lookup(host, port)
+    # The last address has half of the time, however many there are.
+    pause = min(NEXT_ADDRESS_AFTER, timeout / (2 * len(found)))
+    attempts: dict[asyncio.Future[None], socket.socket] = {}
+    error = OSError(f"{host} has no address")
+    try:
+        while found or attempts:
+            if found:
+                family, kind, protocol, _, address = found.pop(0)
+                try:
+                    one = socket.socket(family, kind, protocol)
+                except OSError as unknown_family:  # The system may have no IPv6.
+                    error = unknown_family
+                    continue
+                one.setblocking(False)
+                attempts[asyncio.ensure_future(loop.sock_connect(one, address))] = one
+            done, _ = await asyncio.wait(
+                attempts, timeout=pause if found else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for attempt in done:
+                failure = attempt.exception()
+                if failure is None:
+                    return attempts.pop(attempt)
+                if not isinstance(failure, OSError):
+                    raise failure
+                error = failure
+                attempts.pop(attempt).close()
+        raise error
+    finally:
+        for attempt in attempts:
+            attempt.cancel()
+        if attempts:
+            await asyncio.wait(attempts)  # Now the loop has forgotten their sockets.
+        for attempt, one in attempts.items():
+            if not attempt.cancelled():
+                attempt.exception()  # Otherwise asyncio reports the error as lost.
+            one.close()
+
+
+async def lookup(host: str, port: int) -> list[Any]:
+    """Return the addresses of a host, as ``socket.getaddrinfo`` does."""
+    loop = asyncio.get_running_loop()
+    try:
+        # A literal address needs no other thread.
+        flags = socket.AI_NUMERICHOST
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except socket.gaierror:
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
