@@ -1,14 +1,17 @@
 """Tests of the client for threads, with a node on another thread."""
 
-import os
+import contextlib
 import threading
 import time
 import unittest
+from typing import Any, Callable
+from unittest import mock
 
 from epicepoch import (
     ClosedError,
     CountError,
     DeadlineExceededError,
+    Observer,
     Options,
     Timestamp,
     UnsupportedError,
@@ -102,14 +105,63 @@ class Blocking(unittest.TestCase):
                 pass
         self.assertEqual(threading.active_count(), before)
 
-    def test_a_client_does_not_survive_a_fork(self) -> None:
-        with blocking.Client([self.node.addr]) as client:
-            child = os.fork()
-            if child == 0:
+    def test_a_call_that_meets_close_ends_with_it(self) -> None:
+        """The call hands its work to the client's thread at the moment at which close is called.
+        If close does not wait for this, the work comes after the last turn of the loop, and the
+        call would wait for an answer for ever."""
+        calls: list[Callable[[blocking.Client], object]] = [
+            lambda client: client.timestamp(20),
+            lambda client: client.connect(20),
+        ]
+        for call in calls:
+            client = blocking.Client([self.node.addr])
+            client.connect(10)
+            loop = client._loop
+            hands_over, stopped, handed = threading.Event(), threading.Event(), threading.Event()
+            hand_over, close_loop = loop.call_soon_threadsafe, loop.close
+
+            def late(*work: Any) -> Any:
+                if threading.current_thread() is not caller:
+                    return hand_over(*work)
+                hands_over.set()
+                stopped.wait(0.1)  # Nothing stops the loop, unless close does not wait.
                 try:
-                    client.timestamp()
-                except ClosedError:
-                    os._exit(7)
-                os._exit(1)
-            self.assertEqual(os.WEXITSTATUS(os.waitpid(child, 0)[1]), 7)
-            client.timestamp()
+                    return hand_over(*work)
+                finally:
+                    handed.set()
+
+            def close() -> None:
+                stopped.set()
+                handed.wait(10)
+                close_loop()
+
+            def run() -> None:
+                with contextlib.suppress(ClosedError):
+                    call(client)
+
+            caller = threading.Thread(target=run, daemon=True)
+            with mock.patch.multiple(loop, call_soon_threadsafe=late, close=close):
+                caller.start()
+                self.assertTrue(hands_over.wait(10))
+                client.close()
+            caller.join(10)
+            self.assertFalse(caller.is_alive())
+
+    def test_a_hook_that_calls_its_client_gets_an_error(self) -> None:
+        outcomes: list[BaseException] = []
+        called = threading.Event()
+
+        class Hooks(Observer):
+            def answered(self, callers: int, timestamps: int, took: float) -> None:
+                for work in (client.timestamp, client.connect, client.close):
+                    try:
+                        work()
+                    except RuntimeError as error:
+                        outcomes.append(error)
+                called.set()
+
+        client = blocking.Client([self.node.addr], Options(observer=Hooks()))
+        client.timestamp(10)
+        self.assertTrue(called.wait(10))
+        self.assertEqual(len(outcomes), 3)
+        client.close()

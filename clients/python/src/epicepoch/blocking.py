@@ -2,16 +2,17 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Optional, TypeVar
 
 from . import client
-from .errors import ClosedError, EpicEpochError
+from .errors import EpicEpochError
 from .frame import Cluster
 from .options import Options
 from .requests import Outcome, Waiter, deadline_exceeded
@@ -31,7 +32,8 @@ class Client:
         with epicepoch.blocking.Client(["db1:8080", "db2:8080", "db3:8080"]) as client:
             start = client.timestamp()
 
-    A client does not survive a fork. Make one in each process.
+    A client does not survive a fork. Make one in each process. The hooks of its observer and its
+    ``token_source`` run on the client's own thread, and must not call the client.
     """
 
     def __init__(self, addrs: Iterable[str], options: Options = Options()) -> None:
@@ -40,6 +42,8 @@ class Client:
         self._options = options
         self._process = os.getpid()
         self._lock = threading.Lock()
+        """Held while work is handed to the client's thread. So the thread gets no work after
+        ``close``, which it would never do."""
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="epicepoch", daemon=True)
@@ -75,13 +79,14 @@ class Client:
 
     def close(self) -> None:
         """End all calls with ClosedError, and return when the client's thread has ended."""
+        if os.getpid() != self._process:
+            return
+        self._check_thread()
         with self._lock:
-            if self._closed or os.getpid() != self._process:
-                return
-            self._on_loop(self._client.close())
-            self._closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            if not self._closed:
+                self._ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+                self._closed = True
+        self._thread.join()
 
     def __enter__(self) -> "Client":
         try:
@@ -108,16 +113,39 @@ class Client:
     async def _start(self) -> Session:
         return self._client._started()
 
-    def _check(self) -> None:
+    async def _end(self) -> None:
+        """Close the client, wait until its callers know, and stop the loop."""
+        try:
+            await self._client.close()
+            calls = asyncio.all_tasks() - {asyncio.current_task()}
+            if calls:
+                await asyncio.wait(calls)
+            await asyncio.sleep(0)  # The last of them tells its caller now.
+        finally:
+            self._loop.stop()
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError(
+                "a hook of the client called the client, which would wait for itself"
+            )
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """Keep the client open while work is handed to its thread. Raise an error if it is
+        closed."""
         if os.getpid() != self._process:
-            raise ClosedError("the client was made before a fork; make one in this process")
-        if self._closed:
-            raise client.closed()
+            raise client.forked()  # The lock may be held by a thread that this process has not.
+        self._check_thread()
+        with self._lock:
+            if self._closed:
+                raise client.closed()
+            yield
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            self._check()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            with self._open():
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except BaseException:
             work.close()
             raise
@@ -129,20 +157,19 @@ class Client:
 
     def _call(self, count: int, timeout: Optional[float]) -> Timestamp:
         client.check_count(count)
-        self._check()
         within = self._options.timeout if timeout is None else timeout
         deadline = time.monotonic() + within
         future: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
         waiter = Waiter(count, future)
         outcome: Outcome = None
+        with self._open():
+            if within > 0:
+                self._loop.call_soon_threadsafe(self._session.ask, waiter)
         if within > 0:
             try:
-                self._loop.call_soon_threadsafe(self._session.ask, waiter)
                 outcome = future.result(min(within, threading.TIMEOUT_MAX))
             except concurrent.futures.TimeoutError:
                 pass
-            except RuntimeError:
-                raise client.closed() from None  # The loop was closed at this moment.
             finally:
                 future.cancel()
         if isinstance(outcome, Timestamp) and time.monotonic() < deadline:
