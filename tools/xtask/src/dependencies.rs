@@ -10,8 +10,9 @@ use crate::shell::{Shell, has};
 /// Directory for programs that a step has built or downloaded.
 const TOOLS: &str = "target/ci-tools";
 /// Programs, each with the Debian package that contains it.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("curl", "curl"),
+    ("xxd", "xxd"),
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("tcpdump", "tcpdump"),

@@ -1,9 +1,8 @@
-//! Steps that start the programs: the README's first command, the clients, the example, and an
+//! Steps that start the programs: the README's commands, the clients, the example, and an
 //! older version.
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,18 +45,19 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    fn start(sh: &'a Shell) -> Result<Self, String> {
+    /// Starts the cluster with the README's command, on other ports.
+    fn start(sh: &'a Shell, command: &str) -> Result<Self, String> {
         let work = directory("smoke")?;
         let base = HTTP_PORTS[0];
         let command = sh.command(&format!(
-            "cargo run --release --locked -- dev --http-port-base {base} --raft-port-base {RAFT_PORT} --data-dir {}/dev",
+            "{command} --http-port-base {base} --raft-port-base {RAFT_PORT} --data-dir {}/dev",
             work.display(),
         ));
         let process = sh.spawn(command, &work.join("dev.log"))?;
         let mut cluster = Self { sh, process, work, leader: base };
         let until = Instant::now() + READY;
         for port in HTTP_PORTS {
-            while cluster.ask("--http1.1", port, "/ready").is_none_or(|(status, _)| status != 200) {
+            while cluster.ask(port, "/ready").is_none_or(|(status, _)| status != 200) {
                 if cluster.process.has_ended() || Instant::now() > until {
                     let log = fs::read_to_string(cluster.work.join("dev.log")).unwrap_or_default();
                     return Err(format!("port {port} is not ready:\n{log}"));
@@ -70,25 +70,41 @@ impl<'a> Cluster<'a> {
     }
 
     /// Sends one request with curl. Returns status and body.
-    fn ask(&self, protocol: &str, port: u16, target: &str) -> Option<(u16, Vec<u8>)> {
-        let body = self.work.join("body");
-        let mut command: Command =
-            self.sh.command("curl --silent --show-error --max-time 5 --write-out %{http_code}");
+    fn ask(&self, port: u16, target: &str) -> Option<(u16, String)> {
+        let url = format!("http://127.0.0.1:{port}{target}");
+        let mut command = self.sh.command("curl --silent --max-time 5 --write-out %{http_code}");
+        command.arg(url);
+        let output = String::from_utf8(self.sh.captured(command).ok()?.stdout).ok()?;
+        let (body, status) = output.split_at_checked(output.len().checked_sub(3)?)?;
+        Some((status.parse().ok()?, body.to_owned()))
+    }
+
+    /// Runs commands of the README in bash, against this cluster. Returns their output.
+    fn bash(&self, script: &str) -> Result<String, String> {
+        let mut command = self.sh.command("bash -euo pipefail -c");
         command
-            .arg(protocol)
-            .arg("--output")
-            .arg(&body)
-            .arg(format!("http://127.0.0.1:{port}{target}"));
-        let output = self.sh.captured(command).ok()?;
-        let status = String::from_utf8(output.stdout).ok()?.parse().ok()?;
-        Some((status, fs::read(body).unwrap_or_default()))
+            .arg(
+                script
+                    .replace("localhost:8881", &format!("localhost:{}", self.leader))
+                    .replace("curl -s ", "curl --silent --show-error --fail --max-time 5 "),
+            )
+            .env("EPICEPOCH_ADDRS", HTTP_PORTS.map(|port| format!("localhost:{port}")).join(","));
+        let output = self.sh.captured(command)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        self.sh.say(&format!("$ {script}\n{text}{errors}"));
+        if output.status.success() && !text.is_empty() {
+            Ok(text)
+        } else {
+            Err(format!("{script}: {}, {} bytes of output", output.status, text.len()))
+        }
     }
 
     fn find_leader(&mut self) -> Result<(), String> {
         let until = Instant::now() + LEADS;
         while Instant::now() < until {
             for port in HTTP_PORTS {
-                if self.ask("--http1.1", port, "/leader").is_some_and(|(status, _)| status == 200) {
+                if self.ask(port, "/leader").is_some_and(|(status, _)| status == 200) {
                     self.leader = port;
                     return Ok(());
                 }
@@ -98,42 +114,9 @@ impl<'a> Cluster<'a> {
         Err("no node leads".to_owned())
     }
 
-    /// Sends a request to the leader. If leadership has moved, sends it again to the new leader.
-    /// The answer must have `status`, and `length` bytes.
-    fn expect(
-        &mut self,
-        protocol: &str,
-        target: &str,
-        status: u16,
-        length: Option<usize>,
-    ) -> Result<Vec<u8>, String> {
-        let mut seen = String::new();
-        for _ in 0..TRIES {
-            let (found, body) = self
-                .ask(protocol, self.leader, target)
-                .ok_or_else(|| format!("{target}: no answer"))?;
-            if found == status && length.is_none_or(|length| length == body.len()) {
-                self.sh
-                    .say(&format!("ok  {protocol:<24} {status}  {target} ({} bytes)", body.len()));
-                return Ok(body);
-            }
-            seen = format!(
-                "{target} ({protocol}): status {found}, {} bytes; expected {status}",
-                body.len()
-            );
-            self.sh.say(&seen);
-            if !matches!(found, 409 | 503) {
-                break;
-            }
-            thread::sleep(Duration::from_millis(300));
-            self.find_leader()?;
-        }
-        Err(seen)
-    }
-
     /// Number of changes of leadership, added up over all nodes.
     fn leader_changes(&self) -> u64 {
-        let metrics = HTTP_PORTS.iter().filter_map(|port| self.ask("--http1.1", *port, "/metrics"));
+        let metrics = HTTP_PORTS.iter().filter_map(|port| self.ask(*port, "/metrics"));
         let count = |text: String| {
             let line = text
                 .lines()
@@ -141,22 +124,22 @@ impl<'a> Cluster<'a> {
                 .to_owned();
             line.rsplit(' ').next()?.parse::<u64>().ok()
         };
-        metrics.filter_map(|(_, body)| count(String::from_utf8_lossy(&body).into_owned())).sum()
+        metrics.filter_map(|(_, text)| count(text)).sum()
     }
 
     /// Runs `what`, which must succeed. If it fails, it is repeated only if leadership has moved
     /// meanwhile.
-    fn steady(&mut self, what: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
+    fn steady<T>(&mut self, what: impl Fn(&Self) -> Result<T, String>) -> Result<T, String> {
         for _ in 0..TRIES {
             // Leadership may have moved since the last request. A load on a node that does not lead
             // would get only refusals.
             let before = self.leader_changes();
             self.find_leader()?;
-            let Err(error) = what(self) else { return Ok(()) };
-            if self.leader_changes() == before {
-                return Err(error);
+            let result = what(self);
+            if result.is_ok() || self.leader_changes() == before {
+                return result;
             }
-            self.sh.say(&format!("while leadership moved: {error}"));
+            self.sh.say("leadership moved meanwhile");
         }
         Err("leadership moved in every try".to_owned())
     }
@@ -186,45 +169,29 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Runs the README's first command on other ports, then every path over HTTP/1.1 and HTTP/2, the
-/// binary's commands, a measurement over each transport, a load, and SIGTERM.
+/// Runs the README's commands: those of "Try it" against a cluster on other ports, and those that
+/// make certificates. Then runs a measurement over each transport, a load, and SIGTERM.
 pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
-    let mut cluster = Cluster::start(sh)?;
-    for protocol in ["--http1.1", "--http2-prior-knowledge"] {
-        for target in [
-            "/up",
-            "/ready",
-            "/leader",
-            "/members",
-            "/membership",
-            "/metrics",
-            "/timestamp?n=3&format=json",
-        ] {
-            cluster.expect(protocol, target, 200, None)?;
+    let text = fs::read_to_string("README.md").map_err(|error| format!("README.md: {error}"))?;
+    let (_, rest) = text.split_once("\n## Try it\n").ok_or("README.md: no heading \"Try it\"")?;
+    let (try_it, rest) = rest.split_once("\n## ").ok_or("README.md ends with \"Try it\"")?;
+    // The second command is the step `tests`.
+    let ([start, _, commands], [examples]) =
+        (&blocks(try_it, "sh")[..], &blocks(try_it, "text")[..])
+    else {
+        return Err("README.md: \"Try it\" has other blocks than this step expects".to_owned());
+    };
+    let mut cluster = Cluster::start(sh, start)?;
+    let mut outputs = Vec::new();
+    for command in commands.lines() {
+        outputs.push(shape(&cluster.steady(|cluster| cluster.bash(command))?));
+    }
+    for example in examples.split("\n\n") {
+        if !outputs.contains(&shape(example)) {
+            return Err(format!("README.md: no command of \"Try it\" prints\n{example}"));
         }
-        cluster.expect(protocol, "/timestamp", 200, Some(16))?;
-        cluster.expect(protocol, "/timestamp?n=3", 200, Some(48))?;
-        cluster.expect(protocol, "/timestamp?n=65536", 200, Some(1 << 20))?;
-        cluster.expect(protocol, "/timestamp?n=1000000&format=range", 200, Some(24))?;
-        cluster.expect(protocol, "/timestamp?n=0", 400, None)?;
-        cluster.expect(protocol, "/nope", 404, None)?;
     }
-    let before = cluster.expect("--http1.1", "/timestamp", 200, Some(16))?;
-    let after = cluster.expect("--http1.1", "/timestamp", 200, Some(16))?;
-    if before >= after {
-        return Err(format!("{after:02x?} came after {before:02x?}"));
-    }
-    for port in HTTP_PORTS {
-        cluster.steady(|_| sh.run(&format!("{EPICEPOCH} status --addr 127.0.0.1:{port}")))?;
-    }
-    cluster.steady(|cluster| {
-        let mut command = sh.command("bash -o pipefail -c");
-        command.arg(format!(
-            "{EPICEPOCH} get -n 3 --addr 127.0.0.1:{} | {EPICEPOCH} decode",
-            cluster.leader
-        ));
-        sh.succeed(command)
-    })?;
+    certificates(&cluster, &blocks(rest, "sh"))?;
     for via in ["http", "native", "client"] {
         cluster.steady(|cluster| measure(cluster, via))?;
     }
@@ -233,6 +200,47 @@ pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
         0 => Ok(()),
         code => Err(format!("SIGTERM ended the cluster with {code}, not 0")),
     }
+}
+
+/// Runs the block of the README that makes certificates. The files that the text names must exist.
+fn certificates(cluster: &Cluster<'_>, blocks: &[String]) -> Result<(), String> {
+    let block = blocks.iter().find(|block| block.starts_with("epicepoch certs"));
+    let block = block.ok_or("README.md: no block makes certificates")?;
+    let program = fs::canonicalize(EPICEPOCH).map_err(|error| format!("{EPICEPOCH}: {error}"))?;
+    let commands = block.replace("epicepoch ", &format!("{} ", program.display()));
+    cluster.bash(&format!("cd {}\n{commands}", cluster.work.display()))?;
+    for file in ["ca.pem", "ca.key", "node-1.pem", "node-1.key", "node-3.pem", "node-3.key"] {
+        let path = cluster.work.join("certs").join(file);
+        if !path.exists() {
+            return Err(format!("{block}: did not make certs/{file}"));
+        }
+    }
+    Ok(())
+}
+
+/// The fenced blocks of a language in a Markdown text, without indentation.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let parts = text.split("```").skip(1).step_by(2);
+    let blocks = parts.filter_map(|block| block.split_once('\n'));
+    let blocks = blocks.filter(|(first, _)| *first == language);
+    blocks.map(|(_, rest)| rest.trim().replace("\n   ", "\n")).collect()
+}
+
+/// What an output looks like: the text without the characters that `xxd` shows beside the bytes, and
+/// with one `0` for each number. Hexadecimal digits in words count as numbers, too.
+fn shape(output: &str) -> String {
+    let mut shape = String::new();
+    for line in output.trim().lines() {
+        for c in line.split("  ").next().unwrap_or_default().chars() {
+            match c.is_ascii_hexdigit() {
+                true if shape.ends_with('0') => {}
+                true => shape.push('0'),
+                false => shape.push(c),
+            }
+        }
+        shape.push('\n');
+    }
+    shape
 }
 
 /// Runs a short measurement. Its report must say that every answer was right.
@@ -415,4 +423,24 @@ pub(crate) fn measurements(sh: &Shell) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_read_with_their_language_and_without_indentation() {
+        let text = "a\n```sh\none\ntwo\n```\n- b\n   ```text\n   three\n\n   four\n   ```\n";
+        assert_eq!(blocks(text, "sh"), ["one\ntwo"]);
+        assert_eq!(blocks(text, "text"), ["three\n\nfour"]);
+    }
+
+    #[test]
+    fn outputs_that_differ_only_in_numbers_have_one_shape() {
+        assert_eq!(shape("00: 187b c0a6  .{.._"), shape("00: 0000 ffff  ab c\n"));
+        assert_eq!(shape("{\"index\":\"7\"}"), shape("{\"index\":\"12\"}"));
+        assert_ne!(shape("leader=1"), shape("leader=1 nodeID=1"));
+        assert_ne!(shape("{}"), shape("[]"));
+    }
 }

@@ -175,7 +175,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("seeds", "Simulated clusters keep every invariant on 60 fresh seeds", CI, 120, Commands(&[
         "target/release/epicepoch sim --jobs 2 --seeds 60",
     ])).after(&["release"]),
-    Step::new("smoke", "The README's commands, each HTTP path, a load and SIGTERM", BOTH, 400,
+    Step::new("smoke", "The README's commands, a load and SIGTERM", BOTH, 400,
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
@@ -201,6 +201,14 @@ pub(crate) const STEPS: &[Step] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_readme_has_the_command_of_the_tests() {
+        let step = STEPS.iter().find(|step| step.name == "tests").expect("a step");
+        let Commands([command]) = step.run else { panic!("one command") };
+        let readme = include_str!("../../../README.md");
+        assert!(readme.contains(&format!("```sh\n{command}\n```")), "{command}");
+    }
 
     #[test]
     fn a_step_waits_for_steps_before_it_that_are_in_its_tiers() {
