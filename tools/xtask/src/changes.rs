@@ -76,21 +76,35 @@ fn crates(
     }
 }
 
-/// Reads a message of Cargo about a test binary. Returns the directory of its crate and the path of
-/// the binary.
-fn binary(message: &str) -> Option<(PathBuf, PathBuf)> {
+/// Whether a source reads one of `files` by a relative path, as in `include_str!("../../README.md")`.
+fn reads(source: &str, files: &[String]) -> bool {
+    files.iter().any(|file| source.contains(&format!("../{file}\"")))
+}
+
+/// A test binary: the directory of its crate, the directory of its sources, and its path.
+#[derive(Debug, PartialEq, Eq)]
+struct Binary {
+    krate: PathBuf,
+    source: PathBuf,
+    program: PathBuf,
+}
+
+/// Reads a message of Cargo about a test binary.
+fn binary(message: &str) -> Option<Binary> {
     let field = |name: &str| {
         let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
         Some(PathBuf::from(rest.split_once('"')?.0))
     };
     let is_test = message.contains("\"test\":true}") && message.contains("\"profile\":{");
     let krate = field("manifest_path")?.parent()?.to_owned();
-    is_test.then_some((krate, field("executable")?))
+    let source = field("src_path")?.parent()?.to_owned();
+    is_test.then_some(Binary { krate, source, program: field("executable")? })
 }
 
-/// Runs the tests of the changed crates and of the crates that depend on them. It builds the whole
-/// workspace, so that features are the same as in other steps and nothing is compiled twice.
-/// Unchanged crates are not compiled again.
+/// Runs the tests of the changed crates, of the crates that depend on them, and the test binaries with
+/// a source that reads a changed file, such as a document. It builds the whole workspace, so that
+/// features are the same as in other steps and nothing is compiled twice. Unchanged crates are not
+/// compiled again. Doc tests are few, so all of them run.
 pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     let mut manifests = BTreeMap::new();
     for krate in layers::members()? {
@@ -98,24 +112,30 @@ pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
             fs::read_to_string(krate.join("Cargo.toml")).map_err(|error| error.to_string())?;
         manifests.insert(krate, text);
     }
-    let crates = crates(&files(sh)?, &manifests, sh.is_all);
+    let files = files(sh)?;
+    let crates = crates(&files, &manifests, sh.is_all);
+    let sources = sh.output("git ls-files -- *.rs")?;
+    let is_reader = |file: &&str| reads(&fs::read_to_string(file).unwrap_or_default(), &files);
+    let readers: Vec<&str> = sources.lines().filter(is_reader).collect();
     let names: Vec<String> = crates.iter().map(|krate| krate.display().to_string()).collect();
     sh.say(&format!("changed, or in need of what changed: {}", names.join(", ")));
-    if crates.is_empty() {
+    sh.say(&format!("sources that read a changed file: {}", readers.join(", ")));
+    if crates.is_empty() && readers.is_empty() {
         return Ok(());
     }
     let root = std::env::current_dir().map_err(|error| error.to_string())?;
     let messages = sh.output(
         "cargo test --workspace --locked --no-run --message-format=json-render-diagnostics",
     )?;
-    for (krate, program) in messages.lines().filter_map(binary) {
-        if krate.strip_prefix(&root).is_ok_and(|krate| crates.contains(krate)) {
+    for Binary { krate, source, program } in messages.lines().filter_map(binary) {
+        let is_changed = krate.strip_prefix(&root).is_ok_and(|krate| crates.contains(krate));
+        if is_changed || readers.iter().any(|reader| root.join(reader).starts_with(&source)) {
             let mut command = sh.command(&format!("{} --quiet", program.display()));
             command.current_dir(&krate).env("CARGO_MANIFEST_DIR", &krate);
             sh.succeed(command)?;
         }
     }
-    Ok(())
+    sh.run("cargo test --workspace --locked --doc --quiet")
 }
 
 /// Looks for the planted bugs whose patch touches a changed file. With `is_shared` it also looks
@@ -166,10 +186,21 @@ mod tests {
     }
 
     #[test]
+    fn a_source_that_includes_a_changed_document_is_found() {
+        let source =
+            "const A: &str = include_str!(\"../../../docs/alerts.md\"); // \"docs/tls.md\"";
+        let is_read = |file: &str| reads(source, &[file.to_owned()]);
+        assert!(is_read("docs/alerts.md"));
+        assert!(!is_read("docs/tls.md") && !is_read("alerts.md.old") && !is_read("docs"));
+    }
+
+    #[test]
     fn a_test_binary_is_read_from_what_cargo_says() {
-        let message = "{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/a/b/Cargo.toml\",\"profile\":{\"test\":true},\
-                       \"executable\":\"/t/b-1\"}";
-        assert_eq!(binary(message), Some(("/a/b".into(), "/t/b-1".into())));
+        let message = "{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/a/b/Cargo.toml\",\
+                       \"target\":{\"kind\":[\"lib\"],\"src_path\":\"/a/b/src/lib.rs\"},\
+                       \"profile\":{\"test\":true},\"executable\":\"/t/b-1\"}";
+        let [krate, source, program] = ["/a/b", "/a/b/src", "/t/b-1"].map(PathBuf::from);
+        assert_eq!(binary(message), Some(Binary { krate, source, program }));
         assert_eq!(binary(&message.replace("\"/t/b-1\"", "null")), None);
     }
 }
