@@ -112,13 +112,6 @@ pub struct Refusal {
     pub text: String,
 }
 
-impl Refusal {
-    /// An error of this kind, with this message.
-    pub fn new(fault: Fault, text: impl Into<String>) -> Self {
-        Self { fault, text: text.into() }
-    }
-}
-
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} ({})", self.fault, self.text)

@@ -6,14 +6,12 @@
 
 mod drivers;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::kills::{Loss, Seen, median, run};
 
-use drivers::{Sources, go, hedging_rust, java, naive, python, rust, turn, typescript};
+use drivers::{Sources, binary, go, hedging_rust, java, python, rust, turn, typescript};
 
 /// Limits for the longest call at each killed leader: the median and the worst over all kills. A
 /// client may notice no more than the time without an answer that `docs/operations/outages.md`
@@ -21,29 +19,6 @@ use drivers::{Sources, go, hedging_rust, java, naive, python, rust, turn, typesc
 const KILLED: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(400));
 /// The same limits for leaders that are stopped by SIGTERM.
 const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
-
-fn binary() -> PathBuf {
-    if let Some(binary) = std::env::var_os("EPICEPOCH_BIN") {
-        return binary.into();
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut build = Command::new(env!("CARGO"));
-    // Build the whole workspace, which is built already in most cases. A build of one package would
-    // have other features, and would take long.
-    build.args(["test", "--quiet", "--locked", "--workspace", "--test", "cluster", "--no-run"]);
-    // Cargo runs a test with variables that describe the test's package. Remove them here.
-    // Otherwise this second cargo would take them for new input of some build scripts, and build
-    // their packages again.
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-            build.env_remove(&*name);
-        }
-    }
-    build.current_dir(&root);
-    assert!(build.status().expect("cargo runs").success(), "the binary does not build");
-    root.join("target/debug/epicepoch")
-}
 
 #[test]
 #[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
@@ -96,16 +71,4 @@ fn in_one_order(clients: impl FnOnce() -> Vec<DriverCommand>, losses: &[Loss]) -
     assert_eq!(seen.failures(), Vec::<String>::new());
     assert!(seen.http_answers > 1000, "only {} answers over HTTP", seen.http_answers);
     seen
-}
-
-/// Tests the check of the order. A client that fetches ahead returns timestamps from before the
-/// call, so the check must find it.
-#[test]
-fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
-    let _turn = turn();
-    let seen = run(&binary(), &[rust(), naive("prefetch")], &[]).expect("a run that can be judged");
-    let said = seen.disorder.first().expect("the planted fault is found");
-    assert!(said.starts_with("all clients: "), "{said}");
-    let sound = run(&binary(), &[rust(), naive("none")], &[]).expect("a run that can be judged");
-    assert_eq!(sound.disorder, Vec::<String>::new());
 }

@@ -1,34 +1,97 @@
-//! Planted faults in the clients of other languages: the scenario of the broken clause must find
-//! each. The faults are patches in `proof/planted/clients`. Each is planted in a copy of its client,
-//! and the driver is built from the copy. The sources themselves have no fault, and `scripted.rs`
-//! shows that they pass the same scenarios.
+//! Faults that are planted in clients: a scenario of the broken clause must find each. The faults
+//! are patches in `proof/planted/clients`. They are planted in copies of the clients, and the
+//! drivers are built from the copies. The sources themselves have no fault, and `scripted.rs` shows
+//! that they pass the same scenarios.
 //!
-//! No patch is for the Rust client: to build its driver from a copy, Cargo would also build all of
-//! its dependencies again.
+//! A copy of another client has one fault. The copy of the Rust client has all faults at once,
+//! because it takes longer to build, and a variable of the environment turns on one of them.
 
-#[allow(dead_code, reason = "shared with the tests of the clients without faults")]
 mod drivers;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use epicepoch_conformance::DriverCommand;
+use epicepoch_conformance::kills;
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Clause, play};
 
-use drivers::{Sources, go, java, python, turn, typescript};
+use drivers::{
+    Sources, binary, faulty_rust, go, holds_the_contract, java, python, rust, rust_copy, turn,
+    typescript,
+};
 
-/// The faults, each planted in every client by the patch `LANGUAGE-FAULT.patch`: the clause that it
-/// breaks, the scenario that finds it, and its message.
-const FAULTS: [(&str, u8, &str, &str); 3] = [
+/// A fault and a scenario that finds it: the name of the fault, the clause that it breaks, the
+/// scenario, and a part of the scenario's message. The patch `LANGUAGE-FAULT.patch` plants it.
+type Fault = (&'static str, u8, &'static str, &'static str);
+
+/// The faults of every client.
+const FAULTS: [Fault; 3] = [
     ("join-sent", 1, "a_caller_joins_no_request_that_was_sent", "before the caller asked"),
     ("burnt-to-caller", 2, "the_second_answer_to_a_hedged_request_goes_to_no_caller", "was burnt"),
-    ("went-back", 7, "an_answer_that_goes_back_is_refused", "the call was answered with"),
+    ("went-back", 7, "an_answer_that_goes_back_is_refused", "was answered"),
 ];
 
+/// The faults of the Rust client, besides [`FAULTS`].
+const RUST_FAULTS: &[Fault] = &[
+    ("prefetch", 1, "nothing_is_fetched_ahead", "came to 3 requests"),
+    ("lose-calls", 2, "a_lost_answer_is_asked_for_again", "a call failed"),
+    ("stay-put", 3, "a_leader_that_steps_down_is_followed_to_the_next", "Deadline"),
+    ("old-members", 4, "a_member_that_was_added_is_found_when_the_others_are_gone", "Deadline"),
+    ("late", 5, "deadlines_are_honoured_while_a_node_is_silent", "ended after"),
+    ("late", 5, "a_call_without_time_is_not_answered", "was answered"),
+    ("by-order", 5, "a_late_answer_goes_to_nobody", "before the caller asked"),
+    ("any-history", 6, "an_answer_of_another_history_is_refused", "was answered"),
+    ("went-back", 7, "an_answer_that_was_given_before_is_refused", "was answered"),
+    ("rigid", 8, "frames_and_fields_of_a_later_version_are_passed_over", "the client closed"),
+    ("no-pong", 8, "a_ping_is_answered", "in vain"),
+    ("retry-all", 8, "a_field_that_must_be_understood_is_not_passed_over", "Deadline"),
+    ("no-pause", 9, "nodes_that_name_each_other_are_not_asked_without_pause", "frames came"),
+    ("no-pause", 9, "a_node_that_hangs_up_is_not_asked_without_pause", "frames came"),
+    ("no-pause", 9, "an_overloaded_leader_is_asked_again_after_a_pause", "no pause"),
+    ("any-count", 10, "an_answer_of_another_count_is_refused", "was answered"),
+    ("by-order", 11, "an_answer_to_nothing_is_refused", "was answered"),
+    ("retry-all", 12, "a_request_that_is_wrong_is_not_repeated", "Deadline"),
+];
+
+/// Patches of the Rust client that plant no fault.
+const HARMLESS: [&str; 2] = ["rust-simple", "rust-switch"];
+
 const LANGUAGES: [&str; 4] = ["go", "java", "python", "typescript"];
+
+#[test]
+#[ignore = "builds a copy of the Rust client: cargo xtask ci runs it"]
+fn every_fault_that_is_planted_in_the_rust_client_is_found() {
+    let _turn = turn();
+    let program = faulty_rust_program();
+    for fault in FAULTS.iter().chain(RUST_FAULTS) {
+        finds("rust", *fault, &faulty_rust(program, fault.0));
+    }
+}
+
+/// The simplest client keeps the contract and does no more: only one request is in flight, for one
+/// caller. So this test fails if a scenario demands more than the contract. The client is a copy of
+/// the Rust client with a patch.
+#[test]
+#[ignore = "builds a copy of the Rust client: cargo xtask ci runs it"]
+fn the_simplest_possible_client_holds_the_contract() {
+    holds_the_contract(|| faulty_rust(faulty_rust_program(), "simple"));
+}
+
+/// Tests the check of the order. A client that fetches ahead returns timestamps from before the
+/// call, so the check must find it.
+#[test]
+#[ignore = "builds a copy of the Rust client: cargo xtask ci runs it"]
+fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
+    let _turn = turn();
+    let clients = [rust(), faulty_rust(faulty_rust_program(), "prefetch")];
+    let seen = kills::run(&binary(), &clients, &[]).expect("a run that can be judged");
+    let said = seen.disorder.first().expect("the planted fault is found");
+    assert!(said.starts_with("all clients: "), "{said}");
+}
 
 #[test]
 #[ignore = "needs Go: cargo xtask ci runs it"]
@@ -54,54 +117,86 @@ fn every_fault_that_is_planted_in_the_typescript_client_is_found() {
     finds_every_fault("typescript", typescript);
 }
 
-/// A patch that no test plants would rot.
+/// A patch that no test plants would rot, and so would one that does not apply.
 #[test]
-fn every_patch_of_a_client_is_planted_by_a_test_and_names_the_scenario_that_finds_it() {
-    let mut known = BTreeSet::new();
-    for language in LANGUAGES {
-        for (fault, clause, scenario, _) in FAULTS {
-            let name = format!("{language}-{fault}.patch");
-            let text = fs::read_to_string(patches().join(&name)).expect("a patch of each fault");
-            let finding = format!("Breaks C{clause}; found by `{scenario}`.\n");
-            assert!(text.contains(&finding), "{name} does not say: {finding}");
-            known.insert(name);
-        }
+fn every_patch_of_a_client_applies_and_names_the_scenarios_that_find_its_fault() {
+    let mut known = BTreeSet::from(HARMLESS.map(|name| format!("{name}.patch")));
+    let others = LANGUAGES.iter().flat_map(|language| FAULTS.map(|fault| (*language, fault)));
+    let rust = FAULTS.iter().chain(RUST_FAULTS).map(|fault| ("rust", *fault));
+    for (language, (fault, clause, scenario, _)) in others.chain(rust) {
+        let name = format!("{language}-{fault}.patch");
+        let text = fs::read_to_string(patches().join(&name)).expect("a patch of each fault");
+        let finding = format!("Breaks C{clause}; found by `{scenario}`.\n");
+        assert!(text.contains(&finding), "{name} does not say: {finding}");
+        known.insert(name);
     }
     let entries = fs::read_dir(patches()).expect("the patches are there");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
     let names: BTreeSet<_> = names.map(|name| name.expect("a name in UTF-8")).collect();
     assert_eq!(names, known);
+    for name in names {
+        let root = Sources::of_repository().root;
+        let mut check = git(&root);
+        check.args(["apply", "--check"]).arg(patches().join(&name));
+        assert!(check.status().expect("git is installed").success(), "{name}: {DOES_NOT_APPLY}");
+    }
+    let clauses: BTreeSet<u8> = FAULTS.iter().chain(RUST_FAULTS).map(|fault| fault.1).collect();
+    assert_eq!(clauses, (1..=12).collect(), "each clause catches something");
 }
 
 /// Plants one fault after another in a copy of the client, and plays the scenario that must find
 /// it.
 fn finds_every_fault(language: &str, driver: fn(&Sources) -> DriverCommand) {
     let _turn = turn();
-    for (fault, clause, name, said) in FAULTS {
-        let scenario = scenarios::named(&[name]).expect("a scenario of that name")[0];
-        assert_eq!(scenario.clause, Clause(clause), "{name}");
-        let faulty = with_fault(language, fault);
-        let played = play(&driver(&faulty), &scenario);
-        println!("{language}-{fault}: {played}");
-        let Err(found) = played.verdict else { panic!("{language}-{fault} was not found") };
-        assert!(
-            found.contains(said),
-            "{language}-{fault} was found, but for another reason: {found}"
-        );
+    for fault in FAULTS {
+        let name = format!("{language}-{}", fault.0);
+        let root = copy(&name, &[&format!("clients/{language}")]);
+        plant(&root, &name);
+        let faulty = Sources { built: root.clone(), root };
+        finds(language, fault, &driver(&faulty));
     }
 }
 
-/// Makes a copy of a client and plants a fault there.
-fn with_fault(language: &str, fault: &str) -> Sources {
-    let name = format!("{language}-{fault}");
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted-clients").join(&name);
+/// Plays the scenario that must find the fault of this driver.
+fn finds(language: &str, (fault, clause, name, said): Fault, driver: &DriverCommand) {
+    let scenario = scenarios::named(&[name]).expect("a scenario of that name")[0];
+    assert_eq!(scenario.clause, Clause(clause), "{name}");
+    let played = play(driver, &scenario);
+    println!("{language}-{fault}: {played}");
+    let Err(found) = played.verdict else { panic!("{language}-{fault} was not found") };
+    assert!(found.contains(said), "{language}-{fault} was found, but for another reason: {found}");
+}
+
+/// Builds the driver of a copy of the Rust client that has all patches. Builds it only once.
+fn faulty_rust_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let root =
+            copy("rust", &["Cargo.toml", "Cargo.lock", "crates", "proof", "tools", "examples"]);
+        let faults = FAULTS.iter().chain(RUST_FAULTS).map(|fault| format!("rust-{}", fault.0));
+        for name in faults.chain(HARMLESS.map(str::to_owned)).collect::<BTreeSet<_>>() {
+            plant(&root, &name);
+        }
+        // The copy has another version, so that Cargo does not confuse its packages with ours.
+        let manifest = root.join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).expect("to read the manifest");
+        let (head, tail) = text.split_once("\nversion = \"").expect("a version of the workspace");
+        fs::write(manifest, format!("{head}\nversion = \"0.0.0-planted+{tail}"))
+            .expect("to write it");
+        rust_copy(&Sources { built: root.join("target"), root })
+    })
+}
+
+/// Copies these files and directories of the repository to an empty directory, and returns it.
+fn copy(name: &str, paths: &[&str]) -> PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted-clients").join(name);
     if root.exists() {
         fs::remove_dir_all(&root).expect("to remove the last copy");
     }
     let ours = Sources::of_repository().root;
     let listed = git(&ours)
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"])
-        .arg(format!("clients/{language}"))
+        .args(paths)
         .output()
         .expect("git is installed");
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
@@ -113,15 +208,18 @@ fn with_fault(language: &str, fault: &str) -> Sources {
             fs::copy(from, to).expect("to copy a file");
         }
     }
+    root
+}
+
+/// Applies a patch to a copy.
+fn plant(root: &Path, name: &str) {
     let patch = patches().join(format!("{name}.patch"));
-    let applied = git(&root).arg("apply").arg(&patch).output().expect("git is installed");
+    let applied = git(root).arg("apply").arg(&patch).output().expect("git is installed");
     assert!(
         applied.status.success(),
-        "{name} does not apply. The client has changed where the fault is planted: \
-         proof/planted/README.md says what to do.\n{}",
+        "{name}: {DOES_NOT_APPLY}\n{}",
         String::from_utf8_lossy(&applied.stderr)
     );
-    Sources { built: root.clone(), root }
 }
 
 /// Git in a directory.
@@ -135,6 +233,9 @@ fn git(directory: &Path) -> Command {
     }
     git
 }
+
+const DOES_NOT_APPLY: &str = "the patch does not apply. The client has changed where the fault is \
+                              planted: proof/planted/README.md says what to do.";
 
 fn patches() -> PathBuf {
     Sources::of_repository().root.join("proof/planted/clients")

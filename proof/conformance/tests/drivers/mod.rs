@@ -1,17 +1,47 @@
 //! The drivers of all clients. Cargo builds the Rust drivers together with these tests. This module
 //! builds the others, from the clients of the repository or from copies of them.
 
+#![allow(dead_code, reason = "each test file needs only a part")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use epicepoch_conformance::DriverCommand;
+use epicepoch_conformance::scenarios;
+use epicepoch_conformance::suite::play_all;
 
 /// Waits for the turn of this test. Only one test builds drivers and runs clients at a time, because
 /// that disturbs the times that others measure.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks that a client passes all scenarios. It builds the driver only when it is this test's
+/// turn. A build at another time would disturb the times of other tests, and might replace files
+/// that they run.
+#[track_caller]
+pub(crate) fn holds_the_contract(driver: impl FnOnce() -> DriverCommand) {
+    let _turn = turn();
+    let driver = driver();
+    let played = play_all(&driver, &scenarios::all(), |played| println!("{played}"));
+    let broken: Vec<_> = played.iter().filter(|played| played.verdict.is_err()).collect();
+    assert!(broken.is_empty(), "{}: {broken:#?}", driver.name);
+    let unsupported: Vec<_> = played.iter().filter(|played| !played.is_supported).collect();
+    assert!(unsupported.is_empty(), "{}: {unsupported:#?}", driver.name);
+}
+
+/// The binary of the nodes: the one that `EPICEPOCH_BIN` names, or a development build.
+pub(crate) fn binary() -> PathBuf {
+    if let Some(binary) = std::env::var_os("EPICEPOCH_BIN") {
+        return binary.into();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut build = cargo_build();
+    build.args(["--locked", "--test", "cluster"]).current_dir(&root);
+    assert!(build.status().expect("cargo runs").success(), "the binary does not build");
+    root.join("target/debug/epicepoch")
 }
 
 /// A directory with the sources of clients, laid out like the repository.
@@ -34,6 +64,24 @@ impl Sources {
     }
 }
 
+/// Begins a command of cargo that builds tests. It builds them as a part of the whole workspace,
+/// whose dependencies are built already in most cases. A build of one package would have other
+/// features, and would take long.
+fn cargo_build() -> Command {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["test", "--quiet", "--workspace", "--no-run"]);
+    // Cargo runs a test with variables that describe the test's package. Remove them here.
+    // Otherwise this second cargo would take them for new input of some build scripts, and build
+    // their packages again.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            build.env_remove(&*name);
+        }
+    }
+    build
+}
+
 fn driver(name: &str, program: impl Into<PathBuf>, arguments: &[&str]) -> DriverCommand {
     let program = program.into().into_os_string().into_string().expect("a path in UTF-8");
     let words = std::iter::once(program).chain(arguments.iter().map(ToString::to_string));
@@ -50,9 +98,23 @@ pub(crate) fn hedging_rust() -> DriverCommand {
     driver("rust, hedging", env!("CARGO_BIN_EXE_conformance-rust-driver"), &["--hedge", "3"])
 }
 
-/// The driver of the simplest client, with a planted bug or none.
-pub(crate) fn naive(plant: &str) -> DriverCommand {
-    driver("naive", env!("CARGO_BIN_EXE_conformance-naive-driver"), &["--plant", plant])
+/// Builds the driver of the copy of `epicepoch-client` in `sources`. Returns the path of the
+/// program.
+pub(crate) fn rust_copy(sources: &Sources) -> PathBuf {
+    let mut build = cargo_build();
+    build.args(["--offline", "--test", "scripted"]).current_dir(&sources.root);
+    build.arg("--target-dir").arg(&sources.built);
+    // Cargo takes the dependencies from the directory of the tests. They are built there already.
+    let ours = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target directory");
+    build.env("CARGO_BUILD_BUILD_DIR", ours);
+    assert!(build.status().expect("cargo runs").success(), "the Rust driver does not build");
+    sources.built.join("debug/conformance-rust-driver")
+}
+
+/// The driver of a copy of `epicepoch-client` whose faults are planted. One fault is on.
+pub(crate) fn faulty_rust(program: &Path, fault: &str) -> DriverCommand {
+    let program = program.to_str().expect("a path in UTF-8");
+    driver(&format!("rust-{fault}"), "env", &[&format!("EPICEPOCH_FAULT={fault}"), program])
 }
 
 /// The driver of `clients/java`. It makes blocking calls or, if `is_async` is true, asynchronous
