@@ -22,9 +22,10 @@ import java.util.function.Function;
  */
 public final class EpicEpochClient implements AutoCloseable {
     private final Options options;
-    private final Threads threads;
     private final Requests requests;
-    /** What the client knows of its cluster. It is not private, because tests use it. */
+    /** The threads of the client. This field and the next are not private: tests use them. */
+    final Threads threads;
+    /** What the client knows of its cluster. */
     final Directory directory;
 
     private final Duration timeout;

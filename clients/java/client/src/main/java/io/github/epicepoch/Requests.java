@@ -9,6 +9,7 @@ import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
@@ -67,6 +68,8 @@ final class Requests {
      * thread, or null.
      */
     private Deadline nextExpiry;
+    /** The timer for {@link #nextExpiry}, or null. There is never a second one. */
+    private ScheduledFuture<?> expiry;
 
     private boolean closed;
     /** Sends requests twice; null without {@link ClientBuilder#hedgeAfter}. */
@@ -439,8 +442,17 @@ final class Requests {
     /** Sets a timer for this deadline, to end calls that wait without a thread. */
     private void expireAt(Deadline deadline) {
         if (nextExpiry == null || deadline.isBefore(nextExpiry)) {
+            cancelExpiry();
             nextExpiry = deadline;
-            threads.after(Math.max(0, deadline.left()), this::expireCalls);
+            expiry = threads.after(Math.max(0, deadline.left()), this::expireCalls);
+        }
+    }
+
+    private void cancelExpiry() {
+        nextExpiry = null;
+        if (expiry != null) {
+            expiry.cancel(false);
+            expiry = null;
         }
     }
 
@@ -448,7 +460,8 @@ final class Requests {
         List<AsyncCall<?>> over = new ArrayList<>();
         lock.lock();
         try {
-            nextExpiry = null;
+            // While this timer waited for the lock, a call may have set another one.
+            cancelExpiry();
             Deadline next = null;
             for (Batch batch : batches()) {
                 for (Iterator<AsyncCall<?>> all = batch.calls().iterator(); all.hasNext(); ) {

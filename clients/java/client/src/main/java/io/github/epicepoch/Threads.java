@@ -3,6 +3,7 @@ package io.github.epicepoch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
@@ -38,12 +39,16 @@ final class Threads {
         }
     }
 
-    /** Runs a short task after a while. Does nothing once the client is closed. */
-    void after(long nanos, Runnable task) {
+    /**
+     * Runs a short task after a while. Does nothing once the client is closed.
+     *
+     * @return the timer, or null if the client is closed
+     */
+    ScheduledFuture<?> after(long nanos, Runnable task) {
         try {
-            timer.schedule(guarded(task), nanos, TimeUnit.NANOSECONDS);
+            return timer.schedule(guarded(task), nanos, TimeUnit.NANOSECONDS);
         } catch (RejectedExecutionException closed) {
-            // The client is closed.
+            return null;
         }
     }
 
@@ -61,6 +66,11 @@ final class Threads {
                 throw bug;
             }
         };
+    }
+
+    /** Returns how many timers wait. Tests use it. */
+    int timers() {
+        return timer.getQueue().size();
     }
 
     boolean isClosed() {

@@ -162,6 +162,25 @@ class CallsTest extends Scene {
         assertInstanceOf(RefusedException.class, late.getCause());
     }
 
+    /** Each call has an earlier deadline than the calls before it, so it replaces their timer. */
+    @Test
+    void callsWithoutThreadsShareOneTimer() throws Exception {
+        EpicEpochClient client = patient(keeping(), 1);
+        for (int call = 0; call < 100; call++) {
+            client.timestampAsync(LONG.minusMillis(call));
+        }
+        // The second timer is the one that watches the leader.
+        assertTrue(client.threads.timers() <= 2, client.threads.timers() + " timers");
+        // The timer of a call that has ended makes way for that of the next one.
+        var first = client.timestampAsync(Duration.ofMillis(20));
+        var second = client.timestampAsync(Duration.ofMillis(10));
+        for (var call : List.of(second, first)) {
+            var error = assertThrows(ExecutionException.class, call::get).getCause();
+            assertInstanceOf(DeadlineExceededException.class, error);
+        }
+        assertTrue(client.threads.timers() <= 2, client.threads.timers() + " timers");
+    }
+
     @Test
     void aSilentLeaderIsSaidToBeSilent() throws Exception {
         ScriptedNode leader = leader((to, id, count) -> {});
