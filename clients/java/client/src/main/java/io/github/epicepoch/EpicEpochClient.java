@@ -237,7 +237,7 @@ public final class EpicEpochClient implements AutoCloseable {
      * wait for a thread that no longer runs.
      */
     private void broken(Throwable bug) {
-        options.log(Level.ERROR, "the client is broken", bug);
         requests.close(new ClosedException("the client is broken: " + bug, bug));
+        options.log(Level.ERROR, "the client is broken", bug);
     }
 }

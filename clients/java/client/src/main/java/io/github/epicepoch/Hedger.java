@@ -152,9 +152,9 @@ final class Hedger {
             }
         } catch (EpicEpochException error) {
             if (!error.isRetryable()) {
+                requests.fail(error);
                 options.log(Level.ERROR, "no second connection", error);
                 options.setback(error);
-                requests.fail(error);
             }
         }
         requests.lock.lock();
@@ -197,9 +197,9 @@ final class Hedger {
             requests.lock.unlock();
         }
         if (why instanceof ProtocolException || why instanceof WentBackwardsException) {
+            requests.fail(why);
             options.log(Level.ERROR, "a bad answer", why);
             options.setback(why);
-            requests.fail(why);
         }
     }
 

@@ -62,8 +62,8 @@ final class LeaderTracker {
                     return;
                 }
                 options.log(Level.INFO, "left the leader at " + to.address, why);
-                options.setback(why);
                 requests.failAll(why);
+                options.setback(why);
                 fruitless = to.answered ? 0 : fruitless + 1;
                 if (Requests.isCode(why, ErrorCode.OVERLOADED)) {
                     TimeUnit.NANOSECONDS.sleep(Directory.overloadPause());
@@ -104,12 +104,12 @@ final class LeaderTracker {
                 hops++;
             } catch (EpicEpochException error) {
                 hops = 0;
-                options.setback(error);
-                if (!error.isRetryable()) {
-                    options.log(Level.ERROR, "no leader at " + address, error);
-                    ready.completeExceptionally(error);
-                }
                 requests.failAll(error);
+                if (!error.isRetryable()) {
+                    ready.completeExceptionally(error);
+                    options.log(Level.ERROR, "no leader at " + address, error);
+                }
+                options.setback(error);
                 pauseBeforeNext();
             }
         }

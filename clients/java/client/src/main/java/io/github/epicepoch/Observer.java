@@ -4,8 +4,8 @@ import java.time.Duration;
 
 /**
  * Hooks for metrics. Every method does nothing by default. The client calls them on its own
- * threads, so they must return quickly. An exception that they throw is logged and has no other
- * effect.
+ * threads, after it has told the callers. They must return quickly. Anything that they throw is
+ * logged and has no other effect.
  */
 public interface Observer {
     /**

@@ -33,11 +33,14 @@ record Options(
         }
     }
 
-    /** Calls the observer. If it throws an exception, the client only logs it. */
+    /**
+     * Calls the observer. If it throws anything, the client only logs it. Otherwise an error of the
+     * program's code would end the thread that reads the answers.
+     */
     void observe(Consumer<Observer> call) {
         try {
             call.accept(observer);
-        } catch (RuntimeException error) {
+        } catch (Throwable error) {
             log(System.Logger.Level.ERROR, "the observer failed", error);
         }
     }

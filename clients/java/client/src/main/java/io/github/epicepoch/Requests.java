@@ -2,6 +2,7 @@ package io.github.epicepoch;
 
 import java.lang.System.Logger.Level;
 import java.nio.ByteBuffer;
+import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -382,14 +383,19 @@ final class Requests {
         }
     }
 
-    /** Ends the wait of a batch that was taken. */
+    /** Ends the wait of a batch that was taken. Then calls the observer, which may be slow. */
     void finish(Batch batch, TimestampRange answer, EpicEpochException error) {
-        if (answer != null) {
-            options.observe(
-                    each -> each.answered(batch.callers(), answer.count(), batch.asked().age()));
-        }
+        int callers = batch.callers();
+        Duration latency = batch.asked().age();
         batch.finish(answer, error);
-        List<AsyncCall<?>> waiting = batch.calls();
+        endWithoutThreads(batch.calls(), answer, error);
+        if (answer != null) {
+            options.observe(each -> each.answered(callers, answer.count(), latency));
+        }
+    }
+
+    private void endWithoutThreads(
+            List<AsyncCall<?>> waiting, TimestampRange answer, EpicEpochException error) {
         if (waiting.isEmpty()) {
             return;
         }

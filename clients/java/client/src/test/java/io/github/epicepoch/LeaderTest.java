@@ -2,6 +2,7 @@ package io.github.epicepoch;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -18,12 +19,15 @@ import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Tests of which node the client asks, and when: hints, lost leaders, refusals, pauses, limits. */
@@ -417,27 +421,41 @@ class LeaderTest extends Scene {
         await("the client leaves the node", () -> leader.met.get() > 1);
     }
 
-    @Test
-    void hooksThatFailHarmNothing() throws Exception {
+    private static Stream<Throwable> whatHooksThrow() {
+        return Stream.of(
+                new IllegalStateException("a hook"),
+                new AssertionError("a hook"),
+                new IOException("a hook"));
+    }
+
+    /** Throws anything. Other languages of the JVM do not check exceptions. */
+    @SuppressWarnings("unchecked")
+    private static <T extends Throwable> void throwing(Throwable any) throws T {
+        throw (T) any;
+    }
+
+    @ParameterizedTest
+    @MethodSource("whatHooksThrow")
+    void hooksThatFailHarmNothing(Throwable thrown) throws Exception {
         ConcurrentLinkedQueue<String> seen = new ConcurrentLinkedQueue<>();
         Observer observer =
                 new Observer() {
                     @Override
                     public void answered(int callers, long timestamps, Duration latency) {
                         seen.add("answered " + callers + " with " + timestamps);
-                        throw new IllegalStateException("a hook");
+                        LeaderTest.<RuntimeException>throwing(thrown);
                     }
 
                     @Override
                     public void setback(EpicEpochException why) {
                         seen.add("setback " + why.getClass().getSimpleName());
-                        throw new IllegalStateException("a hook");
+                        LeaderTest.<RuntimeException>throwing(thrown);
                     }
 
                     @Override
                     public void connected(String address) {
                         seen.add("connected");
-                        throw new IllegalStateException("a hook");
+                        LeaderTest.<RuntimeException>throwing(thrown);
                     }
                 };
         ScriptedNode leader = leader(new Oracle());
@@ -448,6 +466,48 @@ class LeaderTest extends Scene {
         client.timestamp();
         assertEquals("connected", seen.peek());
         assertTrue(seen.contains("answered 1 with 3"), seen.toString());
+    }
+
+    /** The hook waits until the call has ended. The call must not wait for the hook. */
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aCallEndsBeforeTheHooksOfItsAnswer(boolean isRefused) throws Exception {
+        CountDownLatch ended = new CountDownLatch(1);
+        CompletableFuture<Boolean> inTime = new CompletableFuture<>();
+        Observer observer =
+                new Observer() {
+                    @Override
+                    public void answered(int callers, long timestamps, Duration latency) {
+                        awaitCall();
+                    }
+
+                    @Override
+                    public void setback(EpicEpochException why) {
+                        awaitCall();
+                    }
+
+                    private void awaitCall() {
+                        try {
+                            inTime.complete(ended.await(LONG.toSeconds(), TimeUnit.SECONDS));
+                        } catch (InterruptedException closed) {
+                            inTime.complete(false);
+                        }
+                    }
+                };
+        // This refusal also closes the connection.
+        byte[] refusal = ScriptedNode.frame(Frame.ERROR, 1, 66, 0, new byte[0]);
+        ScriptedNode leader =
+                leader(isRefused ? (to, id, count) -> to.say(refusal) : new Oracle());
+        EpicEpochClient client =
+                connect(builder(leader).observer(observer).timeout(LONG.multipliedBy(2)));
+        try {
+            client.timestamp();
+            assertFalse(isRefused);
+        } catch (RefusedException refused) {
+            assertTrue(isRefused);
+        }
+        ended.countDown();
+        assertTrue(inTime.get());
     }
 
     @Test
