@@ -61,8 +61,9 @@ final class LeaderTracker {
                 if (threads.isClosed()) {
                     return;
                 }
-                options.log(Level.INFO, "left the leader at " + to.address, why);
                 requests.failAll(why);
+                Level level = why.isRetryable() ? Level.INFO : Level.ERROR;
+                options.log(level, "left the leader at " + to.address, why);
                 options.setback(why);
                 fruitless = to.answered ? 0 : fruitless + 1;
                 if (Requests.isCode(why, ErrorCode.OVERLOADED)) {

@@ -1,6 +1,5 @@
 package io.github.epicepoch;
 
-import java.lang.System.Logger.Level;
 import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -306,11 +305,7 @@ final class Requests {
         }
         send(from, frames);
         finish(batch, error == null ? answer : null, error);
-        if (error instanceof WentBackwardsException) {
-            options.log(Level.ERROR, error.getMessage(), null);
-            options.setback(error);
-            throw Connection.unreachable(from.address, error.getMessage(), error);
-        } else if (error != null) {
+        if (error != null) {
             throw error;
         }
     }

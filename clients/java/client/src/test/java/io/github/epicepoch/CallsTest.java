@@ -100,6 +100,25 @@ class CallsTest extends Scene {
         assertEquals(7, calls.get(2).get().count());
     }
 
+    /** One call waits for the wrong answer, one for another answer, and one for its turn. */
+    @Test
+    void anAnswerThatGoesBackwardsFailsAllCallsThatWait() throws Exception {
+        EpicEpochClient client = patient(keeping(), 2);
+        var warm = client.timestampAsync();
+        question().answer(new Timestamp(1, 100));
+        warm.get();
+        var first = client.timestampAsync();
+        Question asked = question();
+        var second = begin(client::timestamp);
+        question();
+        var third = client.timestampAsync();
+        asked.answer(new Timestamp(1, 50));
+        for (var call : List.of(first, second, third)) {
+            var error = assertThrows(ExecutionException.class, call::get).getCause();
+            assertInstanceOf(WentBackwardsException.class, error);
+        }
+    }
+
     @Test
     void aCallerThatIsInterruptedLeavesTheOthersAlone() throws Exception {
         EpicEpochClient client = patient(keeping(), 1);
