@@ -146,7 +146,8 @@ public final class ClientBuilder {
 
     /**
      * Calls a function for the {@linkplain #token token} at each connection, so that the token can
-     * change.
+     * change. If the function throws anything or returns no valid token, the client does not connect.
+     * It tries again until the deadline of the call, like after a failure of the network.
      *
      * @param source returns the token, or null for none; it must return quickly; default none
      * @return this builder

@@ -56,15 +56,20 @@ final class Connection {
         }
     }
 
+    /**
+     * Gets the token from its source. A source that fails is retried like a node that fails,
+     * because its next token may be good.
+     */
     private static String token(Options options, String address) {
         String token;
         try {
             token = options.tokenSource().get();
-        } catch (RuntimeException error) {
-            throw unreachable(address, "the source of tokens failed", error);
+        } catch (Throwable error) {
+            throw unreachable(address, "the token source failed: " + error, error);
         }
         if (token != null && !Hello.isToken(token)) {
-            throw RefusedException.of(address, ErrorCode.UNAUTHORIZED.number(), Hello.NO_TOKEN);
+            String what = "the token source gave no valid token: " + Hello.NO_TOKEN;
+            throw unreachable(address, what, null);
         }
         return token == null ? "" : token;
     }

@@ -220,8 +220,10 @@ final class Hedger {
                 throw error;
             }
             case Frame.LEADER -> {
-                frame.toLeader();
-                throw Connection.unreachable(from.address, "it leads no more", null);
+                Member leader = frame.toLeader();
+                if (leader == null || leader.node() != from.welcome.node) {
+                    throw Connection.unreachable(from.address, "it leads no more", null);
+                }
             }
             default -> from.handlePlain(frame);
         }

@@ -20,6 +20,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
@@ -216,6 +217,31 @@ class HedgingTest extends Scene {
         await("the client answers a ping", () -> to.pongs.get() > 0);
     }
 
+    /**
+     * The client gets no token for its second connection. The first connection is healthy, so its
+     * calls go on.
+     */
+    @Test
+    void aMissingTokenOfTheSecondConnectionEndsNoCall() throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        AtomicInteger asked = new AtomicInteger();
+        EpicEpochClient client =
+                connect(
+                        builder(leader)
+                                .hedgeAfter(HEDGE)
+                                .attemptTimeout(Duration.ofSeconds(4))
+                                .tokenSource(
+                                        () -> asked.incrementAndGet() == 1 ? "good" : "not good"));
+        var call = client.timestampAsync();
+        Question first = hand.take(any -> true);
+        // When the second attempt begins, the first one has failed.
+        await("the second connection is tried again", () -> asked.get() >= 3);
+        first.answer(5);
+        expect(5, call);
+        assertEquals(1, leader.met.get());
+    }
+
     @Test
     void aBurntAnswerThatGoesBackwardsIsRefusedLoudly() throws Exception {
         Hand hand = new Hand();
@@ -266,6 +292,19 @@ class HedgingTest extends Scene {
         expect(9, quick);
         asked.answer(5);
         expect(5, slow);
+    }
+
+    @Test
+    void aNodeThatSaysAgainThatItLeadsKeepsTheSecondConnection() throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        EpicEpochClient client = hedging(leader);
+        var slow = client.timestampAsync();
+        Question copy = hand.copyOf(hand.take(any -> true));
+        copy.to().say(ScriptedNode.leaderNotice(leader.id, leader.address()));
+        copy.answer(5);
+        expect(5, slow);
+        assertEquals(2, leader.met.get());
     }
 
     @ParameterizedTest

@@ -24,9 +24,12 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -514,18 +517,53 @@ class LeaderTest extends Scene {
     void eachConnectionShowsTheTokenOfThatMoment() throws Exception {
         ScriptedNode leader = leader(new Oracle());
         AtomicInteger turn = new AtomicInteger();
-        List<String> tokens = List.of("first", "second", "no token");
+        List<String> tokens = List.of("first", "second");
         EpicEpochClient client =
                 connect(builder(leader).tokenSource(() -> tokens.get(turn.get())));
         for (Cluster known : Arrays.asList(null, ScriptedNode.CLUSTER)) {
             client.timestamp();
             Hello hello = new Hello(0, "", known, Connection.AGENT, tokens.get(turn.get()));
             assertArrayEquals(hello.toBytes(), leader.hellos.take());
-            turn.incrementAndGet();
+            turn.set(1);
             leader.hangUp();
         }
-        var error = assertThrows(RefusedException.class, client::timestamp);
-        assertEquals(ErrorCode.UNAUTHORIZED, error.code());
+    }
+
+    private static Stream<Arguments> sourcesWithoutAToken() {
+        AssertionError error = new AssertionError("no vault");
+        IOException checked = new IOException("no vault");
+        return Stream.of(
+                Arguments.of((Supplier<String>) () -> "no token", "no valid token"),
+                Arguments.of((Supplier<String>) () -> failing(error), "no vault"),
+                Arguments.of((Supplier<String>) () -> failing(checked), "no vault"));
+    }
+
+    private static String failing(Throwable error) {
+        LeaderTest.<RuntimeException>throwing(error);
+        return "";
+    }
+
+    @ParameterizedTest
+    @MethodSource("sourcesWithoutAToken")
+    void aClientWithoutAValidTokenTriesAgain(Supplier<String> bad, String why) throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        AtomicReference<Supplier<String>> source = new AtomicReference<>(bad);
+        ClientBuilder builder =
+                builder(leader).tokenSource(() -> source.get().get()).timeout(HALF_SECOND);
+        var never = assertThrows(DeadlineExceededException.class, builder::connect);
+        assertTrue(never.getMessage().contains(why), never.getMessage());
+        source.set(() -> "good");
+        EpicEpochClient client = connect(builder.timeout(LONG));
+        client.timestamp();
+        source.set(bad);
+        leader.hangUp();
+        var late =
+                assertThrows(
+                        DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));
+        assertInstanceOf(UnreachableException.class, late.getCause());
+        assertTrue(late.getMessage().contains(why), late.getMessage());
+        source.set(() -> "better");
+        client.timestamp();
     }
 
     @Test
