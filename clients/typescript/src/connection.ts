@@ -68,10 +68,15 @@ export class Connection {
     within: number,
     closing: AbortSignal,
   ): Promise<Connection> {
-    // A bad token is the caller's mistake, which no other node heals.
-    const token = currentToken(settings);
     const { clusterName } = settings;
-    const hello = encodeHello({ clusterName, cluster: expected, agent: AGENT, token });
+    let hello: Buffer;
+    try {
+      const token = currentToken(settings);
+      hello = encodeHello({ clusterName, cluster: expected, agent: AGENT, token });
+    } catch (error) {
+      // The function may return a token the next time, so a retry may help.
+      throw new UnreachableError(addr, error);
+    }
     const socket = dial(settings, addr);
     const connection = new Connection(addr, socket, hello, settings.tls !== undefined);
     const leave = () => connection.leave(new Error(LEFT));

@@ -63,8 +63,8 @@ export class WentBackwardsError extends EpicEpochError {
 }
 
 /**
- * A node accepts no connection, has closed it or does not answer. The client tries other nodes. So
- * a caller sees this only as the `cause` of another error.
+ * A node accepts no connection, has closed it or does not answer, or the function `tokenSource` or
+ * `tls` failed. The client tries again. So a caller sees this only as the `cause` of another error.
  */
 export class UnreachableError extends EpicEpochError {
   override name = "UnreachableError";

@@ -6,7 +6,7 @@
 
 import { checkAnswer, type Asked } from "./batch.js";
 import { Connection, LEFT } from "./connection.js";
-import { isCurable, isRefusal, ProtocolError, WentBackwardsError } from "./errors.js";
+import { isRefusal, ProtocolError, WentBackwardsError, WrongClusterError } from "./errors.js";
 import { encodeRequests, Kind, readAnswer, readError, readLeader, type Frame } from "./frame.js";
 import type { Session } from "./session.js";
 import type { TimestampRange } from "./timestamp.js";
@@ -166,8 +166,9 @@ export class Hedge {
       const within = this.#nodeTimeout;
       connection = await Connection.open(settings, addr, cluster, within, closing.signal);
     } catch (error) {
-      if (!isCurable(error as Error) && !this.#session.isClosed) {
-        this.#fail(error as Error);
+      // After every other error, the leader answers, or its own connection will say why not.
+      if (error instanceof WrongClusterError && !this.#session.isClosed) {
+        this.#fail(error);
       }
       return;
     } finally {

@@ -66,7 +66,8 @@ export interface Options {
   token?: string;
   /**
    * A function that returns the token. It is called at each connection, and is used instead of
-   * `token`.
+   * `token`. If it throws or returns an invalid token, the client tries again until the deadline, as
+   * if the node were unreachable.
    */
   tokenSource?: () => string;
   /** Functions for metrics. Default none. */

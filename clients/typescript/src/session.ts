@@ -4,6 +4,8 @@
  * a timestamp twice.
  */
 
+import { inspect } from "node:util";
+
 import { Batch, Call, checkAnswer } from "./batch.js";
 import { Connection, LEFT, SILENT } from "./connection.js";
 import { BACKOFF_MAX_MS, Directory, jitter } from "./directory.js";
@@ -184,8 +186,9 @@ export class Session {
       this.highest = last;
     }
     this.#pumpSoon();
-    this.observe("answered", batch.waiting, batch.count, now - batch.sent);
+    const { waiting } = batch;
     batch.succeed(answer, now, (call) => this.#expired(call));
+    this.observe("answered", waiting, batch.count, now - batch.sent);
   }
 
   /**
@@ -221,7 +224,8 @@ export class Session {
     try {
       (observer?.[name] as ((...all: unknown[]) => void) | undefined)?.apply(observer, values);
     } catch (error) {
-      process.emitWarning(error as Error);
+      // A hook may throw anything, but only an Error or a text can be a warning.
+      process.emitWarning(error instanceof Error ? error : inspect(error));
     }
   }
 

@@ -219,6 +219,37 @@ test("answers that overtake each other leave the order of calls as it is", async
   assert.ok(oracle.next - 1n > given, "nothing was asked twice");
 });
 
+for (const why of ["no token", "a refusal"]) {
+  test(`a second connection that does not open ends no call: ${why}`, async (t) => {
+    const [leader, hand] = [await Node.start(t), new Hand()];
+    leader.ask = hand.ask;
+    let tries = 0;
+    const tokenSource = () => {
+      if (why === "no token" && leader.met > 0) {
+        tries++;
+        throw new Error("the file of tokens is gone");
+      }
+      return "";
+    };
+    leader.greet = () => {
+      if (leader.met === 1) {
+        return leader.welcome(leader);
+      }
+      tries++;
+      [...leader.peers].at(-1)?.refuse(0n, 18, "no token");
+      return undefined;
+    };
+    const client = await hedging(t, leader, { tokenSource, attemptTimeout: 8_000 });
+    const call = client.timestamp();
+    const first = await hand.take();
+    // The next attempt begins a second after the one before has failed.
+    await until(() => tries >= 2);
+    first.answer(1n);
+    assert.equal((await call).index, 1n);
+    assert.equal(client.leader, leader.addr);
+  });
+}
+
 test("closing while the second connection opens leaves nothing behind", async (t) => {
   const leader = await Node.start(t);
   leader.ask = () => {};

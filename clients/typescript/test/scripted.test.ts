@@ -377,6 +377,47 @@ test("the observer sees requests, setbacks and leaders, and cannot disturb", asy
   await until(() => thrown.length === 1);
 });
 
+test("a hook may throw anything", async (t) => {
+  const warnings: unknown[] = [];
+  const warn = (warning: unknown) => warnings.push(warning);
+  process.on("warning", warn);
+  t.after(() => process.off("warning", warn));
+  for (const thrown of [undefined, 7, Object.create(null)]) {
+    const leader = await Node.start(t);
+    const hook = () => {
+      throw thrown;
+    };
+    warnings.length = 0;
+    const client = await connect(t, leader, { observer: { answered: hook, connected: hook } });
+    await client.timestamp({ timeout: 5_000 });
+    await until(() => warnings.length === 2);
+  }
+});
+
+test("a token source that fails is asked again", async (t) => {
+  const leader = await Node.start(t);
+  const fails = () => {
+    throw new ClosedError();
+  };
+  const sources: [() => string, RegExp][] = [
+    [fails, /the client is closed/],
+    [() => "a b", /a token has up to/],
+    [() => 7 as unknown as string, /must be of type string/],
+  ];
+  for (const [source, said] of sources) {
+    let tries = 0;
+    const client = await connect(t, leader, { tokenSource: () => (++tries > 2 ? "good" : source()) });
+    await client.timestamp();
+    assert.equal(tries, 3);
+    const options = { tokenSource: source, timeout: 300 };
+    await assert.rejects(Client.connect([leader.addr], options), (error: Error) => {
+      assert.ok(error instanceof DeadlineExceededError);
+      assert.ok(error.cause instanceof UnreachableError);
+      return said.test(error.message);
+    });
+  }
+});
+
 test("pings are answered with their ids, in order", async (t) => {
   const leader = await Node.start(t);
   await connect(t, leader);

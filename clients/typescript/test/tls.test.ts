@@ -73,11 +73,9 @@ test("a node with a token file serves clients with a token", async (t) => {
   const client = await Client.connect(node.addrs, { token, timeout: 20_000 });
   t.after(() => client.close());
   await client.timestamp();
-  let tokenSource = () => token.replace("0", "1");
+  const tokenSource = () => token.replace("0", "1");
   await assert.rejects(Client.connect(node.addrs, { tokenSource }), (error: Error) => {
     return error instanceof RefusedError && error.code === "UNAUTHORIZED";
   });
   await assert.rejects(Client.connect(node.addrs), /UNAUTHORIZED/);
-  tokenSource = () => "no token";
-  await assert.rejects(Client.connect(node.addrs, { tokenSource }), TypeError);
 });
