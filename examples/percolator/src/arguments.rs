@@ -32,16 +32,8 @@ impl Arguments {
         text.parse().map(Some).map_err(|error| anyhow!("--{name} {text}: {error}"))
     }
 
-    pub(crate) fn need<T>(&mut self, name: &str) -> Result<T>
-    where
-        T: FromStr,
-        T::Err: Display,
-    {
-        self.take(name)?.with_context(|| format!("--{name} is needed"))
-    }
-
     /// Takes an option that is a count. The count must be within bounds, so that a typo cannot
-    /// start a thousand processes.
+    /// start a thousand threads.
     pub(crate) fn count(
         &mut self,
         name: &str,

@@ -75,15 +75,12 @@ impl Columns {
             }
             Request::Rollback { row, start } => self.rows.entry(row).or_default().rollback(start),
             Request::Status { row, start } => self.rows.entry(row).or_default().status(start, now),
-            Request::Dump { after } => self.dump(&after),
         }
     }
 
-    fn dump(&self, after: &str) -> Reply {
-        let mut above = self
-            .rows
-            .range::<str, _>((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
-        above.next().map_or(Reply::End, |(name, row)| Reply::Row(row.dump(name)))
+    /// All rows, with their versions.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        self.rows.iter().map(|(name, row)| row.dump(name))
     }
 }
 

@@ -2,14 +2,13 @@
 //! Percolator's protocol (Peng and Dabek, OSDI 2010). It includes a bank that uses these
 //! transactions, and a checker of the result.
 //!
-//! - [`protocol`]: requests and replies of a store. [`columns`]: its rows. [`server`]: its process.
-//! - [`transaction`]: the protocol, and how locks of dead clients are resolved.
-//! - [`world`]: what a transaction uses: stores, oracle, time, record. [`network`]: the world of
-//!   real processes.
+//! - [`protocol`]: requests and replies of a store. [`columns`]: its rows.
+//! - [`transaction`]: the protocol, and how locks of dead clients are resolved. [`world`]: what it
+//!   uses: stores, oracle, time, record.
 //! - [`bank`]: the workload. [`history`]: the records of clients. [`checker`]: checks these
 //!   records.
 //! - [`plant`]: mistakes made on purpose, each of which the checker must find.
-//! - [`process`], [`run`], [`summary`]: starting all processes, killing some, and the result.
+//! - [`run`], [`summary`]: clients that use a real oracle and are killed, and the result.
 
 #![allow(
     missing_docs,
@@ -20,14 +19,10 @@
 pub mod bank;
 pub mod checker;
 pub mod columns;
-mod hex;
 pub mod history;
-pub mod network;
 pub mod plant;
-pub mod process;
 pub mod protocol;
 pub mod run;
-pub mod server;
 pub mod summary;
 pub mod transaction;
 pub mod world;

@@ -1,42 +1,37 @@
-//! Runs the whole example: the oracle, stores, clients in Rust and Go. Leaders and clients are
-//! killed meanwhile.
+//! Runs the whole example: a real oracle, stores in memory, and a thread for each client. Leaders
+//! of the oracle and clients are killed meanwhile.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, anyhow};
+use epicepoch_client::{Options, Timestamp, TimestampsError, blocking};
 use epicepoch_conformance::cluster::Cluster;
 
 use crate::bank::Bank;
 use crate::checker::Evidence;
-use crate::history;
-use crate::network::{Network, Work};
+use crate::columns::Columns;
+use crate::history::Line;
 use crate::plant::Plant;
-use crate::process::{Process, start_store};
+use crate::protocol::{Reply, Request, Row};
 use crate::transaction::LOCK_TTL;
-use crate::world::WorldError;
+use crate::world::{World, WorldError};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub seconds: u64,
     pub stores: usize,
     pub clients: usize,
-    pub threads: usize,
     pub bank: Bank,
-    /// Seed of random choices. Runs with the same seed still differ, because they use real
-    /// processes.
+    /// Seed of random choices. Runs with the same seed still differ, because of the real oracle and
+    /// real time.
     pub seed: u64,
     pub plant: Option<Plant>,
     /// The `epicepoch` binary.
     pub oracle: PathBuf,
-    /// The Go client, if it could be built.
-    pub go_client: Option<PathBuf>,
-    pub own: PathBuf,
-    pub dir: PathBuf,
 }
 
 #[derive(Debug)]
@@ -50,108 +45,137 @@ pub struct RunResult {
 
 /// Runs everything.
 pub fn run(settings: &Settings) -> Result<RunResult> {
-    let mut rng = fastrand::Rng::with_seed(settings.seed);
     let oracle = Cluster::start(&settings.oracle).map_err(Error::msg)?;
-    let stores = (0..settings.stores)
-        .map(|_| start_store(&mut own(settings, "store")))
-        .collect::<Result<Vec<_>>>()?;
-    let (_stores, addrs): (Vec<Process>, Vec<String>) = stores.into_iter().unzip();
-    let work = Work {
-        name: "bank".to_owned(),
-        stores: addrs,
-        oracle: oracle.addrs().iter().map(ToString::to_string).collect(),
-        threads: 1,
-        bank: settings.bank,
-        seed: rng.u64(..),
+    let addrs = oracle.addrs().into_iter().map(|addr| addr.to_string());
+    let shared = Arc::new(Shared {
+        oracle: blocking::Client::new(addrs, Options::default())?,
+        stores: (0..settings.stores).map(|_| Mutex::new(Columns::new(settings.plant))).collect(),
+        lines: Mutex::default(),
+        began: Instant::now(),
         plant: settings.plant,
-    };
-    let mut clients =
-        Clients { settings, work: &work, processes: Vec::new(), histories: Vec::new() };
-    let log = File::create(clients.history("bank")?)?;
-    let mut world = Network::worlds(&work, log)?.pop().context("one thread has one world")?;
-    settings.bank.load(&mut world)?;
+    });
+    let mut rng = fastrand::Rng::with_seed(settings.seed);
+    let mut first = Client::new(&shared, "bank".to_owned(), rng.u64(..));
+    settings.bank.load(&mut first)?;
     let (stop, stopped) = channel::<()>();
     let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
-    let worked = clients.work(&mut rng);
-    // Stop the thread that kills leaders, also after an error. Otherwise nodes would keep running.
+    let began = Instant::now();
+    let until = began + Duration::from_secs(settings.seconds);
+    let clients: Vec<_> = (0..settings.clients)
+        .map(|at| {
+            let (shared, bank, seed) = (shared.clone(), settings.bank, rng.u64(..));
+            thread::spawn(move || live(&shared, at, bank, seed, until))
+        })
+        .collect();
+    let ends: Vec<_> = clients.into_iter().map(thread::JoinHandle::join).collect();
+    let took = began.elapsed();
+    // Stop the thread that kills leaders, also after an error.
     drop(stop);
     let (oracle, leaders_killed) =
         nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))?.map_err(Error::msg)?;
-    let (clients_killed, took) = worked?;
-    let mut evidence = Evidence { total: settings.bank.total(), ..Evidence::default() };
-    evidence.rows = conclude(settings.bank, &mut world)?;
-    drop(oracle);
-    for path in &clients.histories {
-        evidence.add(history::read(path)?);
+    let mut clients_killed = 0;
+    for end in ends {
+        clients_killed += end.map_err(|_| anyhow!("a client panicked"))??;
     }
+    let mut evidence = Evidence { total: settings.bank.total(), ..Evidence::default() };
+    evidence.rows = conclude(settings.bank, &mut first)?;
+    drop(oracle);
+    evidence.add(std::mem::take(&mut *locked(&shared.lines)));
     Ok(RunResult { evidence, leaders_killed, clients_killed, took })
 }
 
-/// Client processes and their histories.
-struct Clients<'a> {
-    settings: &'a Settings,
-    work: &'a Work,
-    processes: Vec<Process>,
-    histories: Vec<PathBuf>,
+/// Everything that clients share.
+#[derive(Debug)]
+struct Shared {
+    /// The oracle's client. It merges the calls of all threads.
+    oracle: blocking::Client,
+    stores: Vec<Mutex<Columns>>,
+    lines: Mutex<Vec<Line>>,
+    began: Instant,
+    plant: Option<Plant>,
 }
 
-impl Clients<'_> {
-    /// Starts the clients. From time to time, kills one client and starts another. Returns how many
-    /// were killed, and how long the work took.
-    fn work(&mut self, rng: &mut fastrand::Rng) -> Result<(u64, Duration)> {
-        let began = Instant::now();
-        let places = self.settings.clients + usize::from(self.settings.go_client.is_some());
-        for at in 0..places {
-            let process = self.start(at, 0, rng.u64(..))?;
-            self.processes.push(process);
-        }
-        let deadline = began + Duration::from_secs(self.settings.seconds);
-        let mut killed = 0;
-        while Instant::now() + CLIENT_LIFE < deadline {
-            thread::sleep(CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
-            killed += 1;
-            let at = rng.usize(0..places);
-            // The new client starts first, so that clients are always running.
-            let next = self.start(at, killed, rng.u64(..))?;
-            std::mem::replace(&mut self.processes[at], next).kill()?;
-        }
-        thread::sleep(deadline.saturating_duration_since(Instant::now()));
-        let took = began.elapsed();
-        self.processes.drain(..).try_for_each(Process::end)?;
-        Ok((killed, took))
+/// A client. If it is killed, it knows nothing more and leaves everything as it is.
+#[derive(Debug)]
+struct Client {
+    name: String,
+    shared: Arc<Shared>,
+    rng: fastrand::Rng,
+    /// The first call of a store after this moment kills the client.
+    dies: Option<Instant>,
+}
+
+impl Client {
+    fn new(shared: &Arc<Shared>, name: String, seed: u64) -> Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        Self { name, shared: shared.clone(), rng, dies: None }
+    }
+}
+
+impl World for Client {
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    fn start(&mut self, at: usize, life: u64, seed: u64) -> Result<Process> {
-        let (name, mut command) = match &self.settings.go_client {
-            Some(binary) if at == self.settings.clients => {
-                (format!("go-{life}"), Command::new(binary))
+    fn call(&mut self, request: Request) -> Result<Reply, WorldError> {
+        let dies = self.dies.is_some_and(|at| Instant::now() >= at);
+        // The last call of a client that dies may still be executed.
+        if dies && self.rng.bool() {
+            return Err(WorldError::Killed);
+        }
+        thread::sleep(STORE_DELAY);
+        let Shared { stores, began, .. } = &*self.shared;
+        let store = request.store(stores.len());
+        let reply = locked(&stores[store]).handle(request, began.elapsed());
+        if dies { Err(WorldError::Killed) } else { Ok(reply) }
+    }
+
+    fn timestamp(&mut self) -> Result<Timestamp, WorldError> {
+        self.shared.oracle.timestamp().map_err(|error| match error {
+            TimestampsError::DeadlineExceeded { .. } | TimestampsError::TooManyCalls => {
+                WorldError::Unavailable(error.to_string())
             }
-            _ => (format!("rust-{at}-{life}"), own(self.settings, "client")),
-        };
-        let Work { stores, oracle, bank, .. } = self.work;
-        command.args([
-            "--name",
-            &name,
-            "--stores",
-            &stores.join(","),
-            "--oracle",
-            &oracle.join(","),
-        ]);
-        command.args(["--threads", &self.settings.threads.to_string()]);
-        command.args(["--accounts", &bank.accounts.to_string()]);
-        command.args(["--pairs", &bank.pairs.to_string(), "--seed", &seed.to_string()]);
-        command.arg("--history").arg(self.history(&name)?);
-        command.stdin(Stdio::piped());
-        Process::start_logged(&name, &mut command, &self.settings.dir)
+            // No retry cures these errors, and an oracle must never cause some of them. So the
+            // client stops.
+            _ => WorldError::Fatal(error.to_string()),
+        })
     }
 
-    /// Makes an empty history file. A client may be killed before it would make the file itself.
-    fn history(&mut self, name: &str) -> Result<PathBuf> {
-        let path = self.settings.dir.join(format!("{name}.jsonl"));
-        File::create(&path)?;
-        self.histories.push(path.clone());
-        Ok(path)
+    fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
+        thread::sleep(about.mul_f64(self.rng.f64() + 0.5));
+        Ok(())
     }
+
+    fn record(&mut self, line: &Line) -> Result<(), WorldError> {
+        locked(&self.shared.lines).push(line.clone());
+        Ok(())
+    }
+
+    fn plant(&self) -> Option<Plant> {
+        self.shared.plant
+    }
+}
+
+/// Runs transactions until `until`. Whenever the client is killed, a new one takes its place.
+/// Returns how many were killed.
+fn live(shared: &Arc<Shared>, at: usize, bank: Bank, seed: u64, until: Instant) -> Result<u64> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for life in 0.. {
+        let mut client = Client::new(shared, format!("client {at} in life {life}"), rng.u64(..));
+        client.dies = Some(Instant::now() + CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
+        loop {
+            if Instant::now() >= until {
+                return Ok(life);
+            }
+            match bank.work(&mut client, &mut rng) {
+                Ok(_) => {}
+                Err(WorldError::Unavailable(why)) => client.record(&Line::NoTimestamp { why })?,
+                Err(WorldError::Killed) => break,
+                Err(error) => return Err(error).context(client.name),
+            }
+        }
+    }
+    Ok(0)
 }
 
 /// Kills leaders until `stopped` is signalled. Starts each killed node again, so all nodes run at
@@ -174,11 +198,14 @@ fn kill_leaders(
 }
 
 /// Waits until all remaining locks have expired, then reads every row, which resolves them.
-fn conclude(bank: Bank, world: &mut Network) -> Result<Vec<crate::protocol::Row>> {
+fn conclude(bank: Bank, client: &mut Client) -> Result<Vec<Row>> {
     thread::sleep(LOCK_TTL);
     for _ in 0..CONCLUDE_ATTEMPTS_MAX {
-        match bank.audit(world) {
-            Ok(_) => return Ok(world.dump()?),
+        match bank.audit(client) {
+            Ok(_) => {
+                let rows = |store: &Mutex<Columns>| locked(store).rows().collect::<Vec<_>>();
+                return Ok(client.shared.stores.iter().flat_map(rows).collect());
+            }
             Err(WorldError::Unavailable(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -186,31 +213,14 @@ fn conclude(bank: Bank, world: &mut Network) -> Result<Vec<crate::protocol::Row>
     Err(anyhow!("no timestamp for the last audit"))
 }
 
-fn own(settings: &Settings, what: &str) -> Command {
-    let mut command = Command::new(&settings.own);
-    command.arg(what);
-    if let Some(plant) = settings.plant {
-        command.args(["--plant", &plant.to_string()]);
-    }
-    command
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Builds the Go client, if there is a Go toolchain.
-pub fn build_go_client(dir: &Path) -> Result<Option<PathBuf>> {
-    let is_there = Command::new("go").arg("version").stdout(Stdio::null()).status();
-    if !is_there.is_ok_and(|status| status.success()) {
-        return Ok(None);
-    }
-    let binary = dir.join("percolator-go");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("go");
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(&binary).arg(".").current_dir(&source);
-    ensure!(build.status()?.success(), "{build:?} failed in {}", source.display());
-    Ok(Some(binary))
-}
-
+/// Time that a request takes to a store at least, as on a fast network.
+const STORE_DELAY: Duration = Duration::from_micros(50);
 /// Mean time until a client is killed.
-const CLIENT_LIFE: Duration = Duration::from_millis(800);
+const CLIENT_LIFE: Duration = Duration::from_secs(6);
 /// Time from a killed leader's return to the next kill.
 const LEADER_LIFE: Duration = Duration::from_secs(2);
 const CONCLUDE_ATTEMPTS_MAX: u32 = 5;

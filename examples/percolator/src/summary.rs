@@ -19,18 +19,12 @@ pub struct Summary<'a> {
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { settings, result, .. } = self;
-        let go = match settings.go_client {
-            Some(_) => "1 client in Go",
-            None => "NO client in Go (no toolchain)",
-        };
         writeln!(
             f,
-            "{:.1} s: 3 nodes of the oracle, {} stores, {} clients in Rust and {go}, \
-             {} threads each, {} accounts",
+            "{:.1} s: 3 nodes of the oracle, {} stores, {} clients, {} accounts",
             result.took.as_secs_f64(),
             settings.stores,
             settings.clients,
-            settings.threads,
             settings.bank.accounts
         )?;
         if let Some(plant) = settings.plant {
@@ -83,8 +77,6 @@ impl Summary<'_> {
             transfers as f64 / self.result.took.as_secs_f64(),
             committed(Kind::Duty)
         )?;
-        let in_go = ended.iter().filter(|ended| ended.client.starts_with("go-")).count();
-        writeln!(f, "                  {in_go} of {} by the client in Go", ended.len())?;
         let mut aborted: BTreeMap<Why, u64> = BTreeMap::new();
         for ended in ended {
             if let Outcome::Aborted { why } = ended.outcome {

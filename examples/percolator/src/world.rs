@@ -1,6 +1,6 @@
-//! What a transaction uses: stores, oracle, time, and a record. One implementation uses real
-//! processes. The other one is for tests: it runs one thread at a time, in an order that comes from
-//! a seed.
+//! What a transaction uses: stores, oracle, time, and a record. [`crate::run`] uses a real oracle
+//! and real time. The tests have another implementation, which runs one client at a time, in an
+//! order that comes from a seed.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub trait World {
     /// Waits for about this time.
     fn pause(&mut self, about: Duration) -> Result<(), WorldError>;
 
-    /// Writes a line of history. The line must outlive this process.
+    /// Writes a line of history. The line outlives the client.
     fn record(&mut self, line: &Line) -> Result<(), WorldError>;
 
     fn plant(&self) -> Option<Plant>;
@@ -36,7 +36,7 @@ pub enum WorldError {
     /// No timestamp came before the deadline. Abort the transaction and try again.
     #[error("{0}")]
     Unavailable(String),
-    /// A store is gone, or violates the protocol. Stop the client.
+    /// A store violates the protocol, or the oracle failed for good. Stop the client.
     #[error("{0}")]
     Fatal(String),
     /// This client is dead and must leave everything as it is.
