@@ -45,7 +45,7 @@ recover. \"Seen\" links to published reports of the same kind of bug, or says wh
 const HARMLESS: &str = "
 ### Bugs that this design makes harmless
 Each of these bugs breaks a rule, but a second rule prevents the harm. A test runs 100 seeds with each bug, and nothing
-goes wrong; `scripts/night` runs thousands.
+goes wrong; `cargo xtask nightly --minutes 30` and longer run 3000.
 
 | bug | what it does | why it does no harm |
 |---|---|---|

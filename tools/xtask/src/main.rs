@@ -8,6 +8,7 @@ mod dependencies;
 mod documents;
 mod imports;
 mod layers;
+mod night;
 mod planted;
 mod processes;
 mod shell;
@@ -18,8 +19,12 @@ mod test_commands;
 mod tiers;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use steps::Tier;
+
+/// The longest `--minutes`: a day.
+const MINUTES_MAX: u64 = 1440;
 
 const HELP: &str = "\
 Runs the checks of this repository, in three tiers.
@@ -32,6 +37,9 @@ Runs the checks of this repository, in three tiers.
                                   two cores
     cargo xtask nightly           every night: also all planted bugs, the fuzzing engine, loom, measurements, and the
                                   comparison with other systems. Some hours
+    cargo xtask nightly --minutes N
+                                  the same, with N minutes more (default 1) for fresh seeds, random faults and cut
+                                  links; each fuzz target gets 1/300 of N, at least 5 s
 
     --only STEP                   runs only this step; can be repeated
     --fail-fast                   stops after the first step that fails
@@ -101,7 +109,13 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
 }
 
 fn choice(tier: Tier, arguments: &[String]) -> Result<tiers::Choice, String> {
-    let mut choice = tiers::Choice { tier, only: vec![], is_to_go_on: true, is_all: false };
+    let mut choice = tiers::Choice {
+        tier,
+        only: vec![],
+        is_to_go_on: true,
+        is_all: false,
+        night: Duration::from_mins(if tier == Tier::Nightly { night::MINUTES } else { 0 }),
+    };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -111,6 +125,13 @@ fn choice(tier: Tier, arguments: &[String]) -> Result<tiers::Choice, String> {
                 choice
                     .only
                     .push(arguments.next().ok_or("--only needs the name of a step")?.clone());
+            }
+            "--minutes" if tier == Tier::Nightly => {
+                let minutes = arguments.next().and_then(|minutes| minutes.parse().ok());
+                let minutes = minutes.filter(|minutes| (1..=MINUTES_MAX).contains(minutes));
+                let minutes =
+                    minutes.ok_or(format!("--minutes needs a number from 1 to {MINUTES_MAX}"))?;
+                choice.night = Duration::from_mins(minutes);
             }
             _ => return Err(format!("unknown argument {argument}: cargo xtask --help")),
         }

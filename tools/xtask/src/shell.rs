@@ -80,6 +80,8 @@ pub(crate) struct Shell {
     pub(crate) builds: PathBuf,
     /// Whether every file counts as changed.
     pub(crate) is_all: bool,
+    /// The time that `nightly` gives to steps that find more the longer they run.
+    pub(crate) night: Duration,
     /// The process group that commands join.
     pub(crate) group: Option<u32>,
 }
@@ -104,6 +106,7 @@ impl Shell {
             notes: Mutex::default(),
             builds: PathBuf::from("target"),
             is_all: false,
+            night: Duration::ZERO,
             group: None,
         })
     }

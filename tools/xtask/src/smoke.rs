@@ -395,7 +395,8 @@ pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     }
 }
 
-/// Runs each measurement of docs/performance.md for a second. A measurement is repeated if
+/// Runs each measurement of docs/performance.md for a second, and compares the load generator with
+/// others. A measurement is repeated if
 /// leadership has moved in the meantime.
 pub(crate) fn measurements(sh: &Shell) -> Result<(), String> {
     let work = directory("measurements")?.display().to_string();
@@ -403,6 +404,7 @@ pub(crate) fn measurements(sh: &Shell) -> Result<(), String> {
         "ECHO=target/debug/examples/echo scripts/targets --smoke".to_owned(),
         format!("scripts/curve --smoke --picture {work}/load.svg"),
         "scripts/saturate --seconds 6 --points 6".to_owned(),
+        "PAIRS=1 SECONDS_EACH=1 scripts/bench-ratio".to_owned(),
     ] {
         let mut code = Some(MOVED);
         for _ in 0..TRIES {

@@ -2,7 +2,7 @@
 //! beside the others.
 
 use crate::shell::Shell;
-use crate::{builds, changes, dependencies, smoke};
+use crate::{builds, changes, dependencies, night, smoke};
 
 /// A set of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +53,10 @@ pub(crate) enum Beside {
     No,
     /// The step mostly downloads and computes little, so it always runs beside the others.
     Downloads,
-    /// The step compiles, and runs beside others only under two conditions. The tests have ended,
+    /// The step computes, and runs beside others only under two conditions. The tests have ended,
     /// because they measure time. And `$BUILDS` is in memory, because otherwise the compiler's
     /// writes would delay the disk writes of real processes in other steps.
-    Compiles,
+    Computes,
 }
 
 impl Step {
@@ -105,16 +105,16 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("tools", "The programs that other steps need are installed", BOTH, 500, Function(dependencies::tools))
         .beside(Beside::Downloads),
     Step::new("old-program", "The oldest supported version builds", BOTH, 1500,
-        Function(smoke::old_program)).beside(Beside::Compiles),
+        Function(smoke::old_program)).beside(Beside::Computes),
     Step::new("release-build", "The release build succeeds", BOTH, 1500, Commands(&[
         "cargo build --release --locked --target-dir $BUILDS",
-    ])).beside(Beside::Compiles),
+    ])).beside(Beside::Computes),
     Step::new("lints", "clippy reports nothing", ALL, 1500, Commands(&[
         "cargo clippy --workspace --all-targets --locked --target-dir $BUILDS/lints -- -D warnings",
-    ])).beside(Beside::Compiles),
+    ])).beside(Beside::Computes),
     Step::new("rustdoc", "rustdoc reports nothing", BOTH, 900, Commands(&[
         "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir $BUILDS/lints",
-    ])).beside(Beside::Compiles),
+    ])).beside(Beside::Computes),
     Step::new("changed-tests", "Tests of changed crates and of crates that depend on them succeed", CHECK, 1200,
         Function(changes::tests)),
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
@@ -123,9 +123,9 @@ pub(crate) const STEPS: &[Step] = &[
         Commands(&["cargo test --workspace --locked"])).live(),
     Step::new("planted-near", "Planted bugs near the change, and today's quarter of all, are found", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
-    Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(|sh| sh.own("planted"))),
+    Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(night::planted)),
     Step::new("spec", "The solver proves the protocol, and each part of the specification names its code", BOTH, 400,
-        Function(dependencies::spec)).beside(Beside::Downloads),
+        Function(dependencies::spec)).beside(Beside::Computes),
     Step::new("spec-mutants", "Each rule of the specification is needed, and a second solver agrees", NIGHT, 2400,
         Function(dependencies::spec_mutants)),
     Step::new("corpus", "The fuzz corpus is up to date", BOTH, 60,
@@ -134,7 +134,7 @@ pub(crate) const STEPS: &[Step] = &[
         "EPICEPOCH_FUZZ_MS=1000 cargo test --workspace --locked --test corpus -- --ignored --nocapture",
     ])).after(&["tests"]),
     Step::new("fuzz", "The fuzzing engine finds the planted bug and no other", NIGHT, 1500,
-        Commands(&["scripts/fuzz all 5"])),
+        Function(night::fuzz)),
     Step::new("interleavings", "Code that threads share is correct in every order of steps", NIGHT, 1500, Commands(&[
         "cargo clippy -p epicepoch-core --features loom --test interleavings --locked -- -D warnings",
         "cargo test -p epicepoch-core --features loom --test interleavings --locked",
@@ -177,10 +177,16 @@ pub(crate) const STEPS: &[Step] = &[
     ])).after(&["release"]),
     Step::new("smoke", "The README's commands, a load and SIGTERM", BOTH, 400,
         Function(smoke::readme)).after(&["release", "tools"]),
+    Step::new("reproducible", "Two builds of a release in different directories are equal", NIGHT, 3600,
+        Commands(&["scripts/release check"])),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
-    Step::new("night", "A night in a minute, on 200 fresh seeds at least", NIGHT, 900,
-        Commands(&["scripts/night 1 200"])),
+    Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
+        Function(night::seeds)).after(&["release"]),
+    Step::new("nemesis", "Clusters of real processes survive random faults", NIGHT, 600, Function(night::nemesis))
+        .after(&["tests"]),
+    Step::new("cut-links", "A leader whose links are cut is replaced", NIGHT, 900, Function(night::links))
+        .after(&["tests"]),
     Step::new("gate", "The cost of a request is within the accepted limits", NIGHT, 400, Commands(&["scripts/gate"])),
     Step::new("http3", "HTTP/3 clients of other projects work with a cluster", NIGHT, 700,
         Commands(&["scripts/http3-clients"])),

@@ -15,8 +15,10 @@ use crate::steps::{Beside, Run, STEPS, Step, Tier};
 
 /// Directory for the output of each step.
 const LOGS: &str = "target/xtask";
-/// The name of the step for which compiling steps wait when they run beside others.
+/// The name of the step for which computing steps wait when they run beside others.
 const TESTS: &str = "tests";
+/// The limits of steps grow by this many times the time that `nightly` has for fresh seeds and faults.
+const NIGHT_SLOW: u32 = 3;
 /// Lines of a failed step's output that are printed when it fails.
 const TAIL_LINES: usize = 60;
 /// Lines of a failed step's output that are printed again at the end of the run.
@@ -82,6 +84,7 @@ struct Tally {
     deadline: Instant,
     is_to_go_on: bool,
     is_all: bool,
+    night: Duration,
     builds: Builds,
     guard: Guard,
 }
@@ -117,7 +120,7 @@ impl Tally {
                 }
                 return false;
             }
-            let tests = (is_beside && step.beside == Beside::Compiles).then_some(&TESTS);
+            let tests = (is_beside && step.beside == Beside::Computes).then_some(&TESTS);
             if step.after.iter().chain(tests).all(|name| all.contains_key(name)) {
                 return true;
             }
@@ -129,9 +132,11 @@ impl Tally {
         let from = Instant::now();
         let at = self.start.elapsed().as_secs();
         let beside = if is_idle { ", beside the others" } else { "" };
-        println!("\n== {}: {} [at {at} s, limit {} s{beside}]", step.name, step.title, step.bound);
+        let limit = Duration::from_secs(step.bound) + self.night * NIGHT_SLOW;
+        let seconds = limit.as_secs();
+        println!("\n== {}: {} [at {at} s, limit {seconds} s{beside}]", step.name, step.title);
         let log = Path::new(LOGS).join(format!("{}.log", step.name));
-        let deadline = (from + Duration::from_secs(step.bound)).min(self.deadline);
+        let deadline = (from + limit).min(self.deadline);
         let mut shell = match Shell::new(log, deadline, step.is_live, is_idle) {
             Ok(shell) => shell,
             Err(error) => {
@@ -139,6 +144,7 @@ impl Tally {
             }
         };
         shell.is_all = self.is_all;
+        shell.night = self.night;
         self.builds.path().clone_into(&mut shell.builds);
         shell.group = Some(self.guard.group());
         let result = match step.run {
@@ -174,6 +180,8 @@ pub(crate) struct Choice {
     pub(crate) is_to_go_on: bool,
     /// Whether every file counts as changed.
     pub(crate) is_all: bool,
+    /// The time of steps that find more the longer they run.
+    pub(crate) night: Duration,
 }
 
 /// Runs the steps of `choice`. Returns whether all of them succeed.
@@ -196,9 +204,10 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
         ended: Mutex::default(),
         changed: Condvar::new(),
         start,
-        deadline: start + Duration::from_secs(tier.bound()),
+        deadline: start + Duration::from_secs(tier.bound()) + choice.night * NIGHT_SLOW,
         is_to_go_on: choice.is_to_go_on,
         is_all: choice.is_all,
+        night: choice.night,
         builds: if tier == Tier::Ci { Builds::in_memory() } else { Builds::on_disk() },
         guard: Guard::start().map_err(|error| format!("a guard of the steps: {error}"))?,
     };
@@ -208,7 +217,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             steps.iter().partition::<Vec<&'static Step>, _>(|step| match step.beside {
                 Beside::No => false,
                 Beside::Downloads => tier == Tier::Ci,
-                Beside::Compiles => tally.builds.are_in_memory(),
+                Beside::Computes => tally.builds.are_in_memory(),
             });
         thread::scope(|scope| {
             scope.spawn(|| tally.lane(&beside, true));
@@ -252,8 +261,9 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
     } else {
         println!("Failed: {} ({took} s)", failed.join(", "));
     }
-    if choice.only.is_empty() && took > tier.budget() {
-        println!("NOTE: {} should take at most {} s", tier.name(), tier.budget());
+    let budget = tier.budget() + choice.night.as_secs();
+    if choice.only.is_empty() && took > budget {
+        println!("NOTE: {} should take at most {budget} s", tier.name());
     }
     // Notes about what was not checked come last.
     for note in ended.values().flat_map(|ended| &ended.notes) {

@@ -145,7 +145,7 @@ fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
 }
 
 /// Number of seeds in which a harmless bug must do no harm. The environment variable
-/// `HARMLESS_SEEDS` sets another number; `scripts/night` uses it.
+/// `HARMLESS_SEEDS` sets another number; long runs of `cargo xtask nightly` do.
 const HARMLESS_SEEDS: u64 = 100;
 
 #[test]
