@@ -56,7 +56,8 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 	defer stop()
 	token := o.token()
 	if !isToken(token) {
-		return ErrToken
+		// The source may return a valid token the next time, so a retry may help.
+		return unreachable(c.addr, ErrToken)
 	}
 	greeting := hello{clusterName: o.clusterName, cluster: expected, agent: agent, token: token}
 	if _, err := c.net.Write(greeting.appendTo(nil)); err != nil {

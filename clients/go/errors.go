@@ -48,7 +48,8 @@ var (
 	ErrClosed = errors.New("epicepoch: the client is closed")
 	// ErrCount: the count is not within 1 to 2^32.
 	ErrCount = errors.New("epicepoch: the count must be 1 to 4294967296")
-	// ErrToken: the token of [WithToken] is longer than 256 bytes or not visible ASCII.
+	// ErrToken: the token is longer than 256 bytes or not visible ASCII. [Dial] returns it for
+	// [WithToken]. The client tries again after an invalid token of [WithTokenSource].
 	ErrToken = errors.New("epicepoch: a token is at most 256 visible ASCII characters")
 	// ErrUnreachable: a node accepted no connection, closed one, or did not answer in time.
 	ErrUnreachable = errors.New("epicepoch: a node cannot be reached")

@@ -163,8 +163,9 @@ func (h *hedger) open(addr, leader string) {
 		conn.net.Close()
 		conn = nil
 	}
-	if err != nil && !isCurable(err) {
-		c.o.log.Error("a node is not of this cluster, or no oracle", "addr", addr, "error", err)
+	// After every other error, the leader answers, or its own connection will say why not.
+	if errors.Is(err, ErrWrongCluster) {
+		c.o.log.Error("a node is not of this cluster", "addr", addr, "error", err)
 		h.fail(err)
 	}
 	if err == nil && hint != "" {
@@ -268,10 +269,13 @@ func (h *hedger) read(conn *connection) error {
 				conn.out.write(head.appendTo(nil))
 			}
 		case kindLeader:
-			if _, err := readLeader(head, tail); err != nil {
+			leader, err := readLeader(head, tail)
+			if err != nil {
 				return conn.broken(err)
 			}
-			return unreachable(conn.addr, errors.New("it leads no more"))
+			if leader == nil || leader.Node != conn.welcome.node {
+				return unreachable(conn.addr, errors.New("it leads no more"))
+			}
 		case kindRequest, kindHello, kindWelcome:
 			return protocolError("%s sent a frame of kind %#x", conn.addr, head.kind)
 		}

@@ -21,6 +21,7 @@ type options struct {
 	refresh        time.Duration
 	hedgeAfter     time.Duration
 	token          func() string
+	fixedToken     string // the token of WithToken; "" if the token is a source's
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
 	tls            func() *tls.Config // nil for plain TCP
 	log            *slog.Logger
@@ -64,6 +65,8 @@ func (o *options) check() error {
 		return fmt.Errorf("epicepoch: a call timeout of %v, it must be above 0", o.callTimeout)
 	case o.hedgeAfter < 0:
 		return fmt.Errorf("epicepoch: a hedge after %v, it must be above 0, or 0 for never", o.hedgeAfter)
+	case !isToken(o.fixedToken):
+		return ErrToken
 	case o.token == nil:
 		return errors.New("epicepoch: the source of tokens is nil")
 	case o.dial == nil:
@@ -115,11 +118,16 @@ func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.he
 // WithToken sends a token to every node. The token must be in the node's CLIENT_TOKEN_FILE, and has
 // at most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on
 // the network path can read it.
-func WithToken(token string) Option { return WithTokenSource(func() string { return token }) }
+func WithToken(token string) Option {
+	return func(o *options) { o.token, o.fixedToken = func() string { return token }, token }
+}
 
 // WithTokenSource calls a function for the token of [WithToken] at each connection, so that the
-// token can change. An empty text stands for no token. The function must return quickly.
-func WithTokenSource(token func() string) Option { return func(o *options) { o.token = token } }
+// token can change. An empty text stands for no token. After an invalid token the client tries
+// again, as if the node were unreachable. The function must return quickly.
+func WithTokenSource(token func() string) Option {
+	return func(o *options) { o.token, o.fixedToken = token, "" }
+}
 
 // WithDialer sets the function that makes connections.
 func WithDialer(dial func(ctx context.Context, addr string) (net.Conn, error)) Option {

@@ -1,0 +1,109 @@
+package epicepoch
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestAnInvalidTokenIsRetriedUntilTheSourceHasAValidOne(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{next: 1}
+	leader.ask = source.serve
+	var tries atomic.Int64
+	client := dial(t, []string{leader.addr()}, WithTokenSource(func() string {
+		if tries.Add(1) <= 2 {
+			return "not a token"
+		}
+		return "token"
+	}))
+	get(t, client)
+	if got := tries.Load(); got != 3 {
+		t.Error(got, "tokens were asked for")
+	}
+	_, err := Dial(within(t, 300*time.Millisecond), []string{leader.addr()},
+		WithTokenSource(func() string { return "not a token" }))
+	for _, cause := range []error{context.DeadlineExceeded, ErrUnreachable, ErrToken} {
+		if !errors.Is(err, cause) {
+			t.Errorf("%v is not %v", err, cause)
+		}
+	}
+	// A token that never changes is an error of the program.
+	_, err = Dial(within(t, 10*time.Second), []string{leader.addr()}, WithToken("not a token"))
+	if !errors.Is(err, ErrToken) || errors.Is(err, ErrUnreachable) {
+		t.Error(err)
+	}
+}
+
+func TestASecondConnectionThatDoesNotOpenEndsNoCall(t *testing.T) {
+	for _, why := range []string{"no token", "a refusal"} {
+		leader := startNode(t, 1)
+		var tokens, failed atomic.Int64
+		asked := make(chan func(), 1)
+		leader.ask = func(to *peer, id, count uint64) {
+			asked <- func() { to.answer(id, count, Timestamp{Epoch: 1, Index: 1}) }
+		}
+		leader.greet = func() *welcome {
+			if leader.met.Load() == 1 {
+				return leader.welcome(leader)
+			}
+			failed.Add(1)
+			leader.mu.Lock()
+			defer leader.mu.Unlock()
+			leader.peers[len(leader.peers)-1].refuse(0, 18, "no token")
+			return nil
+		}
+		token := func() string {
+			if why == "no token" && tokens.Add(1) > 1 {
+				failed.Add(1)
+				return "not a token"
+			}
+			return ""
+		}
+		client := dial(t, []string{leader.addr()}, WithHedgeAfter(hedgeAfter), WithAttemptTimeout(hedgeAttempt),
+			WithTokenSource(token))
+		got := make(chan error, 1)
+		go func() {
+			_, err := client.Timestamp(within(t, 10*time.Second))
+			got <- err
+		}()
+		answer := <-asked
+		// The next attempt begins a second after the one before has failed.
+		for deadline := time.Now().Add(10 * time.Second); failed.Load() < 2; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(why, ": no second attempt")
+			}
+		}
+		answer()
+		if err := <-got; err != nil {
+			t.Error(why, err)
+		}
+	}
+}
+
+func TestALeaderThatNamesItselfKeepsTheSecondConnection(t *testing.T) {
+	leader := startNode(t, 1)
+	var main first
+	taken, source := make(chan struct{}, 1), &oracle{next: 1}
+	leader.ask = func(to *peer, id, count uint64) {
+		if main.is(to) {
+			return
+		}
+		// This notice names the node itself, which says nothing new.
+		notice := head{kind: kindLeader, argument: uint32(len(leader.addr())), id: leader.id}
+		to.say(append(notice.appendTo(nil), leader.addr()...))
+		source.serve(to, id, count)
+		select {
+		case taken <- struct{}{}:
+		default:
+		}
+	}
+	client := hedging(t, leader.addr())
+	get(t, client)
+	get(t, client)
+	<-taken
+	if met := leader.met.Load(); met != 2 {
+		t.Error(met, "connections")
+	}
+}
