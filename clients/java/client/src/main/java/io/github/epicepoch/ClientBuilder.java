@@ -14,6 +14,8 @@ public final class ClientBuilder {
     private static final Duration ATTEMPT_TIMEOUT_MIN = Duration.ofMillis(10);
     private static final Duration REFRESH_INTERVAL_MIN = Duration.ofMillis(100);
 
+    private static final int PORT_MAX = 65_535;
+
     private final List<String> addresses;
     private String clusterName = "";
     private Duration timeout = Duration.ofSeconds(2);
@@ -32,7 +34,7 @@ public final class ClientBuilder {
         require(!addresses.isEmpty(), "no address given; allowed are one or more of host:port");
         for (String address : addresses) {
             require(
-                    address.matches("(\\[[^\\]]+\\]|[^:\\[\\]]+):[0-9]{1,5}"),
+                    isAddress(address),
                     "\"" + address + "\" is not an address; use host:port, such as localhost:8881");
         }
         this.addresses = addresses;
@@ -230,6 +232,14 @@ public final class ClientBuilder {
                 observer,
                 logger,
                 executor);
+    }
+
+    private static boolean isAddress(String text) {
+        if (!text.matches("(\\[[^\\]]+\\]|[^:\\[\\]]+):[0-9]{1,5}")) {
+            return false;
+        }
+        int port = Integer.parseInt(text.substring(text.lastIndexOf(':') + 1));
+        return 1 <= port && port <= PORT_MAX;
     }
 
     private static Duration checked(String option, Duration given, Duration least) {

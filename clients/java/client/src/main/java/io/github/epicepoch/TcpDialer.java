@@ -13,6 +13,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.regex.Pattern;
 
 /** Connects over TCP. The time limit holds for the lookup of the name, too. */
 final class TcpDialer {
@@ -23,6 +24,10 @@ final class TcpDialer {
     private static final ConcurrentHashMap<String, FutureTask<InetAddress[]>> LOOKUPS =
             new ConcurrentHashMap<>();
 
+    private static final String BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])";
+
+    private static final Pattern IPV4 = Pattern.compile(BYTE + "(\\." + BYTE + "){3}");
+
     private TcpDialer() {}
 
     static SocketChannel dial(String host, int port, Duration timeout) throws IOException {
@@ -32,9 +37,11 @@ final class TcpDialer {
         for (int at = 0; at < all.length && !deadline.isOver(); at++) {
             // Each address gets an equal part of the time that is left.
             long millis = Math.max(1, deadline.leftMillis() / (all.length - at));
+            // A port above 65535 throws here, before there is a channel to close.
+            InetSocketAddress address = new InetSocketAddress(all[at], port);
             SocketChannel channel = SocketChannel.open();
             try {
-                channel.socket().connect(new InetSocketAddress(all[at], port), (int) millis);
+                channel.socket().connect(address, (int) millis);
                 return channel;
             } catch (IOException error) {
                 channel.close();
@@ -44,8 +51,12 @@ final class TcpDialer {
         throw last;
     }
 
-    private static boolean isLiteral(String host) {
-        return host.indexOf(':') >= 0 || host.chars().allMatch(each -> each == '.' || each < ':');
+    /**
+     * Returns whether Java takes the host for an IP address, without a lookup. Java accepts no name
+     * with a colon.
+     */
+    static boolean isLiteral(String host) {
+        return host.indexOf(':') >= 0 || IPV4.matcher(host).matches();
     }
 
     private static InetAddress[] look(String host, Deadline deadline) throws IOException {

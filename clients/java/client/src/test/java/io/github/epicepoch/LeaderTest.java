@@ -575,6 +575,8 @@ class LeaderTest extends Scene {
                         () -> EpicEpochClient.builder("localhost"),
                         () -> EpicEpochClient.builder("::1:80"),
                         () -> EpicEpochClient.builder("db1:8080:"),
+                        () -> EpicEpochClient.builder("db1:0"),
+                        () -> EpicEpochClient.builder("db1:65536"),
                         () -> builder.timeout(Duration.ZERO),
                         () -> builder.timeout(Duration.ofDays(367)),
                         () -> builder.attemptTimeout(Duration.ofMillis(9)),
