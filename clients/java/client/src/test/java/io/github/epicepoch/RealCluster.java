@@ -54,21 +54,24 @@ final class RealCluster implements AutoCloseable {
         return cluster;
     }
 
-    /** Starts one node that accepts only clients with a certificate. */
-    static RealCluster startSecured(Path directory, Path certificates) throws Exception {
+    /** Starts one node that accepts only clients with a certificate. It has further settings. */
+    static RealCluster startSecured(Path directory, Path certificates, String... more)
+            throws Exception {
         RealCluster cluster = new RealCluster(directory);
-        cluster.add(
-                1,
-                "127.0.0.1:" + freePort(),
-                "--single",
-                "--client-tls",
-                "on",
-                "--cert-file",
-                certificates.resolve("node-1.pem").toString(),
-                "--key-file",
-                certificates.resolve("node-1.key").toString(),
-                "--client-ca-file",
-                certificates.resolve("ca.pem").toString());
+        List<String> settings =
+                new ArrayList<>(
+                        List.of(
+                                "--single",
+                                "--client-tls",
+                                "on",
+                                "--cert-file",
+                                certificates.resolve("node-1.pem").toString(),
+                                "--key-file",
+                                certificates.resolve("node-1.key").toString(),
+                                "--client-ca-file",
+                                certificates.resolve("ca.pem").toString()));
+        settings.addAll(List.of(more));
+        cluster.add(1, "127.0.0.1:" + freePort(), settings.toArray(String[]::new));
         cluster.start(0);
         return cluster;
     }

@@ -15,6 +15,7 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.function.Supplier;
 
@@ -31,6 +32,8 @@ public final class Benchmark {
     private static final int RAFT_PORT = 28_981;
 
     private final long nanos;
+    /** The first failure of a call on another thread. It ends the benchmark. */
+    private final AtomicReference<Throwable> failure = new AtomicReference<>();
 
     private interface Call {
         void run() throws Exception;
@@ -195,7 +198,7 @@ public final class Benchmark {
                                 calls.increment();
                             }
                         } catch (Exception error) {
-                            throw new IllegalStateException(error);
+                            failure.compareAndSet(null, error);
                         } finally {
                             ended.countDown();
                         }
@@ -204,6 +207,7 @@ public final class Benchmark {
         measure(name, calls);
         ended.await();
         threads.shutdown();
+        requireNoFailure(name);
     }
 
     /** Measures futures. Each asks again when it completes. */
@@ -216,13 +220,23 @@ public final class Benchmark {
         }
         measure(name + ", 1,000 futures", calls);
         ended.await();
+        requireNoFailure(name);
     }
 
-    private static void askAgain(
+    private void requireNoFailure(String name) {
+        if (failure.get() != null) {
+            throw new IllegalStateException("a call failed: " + name, failure.get());
+        }
+    }
+
+    private void askAgain(
             Supplier<CompletionStage<?>> call, LongAdder calls, long until, CountDownLatch ended) {
         call.get()
                 .whenComplete(
                         (got, error) -> {
+                            if (error != null) {
+                                failure.compareAndSet(null, error);
+                            }
                             if (error != null || System.nanoTime() > until) {
                                 ended.countDown();
                                 return;
