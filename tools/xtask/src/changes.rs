@@ -76,7 +76,8 @@ fn crates(
     }
 }
 
-/// Whether a source reads one of `files` by a relative path, as in `include_str!("../../README.md")`.
+/// Whether a source reads one of `files` by a relative path, such as
+/// `include_str!("../../README.md")`.
 fn reads(source: &str, files: &[String]) -> bool {
     files.iter().any(|file| source.contains(&format!("../{file}\"")))
 }
@@ -101,10 +102,10 @@ fn binary(message: &str) -> Option<Binary> {
     is_test.then_some(Binary { krate, source, program: field("executable")? })
 }
 
-/// Runs the tests of the changed crates, of the crates that depend on them, and the test binaries with
-/// a source that reads a changed file, such as a document. It builds the whole workspace, so that
-/// features are the same as in other steps and nothing is compiled twice. Unchanged crates are not
-/// compiled again. Doc tests are few, so all of them run.
+/// Runs the tests of the changed crates, of the crates that depend on them, and the test binaries
+/// with a source that reads a changed file, such as a document. It builds the whole workspace, so
+/// that features are the same as in other steps and nothing is compiled twice. Unchanged crates are
+/// not compiled again. Doc tests are few, so all of them run.
 pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     let mut manifests = BTreeMap::new();
     for krate in layers::members()? {
@@ -118,7 +119,7 @@ pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     let is_reader = |file: &&str| reads(&fs::read_to_string(file).unwrap_or_default(), &files);
     let readers: Vec<&str> = sources.lines().filter(is_reader).collect();
     let names: Vec<String> = crates.iter().map(|krate| krate.display().to_string()).collect();
-    sh.say(&format!("changed, or in need of what changed: {}", names.join(", ")));
+    sh.say(&format!("changed crates, and crates that depend on them: {}", names.join(", ")));
     sh.say(&format!("sources that read a changed file: {}", readers.join(", ")));
     if crates.is_empty() && readers.is_empty() {
         return Ok(());
@@ -144,7 +145,7 @@ pub(crate) fn planted(sh: &Shell, is_shared: bool) -> Result<(), String> {
     let near = planted::near(&files(sh)?)?;
     if near.len() > NEAR_MAX {
         sh.note(&format!(
-            "{} planted bugs are near the change; {NEAR_MAX} were looked for",
+            "{} planted bugs are near the change; only {NEAR_MAX} were tested",
             near.len()
         ));
     }

@@ -38,7 +38,7 @@ pub(crate) fn tools(sh: &Shell) -> Result<(), String> {
         if std::env::var_os("CI").is_some() || !OPTIONAL.contains(program) {
             return Err(format!("{program} is missing: apt-get install {package}"));
         }
-        sh.note(&format!("{program} is missing: what needs it is left out"));
+        sh.note(&format!("{program} is missing: steps leave out the parts that need it"));
     }
     if !has("h2spec") && !Path::new(TOOLS).join("bin/h2spec").exists() {
         sh.run(&format!("GOBIN=$PWD/{TOOLS}/bin go install {H2SPEC}"))?;
@@ -193,7 +193,7 @@ pub(crate) fn audit(sh: &Shell) -> Result<(), String> {
         quoted.map(str::to_owned).collect()
     };
     if ids("deny.toml") != ids(".cargo/audit.toml") {
-        return Err("deny.toml and .cargo/audit.toml make other exceptions".to_owned());
+        return Err("deny.toml and .cargo/audit.toml have different exceptions".to_owned());
     }
     if !has_advisories(sh, &built(sh, "cargo-deny")?) {
         sh.note("cargo audit did NOT run: its database cannot be fetched from here");
@@ -223,7 +223,7 @@ pub(crate) fn components(sh: &Shell) -> Result<(), String> {
     if first == second && !first.is_empty() {
         Ok(())
     } else {
-        Err("two lists of one commit differ".to_owned())
+        Err("two lists of components of the same commit differ".to_owned())
     }
 }
 
@@ -235,7 +235,9 @@ pub(crate) fn corpus(sh: &Shell) -> Result<(), String> {
     if stale.is_empty() {
         return Ok(());
     }
-    Err(format!("stale; commit what cargo run -p epicepoch-fuzz --example corpus writes:\n{stale}"))
+    Err(format!(
+        "the corpus is stale: run cargo run -p epicepoch-fuzz --example corpus, and commit\n{stale}"
+    ))
 }
 
 /// Proves the protocol with the solvers that `proof/spec/requirements.txt` names.

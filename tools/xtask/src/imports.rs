@@ -437,8 +437,11 @@ pub(crate) fn findings(directory: &Path) -> Result<Vec<String>, String> {
     for root in roots(directory)? {
         let edges = Tree::read(&root)?.edges();
         for group in circles(&edges) {
-            let mut text =
-                format!("{}: {} files need each other", directory.display(), group.len());
+            let mut text = format!(
+                "{}: {} files import each other in a circle",
+                directory.display(),
+                group.len()
+            );
             for from in &group {
                 for (to, edge) in
                     edges.get(from).into_iter().flatten().filter(|(to, _)| group.contains(to))
@@ -451,7 +454,8 @@ pub(crate) fn findings(directory: &Path) -> Result<Vec<String>, String> {
         for (from, imports) in &edges {
             for (to, edge) in imports {
                 if let Some(why) = layers::uphill(from, to) {
-                    found.push(format!("{}: uphill, {why}", import(from, to, edge)));
+                    found
+                        .push(format!("{}: imports a higher layer: {why}", import(from, to, edge)));
                 }
             }
         }

@@ -47,8 +47,8 @@ const APART: &[(&str, &str)] = &[("client", "core"), ("client", "storage"), ("se
 /// its commands.
 const TOP: &str = "cli";
 
-/// Returns why one file must not import another, or `None` if it may. Both paths are relative to the
-/// root of the repository.
+/// Returns why one file must not import another, or `None` if it may. Both paths are relative to
+/// the root of the repository.
 pub(crate) fn uphill(from: &Path, to: &Path) -> Option<String> {
     LAYERS.iter().find_map(|(directory, rows)| {
         let part = |file: &Path| {
@@ -122,7 +122,7 @@ pub(crate) fn between_crates(members: &[PathBuf]) -> Result<Vec<String>, String>
         let from = directory(member);
         let rank = |name: &str| SHIPPED.iter().position(|shipped| *shipped == name);
         if rank(&from).is_none() {
-            found.push(format!("{}: has no place among the crates that ship", member.display()));
+            found.push(format!("{}: is not in the list SHIPPED of layers.rs", member.display()));
         }
         for (other, _) in dependencies.iter().filter_map(|name| manifests.get(name)) {
             let to = directory(other);

@@ -12,8 +12,8 @@ pub(crate) const MINUTES: u64 = 1;
 /// the share of the seeds.
 const SEEDS_MIN: u64 = 200;
 const SLOW: u32 = 3;
-/// A night of at least this length is long: it has more seeds in each call of the simulator, all tests
-/// that cut links, and more seeds with harmless bugs.
+/// A night of at least this length is long: it has more seeds in each call of the simulator, all
+/// tests that cut links, and more seeds with harmless bugs.
 const LONG: Duration = Duration::from_mins(30);
 /// Seven tests cut a leader's links. One cut in each, with the recovery, takes about this long.
 const CUTS: Duration = Duration::from_secs(10);
@@ -44,19 +44,21 @@ pub(crate) fn seeds(sh: &Shell) -> Result<(), String> {
 pub(crate) fn nemesis(sh: &Shell) -> Result<(), String> {
     let seconds = (sh.night * 3 / 10).as_secs();
     sh.run(&format!(
-        "EPICEPOCH_NEMESIS_SECONDS={seconds} cargo test --workspace --locked --test cluster nemesis:: -- --nocapture"
+        "EPICEPOCH_NEMESIS_SECONDS={seconds} \
+         cargo test --workspace --locked --test cluster nemesis:: -- --nocapture"
     ))
 }
 
-/// Cuts the links of leaders, and measures how long no node answers. A short night has one test: the
-/// step `tests` has run all of them.
+/// Cuts the links of leaders, and measures how long no node answers. A short night has one test:
+/// the step `tests` has run all of them.
 pub(crate) fn links(sh: &Shell) -> Result<(), String> {
     let cuts = ((sh.night * 3 / 10).as_secs() / CUTS.as_secs()).clamp(2, CUTS_MAX);
     let all = "measuring::links::";
     let one = "measuring::links::a_leader_cut_off_silently_is_replaced_and_answers_nothing";
     let tests = if sh.night < LONG { one } else { all };
     sh.run(&format!(
-        "EPICEPOCH_OUTAGES={cuts} cargo test --workspace --locked --test cluster {tests} -- --nocapture"
+        "EPICEPOCH_OUTAGES={cuts} \
+         cargo test --workspace --locked --test cluster {tests} -- --nocapture"
     ))
 }
 

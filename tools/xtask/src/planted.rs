@@ -145,7 +145,8 @@ pub(crate) fn in_what_ships() -> Result<Vec<String>, String> {
     for (path, text) in sources()?.iter().filter(|(path, _)| is_source(path)) {
         for (at, line) in String::from_utf8_lossy(text).lines().enumerate() {
             if line.to_lowercase().contains("planted") {
-                found.push(format!("{path}:{}: what ships has no planted bugs: {BUGS}", at + 1));
+                let at = at + 1;
+                found.push(format!("{path}:{at}: a planted bug in what ships: move it to {BUGS}"));
             }
         }
     }
@@ -216,9 +217,9 @@ fn remake(sources: &Files) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{}\nThe sources have changed where bugs are planted. {OUT}/tree has what applies; FILE.rej beside a file has \
-         what does not. Plant that by hand in {OUT}/tree, delete the .rej files, and run `cargo xtask planted \
-         --refresh`.",
+        "{}\nThe sources have changed where bugs are planted. {OUT}/tree has the changes that apply; \
+         FILE.rej beside a file has the others. Make these by hand in {OUT}/tree, delete the .rej files, and run \
+         `cargo xtask planted --refresh`.",
         failed.join("\n")
     ))
 }
@@ -272,10 +273,12 @@ fn refresh() -> Result<(), String> {
     }
     let is_rejected = |path: &&String| Path::new(path).extension().is_some_and(|it| it == "rej");
     if let Some(rejected) = tree.keys().find(is_rejected) {
-        return Err(format!("{OUT}/tree/{rejected}: plant what it has by hand, and delete it"));
+        return Err(format!("{OUT}/tree/{rejected}: make its change by hand, and delete it"));
     }
     if let Some(deleted) = base.keys().find(|path| !tree.contains_key(*path)) {
-        return Err(format!("{OUT}/tree/{deleted} was deleted: a bug changes files, or adds them"));
+        return Err(format!(
+            "{OUT}/tree/{deleted} was deleted: a planted bug may only change or add files"
+        ));
     }
     let mut added = read_below(Path::new(ADDED))?;
     added.retain(|path, _| tree.contains_key(path));
@@ -311,7 +314,7 @@ fn refresh() -> Result<(), String> {
     }
     remake(&base)?;
     if read_below(&out.join("tree"))? != tree {
-        return Err(format!("{OUT}/tree is not what the patches make of {OUT}/base"));
+        return Err(format!("the new patches do not turn {OUT}/base into {OUT}/tree"));
     }
     remake(&sources()?)
 }

@@ -221,7 +221,7 @@ impl Shell {
             }
             if Instant::now() >= self.deadline {
                 end(child);
-                return Err(format!("{shown}: not done in time"));
+                return Err(format!("{shown}: not finished within the time limit"));
             }
             thread::sleep(LOOK);
         }
@@ -288,7 +288,7 @@ impl Running {
                 return status.code().ok_or_else(|| "ended by a signal".to_owned());
             }
             if Instant::now() >= until {
-                return Err(format!("has not ended {} s after SIGTERM", limit.as_secs()));
+                return Err(format!("still running {} s after SIGTERM", limit.as_secs()));
             }
             thread::sleep(LOOK);
         }
@@ -398,7 +398,7 @@ mod tests {
         let from = Instant::now();
         let late = "timeout 60 sleep 50";
         for error in [shell.run(late).expect_err("ended"), shell.output(late).expect_err("ended")] {
-            assert!(error.contains("not done in time"), "{error}");
+            assert!(error.contains("not finished within the time limit"), "{error}");
         }
         assert!(from.elapsed() < Duration::from_secs(20));
     }

@@ -153,7 +153,7 @@ impl<'a> Cluster<'a> {
             self.sh.say(&said);
             let is_bad = said.contains("Non-2xx") || said.contains("Socket errors");
             if is_bad || !said.contains("Requests/sec") {
-                return Err(format!("wrk saw a failure:\n{said}"));
+                return Err(format!("wrk reports a failure:\n{said}"));
             }
         }
         if has("h2load") {
@@ -162,7 +162,7 @@ impl<'a> Cluster<'a> {
             if !said.contains("20000 succeeded, 0 failed, 0 errored, 0 timeout")
                 || !said.contains("20000 2xx")
             {
-                return Err(format!("h2load saw a failure:\n{said}"));
+                return Err(format!("h2load reports a failure:\n{said}"));
             }
         }
         Ok(())
@@ -255,7 +255,7 @@ fn measure(cluster: &Cluster<'_>, via: &str) -> Result<(), String> {
     cluster.sh.run(&format!("{EPICEPOCH} bench run --addr {address} {how} --json {report}"))?;
     let text = fs::read_to_string(&report).map_err(|error| format!("{report}: {error}"))?;
     if !text.contains("\"violations\": 0") {
-        return Err(format!("{report} does not say that all is well"));
+        return Err(format!("{report} does not report 0 violations"));
     }
     let log = fs::read_to_string(format!("{work}/bench.hlog")).unwrap_or_default();
     if log.matches("HISTFAAA").count() < 3 {
@@ -303,7 +303,9 @@ fn upgrade_script(sh: &Shell, words: &str) -> Result<(), String> {
     match sh.status(sh.command(words))?.code() {
         Some(0) => Ok(()),
         Some(NO_REVISION) => {
-            sh.note("no upgrade was tried: this clone does not have the oldest version that is supported");
+            sh.note(
+                "the upgrade was NOT tested: this clone does not have the oldest supported version",
+            );
             Ok(())
         }
         code => Err(format!("{words}: exit code {code:?}")),
@@ -341,7 +343,7 @@ pub(crate) fn java(sh: &Shell) -> Result<(), String> {
         Some(java) => {
             sh.run(&format!("{maven} -pl client surefire:test -Dtest=CallsTest -Djvm={java}"))?;
         }
-        None => sh.note("no call came from a virtual thread: there is no Java 21 or later"),
+        None => sh.note("calls from virtual threads were NOT tested: Java 21 or later is missing"),
     }
     Ok(())
 }

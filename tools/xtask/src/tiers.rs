@@ -17,7 +17,8 @@ use crate::steps::{Beside, Run, STEPS, Step, Tier};
 const LOGS: &str = "target/xtask";
 /// The name of the step for which computing steps wait when they run beside others.
 const TESTS: &str = "tests";
-/// The limits of steps grow by this many times the time that `nightly` has for fresh seeds and faults.
+/// The limits of steps grow by this many times the time that `nightly` has for fresh seeds and
+/// faults.
 const NIGHT_SLOW: u32 = 3;
 /// Lines of a failed step's output that are printed when it fails.
 const TAIL_LINES: usize = 60;
