@@ -329,8 +329,8 @@ pub(crate) fn go(sh: &Shell) -> Result<(), String> {
 }
 
 /// Packs the Java client and its documentation, and tests it with vectors, scripted nodes and a
-/// real cluster that loses its leaders. A newer Java, if there is one, runs the calls of virtual
-/// threads.
+/// real cluster that loses its leaders. Then runs its benchmark for a short time. A newer Java, if
+/// there is one, runs the calls of virtual threads.
 pub(crate) fn java(sh: &Shell) -> Result<(), String> {
     for (program, package) in [("javac", "openjdk-17-jdk-headless"), ("mvn", "maven")] {
         if !has(program) {
@@ -338,7 +338,8 @@ pub(crate) fn java(sh: &Shell) -> Result<(), String> {
         }
     }
     let maven = "mvn -B -q -ntp -f clients/java";
-    sh.run(&format!("EPICEPOCH_BIN=$PWD/target/debug/epicepoch {maven} verify"))?;
+    let binary = "EPICEPOCH_BIN=$PWD/target/debug/epicepoch";
+    sh.run(&format!("{binary} {maven} -P benchmark -Dseconds=0.5 verify"))?;
     match newer_java() {
         Some(java) => {
             sh.run(&format!("{maven} -pl client surefire:test -Dtest=CallsTest -Djvm={java}"))?;
