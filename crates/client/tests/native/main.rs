@@ -62,26 +62,6 @@ async fn calls_one_after_another_use_one_connection() {
 }
 
 #[tokio::test]
-async fn calls_that_wait_at_the_same_time_share_requests_and_timestamps_are_unique() {
-    let (_, node) = leading().await;
-    let client = patient(&[&node]);
-    client.timestamp().await.unwrap();
-    let calls = (0..500).map(|_| {
-        let client = client.clone();
-        tokio::spawn(async move { client.timestamps(2).await.unwrap() })
-    });
-    let mut got = Vec::new();
-    for call in calls.collect::<Vec<_>>() {
-        got.push(call.await.unwrap());
-    }
-    got.sort_by_key(TimestampRange::first);
-    assert!(got.is_sorted_by(|a, b| a.last() < b.first()));
-    let asked = node.asked();
-    assert_eq!(asked.iter().sum::<u64>(), 1 + 1000);
-    assert!(asked.len() < 20, "{asked:?}");
-}
-
-#[tokio::test]
 async fn requests_of_the_first_woken_callers_are_sent_before_the_last_are_woken() {
     let (_, node) = leading().await;
     let client = patient(&[&node]);
@@ -99,47 +79,6 @@ async fn requests_of_the_first_woken_callers_are_sent_before_the_last_are_woken(
     let asked = node.asked();
     assert_eq!((asked.iter().sum::<u64>(), asked[1]), (2001, 1000), "{asked:?}");
     assert!((100..=300).contains(&asked[2]), "{asked:?}");
-}
-
-#[tokio::test]
-async fn a_follower_is_left_for_the_leader_by_its_welcome_and_by_its_refusals() {
-    let (oracle, leader) = leading().await;
-    let follower = Node::start(&oracle, Play::Name(leader.addr)).await;
-    assert_eq!(patient(&[&follower]).timestamps(1).await, Ok(range(0, 1)));
-    assert_eq!(follower.asked(), [0; 0]);
-    // From now on the follower claims in its welcome that it leads, but refuses requests and names
-    // the real leader.
-    follower.now_leads();
-    let client = patient(&[&follower]);
-    let call = tokio::spawn({
-        let client = client.clone();
-        async move { client.timestamps(1).await }
-    });
-    while follower.asked().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    leader.now_leads();
-    assert_eq!(call.await.unwrap(), Ok(range(1, 1)));
-}
-
-#[tokio::test]
-async fn a_leader_that_dies_costs_a_longer_call_and_no_error() {
-    for end in [Play::HangUp, Play::Silence, Play::Leave, Play::Refuse(ErrorCode::ShuttingDown)] {
-        let (oracle, old) = leading().await;
-        let new = Node::start(&oracle, Play::Lead).await;
-        let client = client(&[&old, &new]);
-        client.timestamp().await.unwrap();
-        old.now_plays(end);
-        new.now_leads();
-        let calls = (0..50).map(|_| {
-            let client = client.clone();
-            tokio::spawn(async move { client.timestamp().await })
-        });
-        for call in calls.collect::<Vec<_>>() {
-            assert!(call.await.unwrap().is_ok(), "{end:?}");
-        }
-        assert!(!new.asked().is_empty(), "{end:?}");
-    }
 }
 
 #[tokio::test]
@@ -167,70 +106,6 @@ async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
 }
 
 #[tokio::test]
-async fn members_are_learned_anew_while_a_connection_lives() {
-    let (oracle, leader) = leading().await;
-    let mut options = Options::default();
-    options.timeout = WAIT_MAX;
-    options.attempt_timeout = Duration::from_millis(300);
-    options.refresh_interval = Duration::from_millis(10);
-    let client = Client::new([leader.addr.to_string()], options).unwrap();
-    client.timestamp().await.unwrap();
-    // The new node joins after the client has connected. Later it is the only node that is left.
-    let new = Node::start(&oracle, Play::Lead).await;
-    let before = leader.connections.load(Ordering::SeqCst);
-    let reconnected = async {
-        while leader.connections.load(Ordering::SeqCst) < before + 2 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(WAIT_MAX, reconnected).await.expect("connected again and again");
-    new.now_leads();
-    leader.now_plays(Play::Mute);
-    client.timestamp().await.unwrap();
-    assert_eq!(new.asked().len(), 1);
-}
-
-#[tokio::test]
-async fn answers_may_come_in_another_order_than_the_requests() {
-    let (_, node) = leading().await;
-    let client = patient(&[&node]);
-    client.timestamp().await.unwrap();
-    node.now_plays(Play::Shuffle);
-    let mut calls = Vec::new();
-    for at in 0..3 {
-        let client = client.clone();
-        calls.push(tokio::spawn(async move { client.timestamp().await.unwrap() }));
-        // Each call makes its own request.
-        while node.asked().len() < at + 2 {
-            tokio::task::yield_now().await;
-        }
-    }
-    let mut got = Vec::new();
-    for call in calls {
-        got.push(call.await.unwrap().index.0);
-    }
-    assert_eq!(got, [3, 2, 1]);
-}
-
-#[tokio::test]
-async fn an_overloaded_leader_is_asked_again_and_not_left() {
-    let (_, node) = leading().await;
-    let client = patient(&[&node]);
-    client.timestamp().await.unwrap();
-    node.now_plays(Play::Refuse(ErrorCode::Overloaded));
-    let call = tokio::spawn({
-        let client = client.clone();
-        async move { client.timestamp().await }
-    });
-    while node.asked().len() < 4 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    node.now_plays(Play::Lead);
-    assert!(call.await.unwrap().is_ok());
-    assert_eq!(node.connections.load(Ordering::SeqCst), 1);
-}
-
-#[tokio::test]
 async fn an_overloaded_leader_that_is_none_any_more_is_left_without_a_pause_for_it() {
     for play in [Play::RefuseAndTell, Play::RefuseAndLeave] {
         let (oracle, old) = leading().await;
@@ -242,23 +117,6 @@ async fn an_overloaded_leader_that_is_none_any_more_is_left_without_a_pause_for_
         client.timestamp().await.unwrap();
         assert_eq!(old.asked().len(), 2, "it was asked again");
     }
-}
-
-#[tokio::test]
-async fn requests_that_callers_share_ask_for_no_more_than_the_node_allows() {
-    let (oracle, node) = leading().await;
-    oracle.count_max.store(5, Ordering::SeqCst);
-    let client = patient(&[&node]);
-    let calls = (0..60).map(|_| {
-        let client = client.clone();
-        tokio::spawn(async move { client.timestamps(2).await.unwrap() })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.unwrap();
-    }
-    let asked = node.asked();
-    assert_eq!(asked.iter().sum::<u64>(), 120);
-    assert!(asked.iter().all(|count| *count <= 5), "{asked:?}");
 }
 
 #[tokio::test]
@@ -291,36 +149,6 @@ async fn the_deadline_is_kept_and_the_error_names_the_last_setback() {
             _ => assert!(matches!(last, Setback::Refused { .. }), "{last}"),
         }
     }
-}
-
-#[tokio::test]
-async fn answers_that_go_backwards_or_have_a_wrong_count_are_errors() {
-    let (_, node) = leading().await;
-    let client = client(&[&node]);
-    client.timestamp().await.unwrap();
-    node.now_plays(Play::Repeat);
-    let error = client.timestamp().await.unwrap_err();
-    assert!(matches!(error, TimestampsError::WentBackwards { .. }), "{error}");
-    node.now_plays(Play::Miscount);
-    let error = client.timestamps(4).await.unwrap_err();
-    assert!(matches!(error, TimestampsError::BadAnswer(_)), "{error}");
-    node.now_plays(Play::Babble);
-    let error = client.timestamp().await.unwrap_err();
-    assert!(matches!(error, TimestampsError::BadAnswer(_)), "{error}");
-    node.now_plays(Play::Lead);
-    client.timestamp().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_node_of_another_cluster_is_refused_loudly() {
-    let (oracle, node) = leading().await;
-    let other = Node::start_in(&oracle, Play::Lead, 8).await;
-    let client = client(&[&node, &other]);
-    client.timestamp().await.unwrap();
-    node.now_plays(Play::Name(other.addr));
-    let error = client.timestamp().await.unwrap_err();
-    assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
-    assert_eq!(other.asked(), [0; 0]);
 }
 
 #[tokio::test]
@@ -415,20 +243,6 @@ async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again()
         }
     }
     panic!("it is asked again");
-}
-
-#[tokio::test]
-async fn a_dropped_call_gives_its_place_back_and_disturbs_no_other() {
-    let (_, node) = leading().await;
-    let client = client(&[&node]);
-    client.timestamp().await.unwrap();
-    node.now_plays(Play::Silence);
-    for _ in 0..100 {
-        let dropped = tokio::time::timeout(Duration::from_micros(100), client.timestamp()).await;
-        assert!(dropped.is_err());
-    }
-    node.now_plays(Play::Lead);
-    client.timestamp().await.unwrap();
 }
 
 /// Counts the calls of its hooks.

@@ -28,24 +28,12 @@ pub(crate) enum Play {
     Lead,
     /// Refuses the request.
     Refuse(ErrorCode),
-    /// Refuses the request and names another node as the leader.
-    Name(SocketAddr),
     /// Reads the request, and closes the connection.
     HangUp,
     /// Reads the request, and never answers.
     Silence,
     /// Reads everything, and never sends anything, not even a welcome.
     Mute,
-    /// Answers with a timestamp of an older epoch.
-    Repeat,
-    /// Answers with one timestamp more or less than requested.
-    Miscount,
-    /// Answers three requests together: the newest first, with the lowest timestamps.
-    Shuffle,
-    /// Sends bytes that belong to no protocol.
-    Babble,
-    /// Says goodbye and then closes the connection.
-    Leave,
     /// Answers, and accepts clients that expect another cluster name.
     AnyName,
     /// Keeps the request for [`Play::RefuseAndRelease`].
@@ -61,12 +49,6 @@ pub(crate) enum Play {
     /// Answers on all connections. On the first connection, the node takes the timestamps at once,
     /// but sends the answer only after this time.
     Late(Duration),
-    /// Takes the timestamps for one request on the first connection and holds the answer. Then it
-    /// goes on as [`Play::AnswerAfterHedge`].
-    HoldOne,
-    /// Answers requests on the first connection. A request on another connection gets no answer,
-    /// but then the held answer is sent.
-    AnswerAfterHedge,
     /// Does what [`Play::Late`] does, but the late answer has a timestamp of an older epoch.
     LateRepeat(Duration),
     /// Answers after a random time, which is sometimes long. The node takes the timestamps before
@@ -80,12 +62,7 @@ pub(crate) struct Oracle {
     next: AtomicU64,
     leader: Mutex<Option<SocketAddr>>,
     pub(crate) members: Mutex<Vec<SocketAddr>>,
-    /// The largest count of a request that the welcome allows; 0 stands for the largest count
-    /// possible.
-    pub(crate) count_max: AtomicU64,
 }
-
-type Held = (Vec<u8>, mpsc::UnboundedSender<Vec<u8>>);
 
 /// A scripted node.
 #[derive(Clone)]
@@ -97,8 +74,6 @@ pub(crate) struct Node {
     /// The count of each request that has arrived.
     asked: Arc<Mutex<Vec<u64>>>,
     pub(crate) connections: Arc<AtomicU64>,
-    /// The answer that [`Play::HoldOne`] holds, and where to send it.
-    held: Arc<Mutex<Option<Held>>>,
     peers: Arc<Mutex<Vec<mpsc::UnboundedSender<Vec<u8>>>>>,
 }
 
@@ -116,7 +91,6 @@ impl Node {
             cluster,
             asked: Arc::default(),
             connections: Arc::default(),
-            held: Arc::default(),
             peers: Arc::default(),
         };
         oracle.members.lock().unwrap().push(node.addr);
@@ -139,10 +113,6 @@ impl Node {
     }
 
     fn welcome(&self) -> Welcome {
-        let count_max = match self.oracle.count_max.load(Ordering::SeqCst) {
-            0 => COUNT_MAX,
-            count_max => count_max,
-        };
         let node = |addr: SocketAddr| NodeId(u64::from(addr.port()));
         let member = |addr: &SocketAddr| MemberAddr { node: node(*addr), addr: addr.to_string() };
         Welcome {
@@ -153,7 +123,7 @@ impl Node {
             cluster_name: NAME.to_owned(),
             in_flight_max: 1024,
             idle_ms: 1000,
-            count_max,
+            count_max: COUNT_MAX,
             members: self.oracle.members.lock().unwrap().iter().map(member).collect(),
             ..Welcome::default()
         }
@@ -231,37 +201,26 @@ impl Node {
             });
         };
         let id = request.id;
-        let refusal = |code: ErrorCode, text: &str, out: &mut Vec<u8>| {
-            ErrorFrame { code: code as u16, closes: false, id, text }.encode(out);
+        let refusal = |code: ErrorCode, out: &mut Vec<u8>| {
+            ErrorFrame { code: code as u16, closes: false, id, text: "" }.encode(out);
         };
         match play {
             Play::Keep => kept.push(request),
             Play::RefuseAndRelease(code) => {
-                refusal(code, "", out);
+                refusal(code, out);
                 let answers = kept.drain(..).flat_map(|request| self.answer(request)).collect();
                 later(answers, Duration::from_millis(5));
             }
             Play::RefuseAndTell(code) => {
-                refusal(code, "", out);
+                refusal(code, out);
                 out.extend(self.leader_notice());
             }
             Play::RefuseAndLeave(code) => {
-                refusal(code, "", out);
+                refusal(code, out);
                 out.extend(goodbye());
             }
             Play::LeadElsewhere if nth == 0 => {}
             Play::Late(after) if nth == 0 => later(self.answer(request).to_vec(), after),
-            Play::HoldOne if nth == 0 => {
-                let answer = self.answer(request).to_vec();
-                *self.held.lock().unwrap() = Some((answer, say.clone()));
-                self.now_plays(Play::AnswerAfterHedge);
-            }
-            Play::AnswerAfterHedge if nth > 0 => {
-                if let Some((answer, say)) = self.held.lock().unwrap().take() {
-                    // The client may have closed the connection, so an error is ignored.
-                    let _ = say.send(answer);
-                }
-            }
             Play::LateRepeat(after) if nth == 0 => {
                 later(request.answer(Timestamp::new(Epoch(8), EpochIndex(0))).to_vec(), after);
             }
@@ -281,32 +240,13 @@ impl Node {
                 }
             }
             Play::LeadElsewhere
-            | Play::AnswerAfterHedge
             | Play::Late(_)
             | Play::LateRepeat(_)
             | Play::AnyName
             | Play::Lead => out.extend(self.answer(request)),
-            Play::Refuse(code) => refusal(code, "", out),
-            Play::Name(leader) => refusal(ErrorCode::NotLeader, &leader.to_string(), out),
+            Play::Refuse(code) => refusal(code, out),
             Play::HangUp => return None,
-            Play::HoldOne | Play::Silence | Play::Mute => {}
-            Play::Repeat => out.extend(request.answer(Timestamp::new(Epoch(8), EpochIndex(0)))),
-            Play::Miscount => {
-                let other = Request { more: request.more ^ 1, ..request };
-                out.extend(self.answer(other));
-            }
-            Play::Shuffle => {
-                kept.push(request);
-                if kept.len() == 3 {
-                    // The newest request is answered first and gets the lowest timestamps.
-                    out.extend(kept.drain(..).rev().flat_map(|request| self.answer(request)));
-                }
-            }
-            Play::Babble => out.extend([0xc1; 40]),
-            Play::Leave => {
-                out.extend(goodbye());
-                self.now_plays(Play::HangUp);
-            }
+            Play::Silence | Play::Mute => {}
         }
         Some(())
     }
