@@ -96,7 +96,9 @@ fn binary(message: &str) -> Option<Binary> {
         let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
         Some(PathBuf::from(rest.split_once('"')?.0))
     };
-    let is_test = message.contains("\"test\":true}") && message.contains("\"profile\":{");
+    // The field `test` of the target says only that it can be built as a test.
+    let (_, profile) = message.split_once("\"profile\":{")?;
+    let is_test = profile.split('}').next()?.contains("\"test\":true");
     let krate = field("manifest_path")?.parent()?.to_owned();
     let source = field("src_path")?.parent()?.to_owned();
     is_test.then_some(Binary { krate, source, program: field("executable")? })
@@ -198,10 +200,12 @@ mod tests {
     #[test]
     fn a_test_binary_is_read_from_what_cargo_says() {
         let message = "{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/a/b/Cargo.toml\",\
-                       \"target\":{\"kind\":[\"lib\"],\"src_path\":\"/a/b/src/lib.rs\"},\
+                       \"target\":{\"kind\":[\"bin\"],\"src_path\":\"/a/b/src/main.rs\",\"test\":true},\
                        \"profile\":{\"test\":true},\"executable\":\"/t/b-1\"}";
         let [krate, source, program] = ["/a/b", "/a/b/src", "/t/b-1"].map(PathBuf::from);
         assert_eq!(binary(message), Some(Binary { krate, source, program }));
         assert_eq!(binary(&message.replace("\"/t/b-1\"", "null")), None);
+        let program = message.replace("{\"test\":true}", "{\"test\":false}");
+        assert_eq!(binary(&program), None);
     }
 }
