@@ -350,14 +350,13 @@ fn decode<'a, T>(
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_disk::model::{Model, entry, genesis};
+    use epicepoch_disk::simulated_disk::SimulatedDisk;
+    use epicepoch_wire::StoreId;
     use fastrand::Rng;
     use proptest::prelude::*;
 
-    use epicepoch_wire::StoreId;
-
     use super::*;
-    use crate::model::{Model, entry, genesis};
-    use crate::simulated_disk::SimulatedDisk;
 
     fn identity() -> Identity {
         Identity::new(NodeId(1), StoreId(7), "epicepoch")

@@ -8,9 +8,6 @@
 //! - [`identity`]: the node, cluster and store that the data belongs to.
 //! - `stored`: the invariants of stored data, checked at every write and every opening.
 //!
-//! For tests: [`simulated_disk`], a disk in memory that loses power and may lie about its syncs;
-//! [`model`], the expected content in its simplest form, and random writes.
-//!
 //! # Commits
 //! Every commit is a two-phase commit of `redb`: two syncs. redb's default is a single-sync commit.
 //! After such a commit, the next start checks whether the newest commit is whole. If not, it
@@ -24,8 +21,6 @@
 
 pub mod database;
 pub mod identity;
-pub mod model;
-pub mod simulated_disk;
 mod stored;
 
 pub use database::{Database, DatabaseError};

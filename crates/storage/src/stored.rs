@@ -168,9 +168,9 @@ mod tests {
     use std::panic::catch_unwind;
 
     use epicepoch_core::positions::Positions;
+    use epicepoch_disk::model::{Model, entry, genesis};
 
     use super::*;
-    use crate::model::{Model, entry, genesis};
 
     const LOG: std::ops::Range<u64> = 5..10;
 

@@ -8,8 +8,8 @@ use std::panic;
 use std::sync::{LazyLock, Once};
 
 use epicepoch_core::durable::Restored;
-use epicepoch_storage::model::Model;
-use epicepoch_storage::simulated_disk::SimulatedDisk;
+use epicepoch_disk::model::Model;
+use epicepoch_disk::simulated_disk::SimulatedDisk;
 use epicepoch_storage::{Database, Identity};
 use epicepoch_wire::{NodeId, StoreId};
 use fastrand::Rng;

@@ -3,7 +3,7 @@
 //! a transaction. Each unsynced sector may then be on the disk or not.
 
 use epicepoch_core::durable::{Restored, Write};
-use epicepoch_storage::simulated_disk::{SimulatedDisk, Unsynced};
+use epicepoch_disk::simulated_disk::{SimulatedDisk, Unsynced};
 use epicepoch_storage::{Database, DatabaseError, Identity};
 use epicepoch_wire::{NodeId, StoreId};
 use redb::StorageBackend as _;

@@ -228,7 +228,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use epicepoch_storage::model::genesis;
+    use epicepoch_disk::model::genesis;
 
     use super::*;
 

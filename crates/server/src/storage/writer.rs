@@ -210,7 +210,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use epicepoch_core::durable::{HardState, Restored};
-    use epicepoch_storage::model::{Model, entry, genesis};
+    use epicepoch_disk::model::{Model, entry, genesis};
     use epicepoch_wire::{LogIndex, NodeId, Term};
     use tempfile::TempDir;
 
