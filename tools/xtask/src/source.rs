@@ -1,5 +1,7 @@
-//! Rust source as tokens, which is enough to find items, paths and test names. It never parses an
-//! expression.
+//! Rust source as a flat list of tokens, which is enough to find items, paths and test names. It
+//! never parses an expression.
+
+use proc_macro2::{Delimiter, Spacing, Span, TokenStream, TokenTree};
 
 /// Kind of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,140 +45,70 @@ impl Token {
     }
 }
 
-/// Splits `text` into tokens. Comments are left out.
+/// Splits `text` into tokens. Comments are left out, and so are lifetimes.
+///
+/// # Panics
+/// When the compiler could not split it either: a quote or a bracket is not closed.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
-    let mut lexer = Lexer { rest: text, line: 1, out: Vec::new() };
-    while !lexer.rest.is_empty() {
-        lexer.step();
-    }
-    lexer.out
+    let stream: TokenStream = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+    let mut out = Vec::new();
+    flatten(stream, &mut out);
+    out
 }
 
-struct Lexer<'a> {
-    rest: &'a str,
-    line: usize,
-    out: Vec<Token>,
-}
-
-impl Lexer<'_> {
-    fn step(&mut self) {
-        let first = self.rest.chars().next().unwrap_or(' ');
-        if self.rest.starts_with("//") {
-            self.skip(self.rest.find('\n').unwrap_or(self.rest.len()));
-        } else if self.rest.starts_with("/*") {
-            self.skip(block_comment(self.rest));
-        } else if let Some((open, hashes)) = string_start(self.rest) {
-            self.string(open, hashes);
-        } else if first == '\'' {
-            self.skip(quote(self.rest));
-        } else if first.is_alphabetic() || first == '_' {
-            let word = word(self.rest);
-            let name = word.strip_prefix("r#").unwrap_or(word);
-            self.push(Kind::Ident(name.to_owned()), word.len());
-        } else if first.is_ascii_digit() {
-            self.skip(word(self.rest).len());
-        } else if self.rest.starts_with("::") {
-            self.push(Kind::PathSep, 2);
-        } else if first.is_whitespace() {
-            self.skip(first.len_utf8());
-        } else {
-            self.push(Kind::Punct(first), first.len_utf8());
-        }
-    }
-
-    fn string(&mut self, open: usize, hashes: Option<usize>) {
-        let body = &self.rest[open..];
-        let (length, close) = match hashes {
-            None => (plain_end(body), 1),
-            Some(hashes) => {
-                let end = format!("\"{}", "#".repeat(hashes));
-                (body.find(&end).unwrap_or(body.len()), end.len())
+fn flatten(stream: TokenStream, out: &mut Vec<Token>) {
+    let trees: Vec<TokenTree> = stream.into_iter().collect();
+    let mut at = 0;
+    while let Some(tree) = trees.get(at) {
+        at += 1;
+        let mut push = |kind, span: Span| out.push(Token { kind, line: span.start().line });
+        match tree {
+            TokenTree::Ident(ident) => {
+                let name = ident.to_string();
+                push(Kind::Ident(name.trim_start_matches("r#").to_owned()), ident.span());
             }
-        };
-        let text = body[..length].to_owned();
-        self.push(Kind::Str(text), (open + length + close).min(self.rest.len()));
-    }
-
-    fn push(&mut self, kind: Kind, length: usize) {
-        self.out.push(Token { kind, line: self.line });
-        self.skip(length);
-    }
-
-    fn skip(&mut self, length: usize) {
-        let (gone, rest) = self.rest.split_at(length);
-        self.line += gone.matches('\n').count();
-        self.rest = rest;
-    }
-}
-
-/// The name at the beginning of `text`, including its `r#`.
-fn word(text: &str) -> &str {
-    let raw = if text.starts_with("r#") { 2 } else { 0 };
-    let end =
-        text[raw..].find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len() - raw);
-    &text[..raw + end]
-}
-
-/// Length of the block comment at the beginning of `text`. Block comments nest.
-fn block_comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0, 0);
-    while at < text.len() {
-        if text[at..].starts_with("/*") {
-            (depth, at) = (depth + 1, at + 2);
-        } else if text[at..].starts_with("*/") {
-            (depth, at) = (depth - 1, at + 2);
-            if depth == 0 {
-                return at;
+            TokenTree::Punct(punct) => match (punct.as_char(), &trees[at..]) {
+                ('#', rest) if let Some(length) = doc_comment(rest) => at += length,
+                ('\'', _) => at += 1,
+                (':', [TokenTree::Punct(next), ..])
+                    if punct.spacing() == Spacing::Joint && next.as_char() == ':' =>
+                {
+                    at += 1;
+                    push(Kind::PathSep, punct.span());
+                }
+                (c, _) => push(Kind::Punct(c), punct.span()),
+            },
+            TokenTree::Literal(literal) => {
+                let text = literal.to_string();
+                let quoted = text.trim_start_matches(['b', 'c', 'r', '#']).starts_with('"');
+                if let (true, Some((_, text))) = (quoted, text.split_once('"')) {
+                    let text = text.rsplit_once('"').map_or("", |(text, _)| text);
+                    push(Kind::Str(text.to_owned()), literal.span());
+                }
             }
-        } else {
-            at += text[at..].chars().next().map_or(1, char::len_utf8);
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Brace => ('{', '}'),
+                    Delimiter::Bracket => ('[', ']'),
+                    Delimiter::Parenthesis | Delimiter::None => ('(', ')'),
+                };
+                push(Kind::Punct(open), group.span_open());
+                flatten(group.stream(), out);
+                let line = group.span_close().start().line;
+                out.push(Token { kind: Kind::Punct(close), line });
+            }
         }
-    }
-    text.len()
-}
-
-/// If `text` begins with a string, returns the offset of the string's content and, for a raw
-/// string, the number of its hashes.
-fn string_start(text: &str) -> Option<(usize, Option<usize>)> {
-    let prefix = text.find(|c: char| !c.is_ascii_lowercase())?;
-    let after = &text[prefix..];
-    match &text[..prefix] {
-        "" | "b" | "c" if after.starts_with('"') => Some((prefix + 1, None)),
-        "r" | "br" | "cr" => {
-            let hashes = after.find(|c| c != '#')?;
-            after[hashes..].starts_with('"').then_some((prefix + hashes + 1, Some(hashes)))
-        }
-        _ => None,
     }
 }
 
-/// Offset of the closing quote.
-fn plain_end(body: &str) -> usize {
-    let mut escaped = false;
-    for (at, c) in body.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '"' => return at,
-            _ => {}
-        }
-    }
-    body.len()
-}
-
-/// Length of the character literal or lifetime at the beginning of `text`.
-fn quote(text: &str) -> usize {
-    let mut chars = text.char_indices().skip(1);
-    let Some((_, first)) = chars.next() else { return 1 };
-    let second = chars.next();
-    if first == '\\' {
-        // The escaped character may itself be a quote.
-        return text[3..].find('\'').map_or(text.len(), |end| end + 4);
-    }
-    match second {
-        Some((at, '\'')) => at + 1,
-        _ => 1 + word(&text[1..]).len(),
-    }
+/// A doc comment is given as an attribute `#[doc = "…"]` or `#![doc = "…"]`. Returns the number of
+/// trees behind the `#`, if this is one.
+fn doc_comment(behind: &[TokenTree]) -> Option<usize> {
+    let is_inner = matches!(behind.first()?, TokenTree::Punct(punct) if punct.as_char() == '!');
+    let TokenTree::Group(group) = behind.get(usize::from(is_inner))? else { return None };
+    let first = group.stream().into_iter().next()?;
+    let is_doc = matches!(first, TokenTree::Ident(name) if name == "doc");
+    is_doc.then_some(1 + usize::from(is_inner))
 }
 
 /// The index behind the item at `from`: after its `;` or its closing brace.
