@@ -8,7 +8,6 @@ import java.util.Arrays;
 import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Condition;
@@ -431,7 +430,8 @@ final class Requests {
         Runnable all = () -> ended.forEach(end);
         try {
             options.executor().execute(all);
-        } catch (RejectedExecutionException full) {
+        } catch (Throwable refused) {
+            // Usually a RejectedExecutionException. The calls end even if the executor has a bug.
             all.run();
         }
     }

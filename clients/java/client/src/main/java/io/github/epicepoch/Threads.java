@@ -61,7 +61,7 @@ final class Threads {
         return () -> {
             try {
                 task.run();
-            } catch (RuntimeException | Error bug) {
+            } catch (Throwable bug) {
                 failed.accept(bug);
                 throw bug;
             }

@@ -21,14 +21,18 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /**
  * Tests of calls: which calls share a request, which timestamps each call gets, and how calls end.
@@ -273,6 +277,23 @@ class CallsTest extends Scene {
                                     return next;
                                 });
         second.get(LONG.toSeconds(), TimeUnit.SECONDS);
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            classes = {
+                RejectedExecutionException.class,
+                IllegalStateException.class,
+                AssertionError.class
+            })
+    void anExecutorThatTakesNoTaskLeavesNoCallWithoutAnEnd(Class<? extends Throwable> thrown)
+            throws Exception {
+        Throwable error = thrown.getConstructor().newInstance();
+        Executor full = task -> Scene.<RuntimeException>throwing(error);
+        EpicEpochClient client = connect(builder(leader(new Oracle())).executor(full));
+        for (int call = 0; call < 2; call++) {
+            client.timestampAsync().get(LONG.toSeconds(), TimeUnit.SECONDS);
+        }
     }
 
     /**

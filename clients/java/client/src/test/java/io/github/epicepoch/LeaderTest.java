@@ -431,12 +431,6 @@ class LeaderTest extends Scene {
                 new IOException("a hook"));
     }
 
-    /** Throws anything. Other languages of the JVM do not check exceptions. */
-    @SuppressWarnings("unchecked")
-    private static <T extends Throwable> void throwing(Throwable any) throws T {
-        throw (T) any;
-    }
-
     @ParameterizedTest
     @MethodSource("whatHooksThrow")
     void hooksThatFailHarmNothing(Throwable thrown) throws Exception {
@@ -446,19 +440,19 @@ class LeaderTest extends Scene {
                     @Override
                     public void answered(int callers, long timestamps, Duration latency) {
                         seen.add("answered " + callers + " with " + timestamps);
-                        LeaderTest.<RuntimeException>throwing(thrown);
+                        Scene.<RuntimeException>throwing(thrown);
                     }
 
                     @Override
                     public void setback(EpicEpochException why) {
                         seen.add("setback " + why.getClass().getSimpleName());
-                        LeaderTest.<RuntimeException>throwing(thrown);
+                        Scene.<RuntimeException>throwing(thrown);
                     }
 
                     @Override
                     public void connected(String address) {
                         seen.add("connected");
-                        LeaderTest.<RuntimeException>throwing(thrown);
+                        Scene.<RuntimeException>throwing(thrown);
                     }
                 };
         ScriptedNode leader = leader(new Oracle());
@@ -513,6 +507,30 @@ class LeaderTest extends Scene {
         assertTrue(inTime.get());
     }
 
+    /** A thread of the client that ends must not leave calls that nobody ends. */
+    @ParameterizedTest
+    @MethodSource("unexpected")
+    void aDialerThatThrowsWhatItMayNotClosesTheClient(Throwable thrown) throws Exception {
+        AtomicBoolean fails = new AtomicBoolean();
+        Dialer dialer =
+                (host, port, timeout) -> {
+                    if (fails.get()) {
+                        Scene.<RuntimeException>throwing(thrown);
+                    }
+                    return Dialer.tcp().dial(host, port, timeout);
+                };
+        ScriptedNode leader = node(1);
+        leader.script = (to, id, count) -> leader.hangUp();
+        EpicEpochClient client = connect(builder(leader).dialer(dialer));
+        fails.set(true);
+        var error = assertThrows(ClosedException.class, client::timestamp);
+        assertTrue(error.getMessage().contains(thrown.toString()), error.getMessage());
+    }
+
+    private static Stream<Throwable> unexpected() {
+        return Stream.of(new AssertionError("a dialer"), new Exception("a dialer"));
+    }
+
     @Test
     void eachConnectionShowsTheTokenOfThatMoment() throws Exception {
         ScriptedNode leader = leader(new Oracle());
@@ -539,7 +557,7 @@ class LeaderTest extends Scene {
     }
 
     private static String failing(Throwable error) {
-        LeaderTest.<RuntimeException>throwing(error);
+        Scene.<RuntimeException>throwing(error);
         return "";
     }
 

@@ -77,6 +77,12 @@ abstract class Scene {
         return future;
     }
 
+    /** Throws anything. Other languages of the JVM do not check exceptions. */
+    @SuppressWarnings("unchecked")
+    static <T extends Throwable> void throwing(Throwable any) throws T {
+        throw (T) any;
+    }
+
     /** Waits for an event. */
     static void await(String what, BooleanSupplier happened) throws InterruptedException {
         Deadline deadline = Deadline.after(LONG);
