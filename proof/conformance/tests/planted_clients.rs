@@ -40,6 +40,12 @@ const RUST_FAULTS: &[Fault] = &[
     ("prefetch", 1, "nothing_is_fetched_ahead", "came to 3 requests"),
     ("lose-calls", 2, "a_lost_answer_is_asked_for_again", "a call failed"),
     ("stay-put", 3, "a_leader_that_steps_down_is_followed_to_the_next", "Deadline"),
+    (
+        "follow-silent",
+        3,
+        "a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed",
+        "connections to a silent node",
+    ),
     ("old-members", 4, "a_member_that_was_added_is_found_when_the_others_are_gone", "Deadline"),
     ("late", 5, "deadlines_are_honoured_while_a_node_is_silent", "ended after"),
     ("late", 5, "a_call_without_time_is_not_answered", "was answered"),

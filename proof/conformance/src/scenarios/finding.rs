@@ -19,6 +19,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(3, "the_leader_that_a_follower_names_is_asked", follower_names),
     scenario(3, "a_leader_that_steps_down_is_followed_to_the_next", steps_down),
     scenario(3, "a_wrong_hint_is_survived", wrong_hint),
+    scenario(3, "a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed", silent_hint),
     scenario(3, "a_dead_address_is_passed_over", dead_address),
     scenario(3, "a_leader_that_falls_silent_is_left", falls_silent),
     scenario(3, "a_leader_that_dies_is_replaced", dies),
@@ -70,6 +71,33 @@ fn wrong_hint(scene: &mut Scene) -> Verdict {
     old.on_hello(move |_, peer, _| peer.welcome(&old_words));
     scene.scripted.is_led_by(&new);
     scene.answered(1).map(drop)
+}
+
+fn silent_hint(scene: &mut Scene) -> Verdict {
+    let old = scene.leader();
+    let others = [scene.node(), scene.node()];
+    scene.open(&[&old])?;
+    scene.answered(1)?;
+    // The leader falls silent, but the other nodes still name it as the leader.
+    old.on_request(|_, _| {});
+    old.on_hello(|_, _, _| {});
+    for node in &others {
+        names(node, old.addr());
+    }
+    let hellos = || others.iter().map(|node| node.seen().hellos).sum::<u64>();
+    let call = scene.begin(1, 3 * CALL_MAX);
+    // After 100 ms without an answer the client leaves the silent node. Until then, a hedging
+    // client may connect to it again.
+    std::thread::sleep(Duration::from_millis(200));
+    let before = (old.seen().connections, hellos());
+    wait_until("the client asks the others", 2 * CALL_MAX, || hellos() >= before.1 + OTHERS_ASKED)?;
+    let again = old.seen().connections - before.0;
+    others[0].on_request(|_, ask| ask.answer());
+    scene.scripted.is_led_by(&others[0]);
+    scene.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
+    hold(again <= SILENT_ASKED_MAX, || {
+        format!("{again} connections to a silent node, but {OTHERS_ASKED} to the two others")
+    })
 }
 
 fn dead_address(scene: &mut Scene) -> Verdict {
@@ -278,6 +306,13 @@ fn calm(came: &[Instant]) -> Verdict {
     })
 }
 
+/// How often the other two nodes name the silent one. A client that follows each hint makes at
+/// least seven connections to the silent node meanwhile.
+const OTHERS_ASKED: u64 = 8;
+/// At most this many connections may be made to the silent node meanwhile. A client that asks the
+/// three members in turn makes three or four. If the machine stalls until a suspicion ends, it
+/// makes one more.
+const SILENT_ASKED_MAX: u64 = 5;
 /// For how long every request fails. After that, the test waits for enough frames at most as long
 /// again.
 const STORM: Duration = Duration::from_millis(500);
