@@ -323,29 +323,24 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 		}
 		return protocolError("%s answered request %d, which is not under way", conn.addr, id)
 	}
-	if answer.Count != b.count {
+	if err := (asked{count: b.count, floor: b.floor}).check(conn.addr, answer); err != nil {
 		c.mu.Unlock()
-		err := protocolError("%s gave %d timestamps, not %d", conn.addr, answer.Count, b.count)
+		if errors.Is(err, ErrWentBackwards) {
+			c.o.log.Error("timestamps went backwards", "addr", conn.addr, "error", err)
+		}
+		// The error ends the connection, and with it all other calls.
 		b.finish(Range{}, err)
 		return err
 	}
-	var err error
-	if !b.floor.Before(answer.First) && !b.floor.IsZero() {
-		err = fmt.Errorf("%w: %s gave %v, not above %v", ErrWentBackwards, conn.addr, answer.First, b.floor)
-	} else {
-		c.rose(answer)
-	}
+	c.rose(answer)
 	frames := c.seal()
 	c.mu.Unlock()
 	c.send(conn, frames)
-	if err != nil {
-		c.o.log.Error("timestamps went backwards", "addr", conn.addr, "error", err)
-		c.failed(err)
-	} else if hook := c.o.hooks.Answered; hook != nil {
+	if hook := c.o.hooks.Answered; hook != nil {
 		hook(b.waiting(), b.count, time.Since(b.sent))
 	}
-	b.finish(answer, err)
-	return err
+	b.finish(answer, nil)
+	return nil
 }
 
 // rose records the highest returned timestamp. The caller holds mu.

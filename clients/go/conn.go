@@ -122,9 +122,12 @@ func (c *connection) ended(err error) error {
 	return c.broken(err)
 }
 
-// broken adds the node's address to an error. A protocol error stays a protocol error, because no
-// retry helps. Every other error becomes [ErrUnreachable], which a retry may cure.
+// broken adds the node's address to an error. After a protocol error, or timestamps that went
+// backwards, no retry helps. Every other error becomes [ErrUnreachable], which a retry may cure.
 func (c *connection) broken(err error) error {
+	if errors.Is(err, ErrWentBackwards) {
+		return err
+	}
 	if errors.Is(err, ErrProtocol) {
 		return fmt.Errorf("%w (%s)", err, c.addr)
 	}

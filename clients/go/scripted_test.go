@@ -213,6 +213,46 @@ func TestAnswersThatGoBackwardsAreRefusedLoudly(t *testing.T) {
 	}
 }
 
+func TestAnAnswerThatGoesBackwardsFailsEveryCallThatWaits(t *testing.T) {
+	leader := startNode(t, 1)
+	asked := make(chan func(index uint64), 3)
+	leader.ask = func(to *peer, id, count uint64) {
+		asked <- func(index uint64) { to.answer(id, count, Timestamp{Epoch: 1, Index: index}) }
+	}
+	client := dial(t, []string{leader.addr()}, WithInFlight(2), WithAttemptTimeout(10*time.Second))
+	outcomes := make(chan error, 3)
+	call := func() {
+		_, err := client.Timestamp(within(t, 10*time.Second))
+		outcomes <- err
+	}
+	go call()
+	(<-asked)(10)
+	if err := <-outcomes; err != nil {
+		t.Fatal(err)
+	}
+	// Two calls are in flight, and the third one waits for another request.
+	go call()
+	first := <-asked
+	go call()
+	<-asked
+	go call()
+	for client.waitingBatches() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	first(5)
+	for range 3 {
+		if err := <-outcomes; !errors.Is(err, ErrWentBackwards) {
+			t.Error(err)
+		}
+	}
+}
+
+func (c *Client) waitingBatches() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
+}
+
 func TestAnotherClusterIsRefused(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	leader.ask = source.serve
