@@ -1,6 +1,7 @@
 """The conformance driver of the Python client.
 
 It reads commands, one JSON object per line, and writes the client's answers. See clients/README.md.
+With ``--threads`` it drives the client for threads, ``epicepoch.blocking.Client``.
 """
 
 import asyncio
@@ -10,11 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, TypeVar, Union
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
 
 import epicepoch
+
+CALLS_MAX = 512
+"""The most calls in progress of a client for threads."""
+T = TypeVar("T")
 
 # The names of errors that the drivers of all languages share.
 FAULTS = [
@@ -29,11 +35,31 @@ FAULTS = [
 ]
 
 
+class Threads:
+    """A blocking client. Each of its calls runs on a thread, and looks like a coroutine here."""
+
+    def __init__(self, addrs: list[str], options: epicepoch.Options) -> None:
+        self.client = epicepoch.blocking.Client(addrs, options)
+        self.threads = ThreadPoolExecutor(CALLS_MAX)
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+
+    async def connect(self) -> None:
+        await self.run(self.client.connect)
+
+    async def timestamps(self, count: int, timeout: float) -> epicepoch.TimestampRange:
+        return await self.run(self.client.timestamps, count, timeout)
+
+    async def close(self) -> None:
+        await self.run(self.client.close)
+
+
 class Driver:
     """The client and its calls in progress."""
 
     def __init__(self) -> None:
-        self.client: epicepoch.Client
+        self.client: Union[epicepoch.Client, Threads]
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
     def carry_out(self, line: str) -> None:
@@ -63,7 +89,8 @@ class Driver:
                 cluster_name=command.get("cluster") or "",
                 hedge_after=command["hedge_ms"] / 1000 if command.get("hedge_ms") else None,
             )
-            self.client = epicepoch.Client(command["addrs"], options)
+            kind = Threads if "--threads" in sys.argv else epicepoch.Client
+            self.client = kind(command["addrs"], options)
             await self.client.connect()
         elif do == "timestamps":
             timeout = command["timeout_ms"] / 1000
@@ -91,6 +118,9 @@ async def main() -> None:
 
     threading.Thread(target=read, daemon=True).start()
     await ended.wait()
+    client = getattr(driver, "client", None)
+    if isinstance(client, Threads):
+        client.client.close()  # Ends the calls, so that their threads end.
 
 
 asyncio.run(main())

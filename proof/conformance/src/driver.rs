@@ -28,6 +28,8 @@ pub struct DriverCommand {
     pub name: String,
     /// The program, followed by its arguments.
     pub words: Vec<String>,
+    /// [`Settings::hedge`] of clients whose settings do not have it.
+    pub hedge: Option<Duration>,
 }
 
 /// Settings of the client.
@@ -68,6 +70,7 @@ pub struct Driver {
     shared: Arc<Shared>,
     last_id: AtomicU64,
     clock: Clock,
+    hedge: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -227,7 +230,8 @@ impl Driver {
             lock(&reading.waiting).take();
         });
         let last_id = AtomicU64::new(0);
-        let mut driver = Self { child, input, shared, last_id, clock };
+        let hedge = command.hedge;
+        let mut driver = Self { child, input, shared, last_id, clock, hedge };
         for _ in 0..CLOCK_READINGS {
             let before = Instant::now();
             let pending = driver.send(0, |id| Command::Clock { id });
@@ -263,7 +267,7 @@ impl Driver {
             attempt_ms: millis(settings.attempt),
             refresh_ms: millis(settings.refresh),
             cluster: settings.cluster.clone(),
-            hedge_ms: settings.hedge.map(millis),
+            hedge_ms: settings.hedge.or(self.hedge).map(millis),
         });
         pending.wait()
     }

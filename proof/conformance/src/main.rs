@@ -57,16 +57,15 @@ fn run(arguments: &[String]) -> Result<bool, String> {
         }
     }
     let words: Vec<String> = words.cloned().collect();
-    let name = words.join(" ");
+    let driver = DriverCommand { name: words.join(" "), words, hedge: None };
     if let Some(kills) = kills {
         if !only.is_empty() {
             return Err("--only names scenarios, and --kills plays none".to_owned());
         }
-        return lose_leaders(DriverCommand { name, words }, kills);
+        return lose_leaders(driver, kills);
     }
     let scenarios = if only.is_empty() { scenarios::all() } else { scenarios::named(&only)? };
-    let played =
-        play_all(&DriverCommand { name, words }, &scenarios, |played| println!("{played}"));
+    let played = play_all(&driver, &scenarios, |played| println!("{played}"));
     let broken = played.iter().filter(|played: &&Played| played.verdict.is_err()).count();
     println!("{} scenarios, {broken} broken", played.len());
     Ok(broken == 0)

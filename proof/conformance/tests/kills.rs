@@ -11,7 +11,7 @@ use std::time::Duration;
 use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::kills::{Loss, Seen, median, run};
 
-use drivers::{Sources, binary, go, hedging_rust, java, python, rust, turn, typescript};
+use drivers::{Sources, binary, go, hedging, java, python, python_threads, rust, turn, typescript};
 
 /// Limits for the longest call at each killed leader: the median and the worst over all kills. A
 /// client may notice no more than the time without an answer that `docs/operations/outages.md`
@@ -24,7 +24,7 @@ const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from
 #[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
 fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let clients = || vec![rust(), hedging_rust(), go(&Sources::of_repository())];
+    let clients = || vec![rust(), hedging(rust()), go(&Sources::of_repository())];
     let seen = in_one_order(clients, &losses);
     for client in &seen.clients {
         let name = &client.name;
@@ -38,14 +38,17 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
     }
 }
 
-/// Limits no times. With so many processes on two processors, times say nothing about a client.
+/// Each client runs twice, without and with hedging. The Python client with hedging is the one for
+/// threads. Limits no times. With so many processes on two processors, times say nothing about a client.
 #[test]
 #[ignore = "needs Go, a JDK, Python and Node.js: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
     let clients = || {
         let ours = Sources::of_repository();
-        let others = [go(&ours), java(&ours, false), python(&ours), typescript(&ours)];
-        [rust(), hedging_rust()].into_iter().chain(others).collect()
+        let plain = [rust(), go(&ours), java(&ours, false), python(&ours), typescript(&ours)];
+        let mut second = plain.clone();
+        second[3] = python_threads(&ours);
+        plain.into_iter().chain(second.map(hedging)).collect()
     };
     in_one_order(clients, &[Loss::Killed, Loss::Stopped].repeat(3));
 }

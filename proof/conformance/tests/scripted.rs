@@ -5,7 +5,9 @@
 
 mod drivers;
 
-use drivers::{Sources, go, hedging_rust, holds_the_contract, java, python, rust, typescript};
+use drivers::{
+    Sources, go, hedging, holds_the_contract, java, python, python_threads, rust, typescript,
+};
 
 #[test]
 fn the_rust_client_holds_the_contract() {
@@ -14,7 +16,7 @@ fn the_rust_client_holds_the_contract() {
 
 #[test]
 fn the_rust_client_holds_the_contract_with_hedged_requests() {
-    holds_the_contract(hedging_rust);
+    holds_the_contract(|| hedging(rust()));
 }
 
 #[test]
@@ -39,6 +41,12 @@ fn the_go_client_holds_the_contract() {
 #[ignore = "needs Python: cargo xtask ci runs it"]
 fn the_python_client_holds_the_contract() {
     holds_the_contract(|| python(&Sources::of_repository()));
+}
+
+#[test]
+#[ignore = "needs Python: cargo xtask ci runs it"]
+fn the_python_client_for_threads_holds_the_contract() {
+    holds_the_contract(|| python_threads(&Sources::of_repository()));
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! The driver of the Rust client, `epicepoch-client`, over the native protocol. With `--hedge MS`
-//! the client sends a request a second time if it has had no answer after MS milliseconds.
+//! The driver of the Rust client, `epicepoch-client`, over the native protocol.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -12,13 +11,6 @@ use epicepoch_conformance::protocol::{Command, Reply};
 use tokio::sync::{mpsc, oneshot};
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let hedge_after = match arguments.as_slice() {
-        [] => None,
-        [flag, ms] if flag == "--hedge" => Some(ms.parse().expect("milliseconds")),
-        other => panic!("allowed is --hedge MS, not {other:?}"),
-    };
-    let hedge_after = hedge_after.map(Duration::from_millis);
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -29,14 +21,14 @@ fn main() {
         }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(drive(receiver, hedge_after));
+    runtime.expect("a runtime").block_on(drive(receiver));
 }
 
 /// The calls in progress, by id. Each has a sender that cancels it.
 type Calls = Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>;
 
 /// Executes commands until the input ends.
-async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Option<Duration>) {
+async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
     let origin = Instant::now();
     let calls = Calls::default();
     let mut client = None;
@@ -49,7 +41,7 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Opti
                 options.attempt_timeout = Duration::from_millis(attempt_ms);
                 options.refresh_interval = Duration::from_millis(refresh_ms);
                 options.cluster_name = cluster;
-                options.hedge_after = hedge_ms.map(Duration::from_millis).or(hedge_after);
+                options.hedge_after = hedge_ms.map(Duration::from_millis);
                 let opened = Client::new(addrs, options);
                 let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
                 client = opened.ok();

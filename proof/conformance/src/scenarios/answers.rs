@@ -11,13 +11,14 @@ use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 use super::expect::{QUIET, hold, scenario};
 use crate::node::Ask;
 use crate::protocol::Fault;
-use crate::scene::{CALL_MAX, Scene};
+use crate::scene::{CALL_MAX, Scene, expect_fault};
 use crate::suite::Scenario;
 use crate::{Settings, Verdict, lock, wait_until};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(7, "an_answer_that_goes_back_is_refused", goes_back),
     scenario(7, "an_answer_that_was_given_before_is_refused", comes_twice),
+    scenario(7, "an_answer_that_goes_back_fails_all_calls_that_wait", goes_back_for_all),
     scenario(10, "an_answer_of_another_count_is_refused", wrong_count),
     scenario(10, "a_count_outside_the_limits_is_refused_and_not_sent", counts),
     scenario(10, "requests_keep_to_the_count_limit_of_the_welcome", count_limit),
@@ -30,11 +31,35 @@ fn goes_back(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     scene.open(&[&leader])?;
     scene.answered(1)?;
-    leader.on_request(|_, ask| {
-        let earlier = Timestamp::new(Epoch(crate::oracle::EPOCH.0 - 1), EpochIndex(7));
-        ask.peer.say(&ask.request.answer(earlier));
-    });
+    leader.on_request(|_, ask| go_back(&ask));
     scene.refused(1, Fault::Backwards).map(drop)
+}
+
+/// Answers a request with an earlier timestamp than all others.
+fn go_back(ask: &Ask) {
+    let earlier = Timestamp::new(Epoch(crate::oracle::EPOCH.0 - 1), EpochIndex(7));
+    ask.peer.say(&ask.request.answer(earlier));
+}
+
+fn goes_back_for_all(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    let settings = Settings { attempt: Duration::from_secs(10), ..Settings::default() };
+    scene.open_with(&[&leader], &settings)?;
+    scene.answered(1)?;
+    let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
+    let holding = held.clone();
+    leader.on_request(move |_, ask| lock(&holding).push(ask));
+    let asked = scene.begin(1, CALL_MAX);
+    wait_until("the client asks", CALL_MAX, || !lock(&held).is_empty())?;
+    let waiting = scene.begin(1, CALL_MAX);
+    // A client that allows several requests in flight now sends one for the second call, too. A
+    // client that allows one does not, so the wait may fail.
+    let _ = wait_until("the client asks again", QUIET, || lock(&held).len() > 1);
+    go_back(&lock(&held)[0]);
+    for pending in [asked, waiting] {
+        expect_fault(&scene.end(pending)?, Fault::Backwards)?;
+    }
+    Ok(())
 }
 
 fn comes_twice(scene: &mut Scene) -> Verdict {

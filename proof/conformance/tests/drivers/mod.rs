@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
@@ -85,17 +86,18 @@ fn cargo_build() -> Command {
 fn driver(name: &str, program: impl Into<PathBuf>, arguments: &[&str]) -> DriverCommand {
     let program = program.into().into_os_string().into_string().expect("a path in UTF-8");
     let words = std::iter::once(program).chain(arguments.iter().map(ToString::to_string));
-    DriverCommand { name: name.to_owned(), words: words.collect() }
+    DriverCommand { name: name.to_owned(), words: words.collect(), hedge: None }
+}
+
+/// A driver whose client sends a request a second time after 3 ms without an answer.
+pub(crate) fn hedging(driver: DriverCommand) -> DriverCommand {
+    let name = format!("{}, hedging", driver.name);
+    DriverCommand { name, hedge: Some(Duration::from_millis(3)), ..driver }
 }
 
 /// The driver of `epicepoch-client`.
 pub(crate) fn rust() -> DriverCommand {
     driver("rust", env!("CARGO_BIN_EXE_conformance-rust-driver"), &[])
-}
-
-/// The driver of `epicepoch-client`, with hedging after 3 ms.
-pub(crate) fn hedging_rust() -> DriverCommand {
-    driver("rust, hedging", env!("CARGO_BIN_EXE_conformance-rust-driver"), &["--hedge", "3"])
 }
 
 /// Builds the driver of the copy of `epicepoch-client` in `sources`. Returns the path of the
@@ -145,6 +147,14 @@ pub(crate) fn java(sources: &Sources, is_async: bool) -> DriverCommand {
 pub(crate) fn python(sources: &Sources) -> DriverCommand {
     let program = sources.client("python").join("conformance.py");
     driver("python", "python3", &["-B", program.to_str().expect("a path in UTF-8")])
+}
+
+/// The driver of `clients/python`, with the client for threads.
+pub(crate) fn python_threads(sources: &Sources) -> DriverCommand {
+    let mut driver = python(sources);
+    driver.name.push_str(", threads");
+    driver.words.push("--threads".to_owned());
+    driver
 }
 
 /// The driver of `clients/go`.
