@@ -6,40 +6,13 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The client's preface.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use epicepoch_wire::http2::frame::flag::{END_HEADERS, END_STREAM};
+pub use epicepoch_wire::http2::frame::{PREFACE, kind};
+
 /// At most this many bytes per write.
 const CHUNK_LEN: usize = 32 << 10;
 /// The longest time of a write. If a write takes longer, the server has stopped reading.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Types of frames (section 6).
-pub mod kind {
-    /// A part of a body.
-    pub const DATA: u8 = 0;
-    /// The beginning of a request.
-    pub const HEADERS: u8 = 1;
-    /// Obsolete (section 5.3.2).
-    pub const PRIORITY: u8 = 2;
-    /// Ends a stream early.
-    pub const RST_STREAM: u8 = 3;
-    /// Settings of the sender.
-    pub const SETTINGS: u8 = 4;
-    /// Asks the other end for an answer.
-    pub const PING: u8 = 6;
-    /// Announces that the sender accepts no more streams.
-    pub const GOAWAY: u8 = 7;
-    /// Enlarges the flow-control window.
-    pub const WINDOW_UPDATE: u8 = 8;
-    /// The rest of a header block.
-    pub const CONTINUATION: u8 = 9;
-}
-
-/// In DATA and HEADERS, this flag is the end of the stream. In SETTINGS and PING, it is an
-/// acknowledgement.
-const END_STREAM: u8 = 1;
-/// In HEADERS and CONTINUATION, this flag is the end of the header block.
-const END_HEADERS: u8 = 4;
 
 /// Encodes one frame.
 #[must_use]

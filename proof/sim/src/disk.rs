@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_core::positions::Positions;
 use epicepoch_core::state::State;
+use epicepoch_disk::model::entry;
 use epicepoch_storage::DatabaseError;
 use epicepoch_wire::bootstrap::Genesis;
-use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
+use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{DecodeError, LogIndex, NodeId, StoreId, StorePosition, Term};
 
 use crate::database::DataDirectory;
@@ -153,15 +154,8 @@ impl Disk {
     /// Adds `entries` committed empty entries, so that the log is soon compacted.
     pub(crate) fn fill(&mut self, entries: u64) {
         let Restored { hard_state, record, entries: log, .. } = &mut self.durable;
-        for index in record.index.0 + 1..=record.index.0 + entries {
-            log.push(LogEntry {
-                kind: EntryKind::Normal,
-                term: record.term,
-                index: LogIndex(index),
-                data: vec![],
-                context: vec![],
-            });
-        }
+        let indices = record.index.0 + 1..=record.index.0 + entries;
+        log.extend(indices.map(|index| entry(index, record.term.0, 0)));
         hard_state.commit = LogIndex(record.index.0 + entries);
     }
 
@@ -421,13 +415,7 @@ mod tests {
 
     /// Appends an entry.
     fn write(disk: &mut Disk, number: u64) {
-        let entry = LogEntry {
-            kind: EntryKind::Normal,
-            term: Term(1),
-            index: LogIndex(disk.durable().record.index.0 + number),
-            data: vec![number as u8; 8],
-            context: vec![],
-        };
+        let entry = entry(disk.durable().record.index.0 + number, 1, 8);
         let position = StorePosition(number);
         disk.submit(Write { number, position, entries: vec![entry], ..Write::default() });
         assert!(disk.begin());
