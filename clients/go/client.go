@@ -428,7 +428,7 @@ func (c *Client) takeAll(err error) []*batch {
 }
 
 func (c *Client) failed(err error) {
-	if hook := c.o.hooks.Failed; hook != nil {
+	if hook := c.o.hooks.FailedAttempt; hook != nil {
 		hook(err)
 	}
 }

@@ -15,9 +15,9 @@ type directory struct {
 	leader string
 	// suspects are nodes that failed a short time ago. The client does not follow hints to them at
 	// once, because other nodes may not have noticed the failure.
-	suspects map[string]time.Time
-	turn     int
-	setbacks int
+	suspects       map[string]time.Time
+	turn           int
+	failedAttempts int
 }
 
 const (
@@ -106,8 +106,8 @@ func (d *directory) succeed(addr string) {
 // waits. Both double with each failure, each up to its own limit. Up to half of a pause is random,
 // so that clients that lost the same leader do not return at the same moment.
 func (d *directory) backoff() (pause, idle time.Duration) {
-	grown := backoffMin << min(d.setbacks, backoffDoublings)
-	d.setbacks++
+	grown := backoffMin << min(d.failedAttempts, backoffDoublings)
+	d.failedAttempts++
 	return jitter(min(grown, backoffMax)), jitter(min(grown, idleMax))
 }
 

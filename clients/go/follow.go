@@ -259,7 +259,7 @@ func (c *Client) read(conn *connection) error {
 			if !conn.answered {
 				conn.answered = true
 				c.dirMu.Lock()
-				c.dir.setbacks = 0
+				c.dir.failedAttempts = 0
 				c.dirMu.Unlock()
 			}
 		case kindError:

@@ -135,7 +135,7 @@ func TestAnIdleClientSeldomLooksForALeader(t *testing.T) {
 	client.dirMu.Lock()
 	// Pretend that 100 attempts have failed in a row. The pause without callers then has its
 	// longest value.
-	client.dir.setbacks = 100
+	client.dir.failedAttempts = 100
 	client.dirMu.Unlock()
 	dials.Store(0)
 	leader.hangUp()

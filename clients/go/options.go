@@ -34,9 +34,9 @@ type Hooks struct {
 	// Answered is called for each answered request. Its arguments are the number of callers that
 	// shared the request, the number of timestamps, and the time from sending to answer.
 	Answered func(callers int, timestamps uint64, took time.Duration)
-	// Failed is called for each refused request, for each connection that ends, and for each failed
-	// attempt to find a leader. The client also calls it while no call waits.
-	Failed func(err error)
+	// FailedAttempt is called for each refused request, for each connection that ends, and for each
+	// failed attempt to find a leader. The client also calls it while no call waits.
+	FailedAttempt func(err error)
 	// LeaderChanged is called when the client sends requests to another address than before.
 	LeaderChanged func(addr string)
 }

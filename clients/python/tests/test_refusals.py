@@ -270,7 +270,7 @@ class Limits(Case):
                 seen.append((callers, timestamps))
                 raise RuntimeError("a bug of the observer")
 
-            def setback(self, error: Exception) -> None:
+            def failed_attempt(self, error: Exception) -> None:
                 seen.append(type(error))
 
             def connected(self, addr: str) -> None:

@@ -407,7 +407,7 @@ class Leaders(Case):
         leader = await self.node()
         client = await self.client(leader)
         await self.get(client)
-        session(client).directory.setbacks = 100  # As if 100 attempts had failed in a row.
+        session(client).directory.failed_attempts = 100  # As if 100 attempts had failed in a row.
         leader.greet = lambda: dataclasses.replace(leader.welcome(None), in_flight_max=0)
         met = leader.met
         leader.hang_up()

@@ -23,7 +23,7 @@ export class Directory {
   /** The address at which the leader probably is. */
   leader: string | undefined;
   /** The number of failures since the last answer. */
-  setbacks = 0;
+  failedAttempts = 0;
   readonly #seeds: readonly string[];
   /**
    * Nodes that failed a short time ago. Hints to them are not followed, because other nodes may not
@@ -93,7 +93,7 @@ export class Directory {
     this.#suspects.set(addr, now);
   }
 
-  /** Records a node that says that it leads. Only an answer resets `setbacks`. */
+  /** Records a node that says that it leads. Only an answer resets `failedAttempts`. */
   succeed(addr: string): void {
     this.leader = addr;
     this.#suspects.delete(addr);
@@ -104,8 +104,8 @@ export class Directory {
    * while none waits. Both double with each failure, each up to its own limit.
    */
   backoff(): { pause: number; idle: number } {
-    const grown = BACKOFF_MIN_MS * 2 ** Math.min(this.setbacks, DOUBLINGS_MAX);
-    this.setbacks++;
+    const grown = BACKOFF_MIN_MS * 2 ** Math.min(this.failedAttempts, DOUBLINGS_MAX);
+    this.failedAttempts++;
     return {
       pause: jitter(Math.min(grown, BACKOFF_MAX_MS)),
       idle: jitter(Math.min(grown, IDLE_MAX_MS)),

@@ -6,8 +6,8 @@ export class EpicEpochError extends Error {
 }
 
 /**
- * No timestamp came before the deadline. Try again, or with a later deadline. `cause` is the last
- * setback: an {@link UnreachableError} or a {@link RefusedError}.
+ * No timestamp came before the deadline. Try again, or with a later deadline. `cause` is the error
+ * of the last failed attempt: an {@link UnreachableError} or a {@link RefusedError}.
  */
 export class DeadlineExceededError extends EpicEpochError {
   override name = "DeadlineExceededError";

@@ -202,7 +202,7 @@ export class Hedge {
 
   /** Gives the callers an error that no retry cures. Also closes the connection to the leader. */
   #fail(error: Error): void {
-    this.#session.observe("setback", error);
+    this.#session.observe("failedAttempt", error);
     this.#session.failAll(error);
     this.#session.leader?.leave(new Error(LEFT));
   }

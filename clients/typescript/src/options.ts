@@ -12,7 +12,7 @@ export interface Observer {
    */
   answered?(callers: number, timestamps: number, latency: number): void;
   /** A request was refused, a connection has ended, or an attempt to find the leader has failed. */
-  setback?(error: Error): void;
+  failedAttempt?(error: Error): void;
   /** The client is connected to a leader. */
   connected?(addr: string): void;
 }

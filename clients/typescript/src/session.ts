@@ -348,7 +348,7 @@ export class Session {
       if (this.isClosed) {
         return;
       }
-      this.observe("setback", why);
+      this.observe("failedAttempt", why);
       this.failAll(why);
       fruitless = connection.hasAnswered ? 0 : fruitless + 1;
       // The client follows a hint to another leader at once. But it follows only HOPS_MAX in a row
@@ -378,7 +378,7 @@ export class Session {
           return undefined;
         }
         hops = 0;
-        this.observe("setback", error as Error);
+        this.observe("failedAttempt", error as Error);
         if (!isCurable(error as Error)) {
           this.#setReady(error as Error);
         }
@@ -480,7 +480,7 @@ export class Session {
         this.#answered(connection, frame.id, readAnswer(frame));
         if (!connection.hasAnswered) {
           connection.hasAnswered = true;
-          this.directory.setbacks = 0;
+          this.directory.failedAttempts = 0;
         }
         return;
       case Kind.error: {
@@ -533,7 +533,7 @@ export class Session {
     if (isOverloaded) {
       this.#rest();
     }
-    this.observe("setback", error);
+    this.observe("failedAttempt", error);
     if (batch) {
       this.inFlight.delete(id);
       if (isOverloaded) {
@@ -622,7 +622,7 @@ export class Session {
       connection.leave(new Error(LEFT));
       this.meet(connection.welcome);
     } catch (error) {
-      this.observe("setback", error as Error);
+      this.observe("failedAttempt", error as Error);
     }
   }
 }

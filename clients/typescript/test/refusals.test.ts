@@ -110,7 +110,7 @@ test("an idle client seldom looks for a leader, and a call ends its pause", asyn
   await session.opened(undefined);
   // Pretend that 100 attempts have failed in a row. The pause without callers then has its longest
   // value.
-  session.directory.setbacks = 100;
+  session.directory.failedAttempts = 100;
   const { met } = leader;
   leader.greet = () => {
     setImmediate(() => leader.hangUp());

@@ -355,7 +355,7 @@ test("members are learned again", async (t) => {
   await until(() => client.members.length === 2);
 });
 
-test("the observer sees requests, setbacks and leaders, and cannot disturb", async (t) => {
+test("the observer sees requests, failed attempts and leaders, and cannot disturb", async (t) => {
   const leader = await Node.start(t);
   const seen: string[] = [];
   const thrown: unknown[] = [];
@@ -363,7 +363,7 @@ test("the observer sees requests, setbacks and leaders, and cannot disturb", asy
   const client = await connect(t, leader, {
     observer: {
       answered: (callers, timestamps) => seen.push(`${callers} callers, ${timestamps} timestamps`),
-      setback: (error) => seen.push(error.name),
+      failedAttempt: (error) => seen.push(error.name),
       connected: (addr) => {
         seen.push(addr);
         throw new Error("of the observer");

@@ -23,7 +23,7 @@ use crate::addresses;
 use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch, switch, text};
 use crate::failure::Failure;
 use crate::moment;
-use crate::operator::{self, Order, Setback};
+use crate::operator::{self, Order, RequestError};
 use crate::output;
 
 pub(crate) fn command() -> Command {
@@ -119,17 +119,17 @@ fn of_cluster(
     let dialer =
         Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(matches, environment)?);
     let mut found: Option<(Backup, String)> = None;
-    let mut setbacks = Vec::new();
+    let mut errors = Vec::new();
     let timeout = operator::attempt_timeout(matches)?;
     for addr in addrs {
         // The time for one node is limited, so that a node that hangs leaves time for the others.
         let attempt = deadline.min(Instant::now() + timeout);
         let backup = match Order::look(PATH_ADMIN_BACKUP).ask(&dialer, &addr, attempt) {
             Ok(document) => taken(&document, &addr)?,
-            Err(setback) => {
-                let text = Setback::into_text(setback);
+            Err(error) => {
+                let text = RequestError::into_text(error);
                 let is_named = text.starts_with(&addr);
-                setbacks.push(if is_named { text } else { format!("{addr}: {text}") });
+                errors.push(if is_named { text } else { format!("{addr}: {text}") });
                 continue;
             }
         };
@@ -147,11 +147,11 @@ fn of_cluster(
         let from = if backup.index > known.index { addr } else { from };
         found = Some((newest(known, backup), from));
     }
-    let found = found.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")))?;
-    for setback in setbacks {
+    let found = found.ok_or_else(|| anyhow!("no node answered: {}", errors.join("; ")))?;
+    for error in errors {
         // The backup is complete without this node. So it does not matter if the warning cannot be
         // printed.
-        let _unread = writeln!(io::stderr(), "warning: not in this backup: {setback}");
+        let _unread = writeln!(io::stderr(), "warning: not in this backup: {error}");
     }
     Ok(found)
 }

@@ -20,7 +20,7 @@ use crate::addresses;
 use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch};
 use crate::failure::Failure;
 use crate::moment;
-use crate::operator::{self, Order, Setback};
+use crate::operator::{self, Order, RequestError};
 
 mod advance;
 
@@ -96,12 +96,12 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
     let attempt = || deadline.min(Instant::now() + timeout);
     let look = |addr: &str| {
         let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
-        clock.map_err(Setback::into_text)
+        clock.map_err(RequestError::into_text)
     };
     // The cluster's list of members has client addresses. With OPS_ADDR, a node answers this
     // question only at that address, not at its client address. So the addresses from the command
     // line are asked first.
-    let (mut answers, mut setbacks) = (Vec::new(), Vec::new());
+    let (mut answers, mut errors) = (Vec::new(), Vec::new());
     for addr in given {
         match look(&addr) {
             Ok(clock) => {
@@ -109,7 +109,7 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
                 let row = |node_id| Row { member: Member { node_id, addr }, clock: Ok(clock) };
                 answers.extend(node_id.map(row));
             }
-            Err(error) => setbacks.push(error),
+            Err(error) => errors.push(error),
         }
     }
     let of_leader = |row: &Row| {
@@ -126,8 +126,8 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
         match addresses::block_on(client.members(timeout))? {
             Ok(members) => Ok(members.members),
             Err(error) if answers.is_empty() => {
-                let setbacks = setbacks.join("; ");
-                return Err(anyhow!("no node answers about its clock: {setbacks}; {error}").into());
+                let errors = errors.join("; ");
+                return Err(anyhow!("no node answers about its clock: {errors}; {error}").into());
             }
             // The call fails if the operator's token has no right to /members. It also fails if
             // the given address is an OPS_ADDR, which does not serve /members. Then this command

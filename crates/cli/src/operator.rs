@@ -104,17 +104,17 @@ impl Order {
                     // Nodes name the leader by its client address. If the leader has an OPS_ADDR,
                     // it refuses orders at its client address. So the other given addresses are
                     // tried, too.
-                    Err(Setback::Final(error)) => {
+                    Err(RequestError::Final(error)) => {
                         refused.get_or_insert(error);
                         continue;
                     }
-                    Err(setback) => Err(setback),
+                    Err(error) => Err(error),
                 };
                 match taken {
                     Ok(document) => return Ok(document),
-                    Err(Setback::Final(error)) => return Err(error.into()),
-                    Err(Setback::Passing(error)) => last = error,
-                    Err(Setback::Elsewhere { from, .. }) => last = disagreeing(&from),
+                    Err(RequestError::Final(error)) => return Err(error.into()),
+                    Err(RequestError::Retryable(error)) => last = error,
+                    Err(RequestError::NotLeader { from, .. }) => last = disagreeing(&from),
                 }
             }
             if let Some(error) = refused {
@@ -134,16 +134,16 @@ impl Order {
         dialer: &Dialer,
         addr: &str,
         deadline: Instant,
-    ) -> Result<(String, Value), Setback> {
+    ) -> Result<(String, Value), RequestError> {
         let mut addr = addr.to_owned();
         for _ in 0..HOPS_MAX {
             match self.ask(dialer, &addr, deadline) {
                 Ok(document) => return Ok((addr, document)),
-                Err(Setback::Elsewhere { leader, .. }) => addr = leader,
-                Err(setback) => return Err(setback),
+                Err(RequestError::NotLeader { leader, .. }) => addr = leader,
+                Err(error) => return Err(error),
             }
         }
-        Err(Setback::Passing(disagreeing(&addr)))
+        Err(RequestError::Retryable(disagreeing(&addr)))
     }
 
     /// Asks one node once.
@@ -152,36 +152,41 @@ impl Order {
         dialer: &Dialer,
         addr: &str,
         deadline: Instant,
-    ) -> Result<Value, Setback> {
+    ) -> Result<Value, RequestError> {
         let answer = self.exchange(dialer, addr, deadline)?;
         if answer.status == 200 {
             let document = serde_json::from_slice(&answer.body);
-            return document.map_err(|_| Setback::Final(no_oracle(addr)));
+            return document.map_err(|_| RequestError::Final(no_oracle(addr)));
         }
         let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
-        let Some(code) = answer.code else { return Err(Setback::Final(no_oracle(addr))) };
+        let Some(code) = answer.code else { return Err(RequestError::Final(no_oracle(addr))) };
         Err(match (code, answer.leader) {
             (ErrorCode::NotLeader, Some(leader)) => {
-                Setback::Elsewhere { from: addr.to_owned(), leader }
+                RequestError::NotLeader { from: addr.to_owned(), leader }
             }
             (ErrorCode::NotCaughtUp, _) if !self.waits_for_member => {
-                Setback::Final(anyhow!("{text}"))
+                RequestError::Final(anyhow!("{text}"))
             }
-            (code, _) if code.is_retryable() => Setback::Passing(anyhow!("{addr}: {text}")),
-            (ErrorCode::NotFound, _) => {
-                Setback::Final(anyhow!("{addr} does not know this order: it runs another version"))
-            }
+            (code, _) if code.is_retryable() => RequestError::Retryable(anyhow!("{addr}: {text}")),
+            (ErrorCode::NotFound, _) => RequestError::Final(anyhow!(
+                "{addr} does not know this order: it runs another version"
+            )),
             // The error names the node, because the operator must know which node to configure.
             (ErrorCode::Forbidden | ErrorCode::Unauthorized, _) => {
-                Setback::Final(anyhow!("{addr}: {text}"))
+                RequestError::Final(anyhow!("{addr}: {text}"))
             }
-            _ => Setback::Final(anyhow!("{text}")),
+            _ => RequestError::Final(anyhow!("{text}")),
         })
     }
 
-    fn exchange(&self, dialer: &Dialer, addr: &str, deadline: Instant) -> Result<Answer, Setback> {
-        let passing = |error: io::Error| Setback::Passing(anyhow!("{addr}: {error}"));
-        let mut stream = connect(dialer, addr, deadline).map_err(passing)?;
+    fn exchange(
+        &self,
+        dialer: &Dialer,
+        addr: &str,
+        deadline: Instant,
+    ) -> Result<Answer, RequestError> {
+        let retryable = |error: io::Error| RequestError::Retryable(anyhow!("{addr}: {error}"));
+        let mut stream = connect(dialer, addr, deadline).map_err(retryable)?;
         let token =
             dialer.token().map(|token| format!("authorization: Bearer {}\r\n", token.reveal()));
         let request = format!(
@@ -190,10 +195,10 @@ impl Order {
             self.target,
             token.unwrap_or_default()
         );
-        stream.write_all(request.as_bytes()).map_err(passing)?;
+        stream.write_all(request.as_bytes()).map_err(retryable)?;
         receive(&mut stream, deadline).map_err(|error| match self.method {
-            "GET" => passing(error),
-            _ => Setback::Final(anyhow!(
+            "GET" => retryable(error),
+            _ => RequestError::Final(anyhow!(
                 "{addr}: {error}; the outcome of the command is not known, check with: {}",
                 self.shown_by
             )),
@@ -203,21 +208,21 @@ impl Order {
 
 /// Why a request to a node returned no document.
 #[derive(Debug)]
-pub(crate) enum Setback {
+pub(crate) enum RequestError {
     /// Another node leads.
-    Elsewhere { from: String, leader: String },
+    NotLeader { from: String, leader: String },
     /// Another attempt or another node may succeed.
-    Passing(anyhow::Error),
+    Retryable(anyhow::Error),
     /// Another attempt cannot succeed, or could carry out the order twice.
     Final(anyhow::Error),
 }
 
-impl Setback {
+impl RequestError {
     /// Returns the error as text for people.
     pub(crate) fn into_text(self) -> String {
         match self {
-            Self::Elsewhere { from, .. } => disagreeing(&from).to_string(),
-            Self::Passing(error) | Self::Final(error) => format!("{error:#}"),
+            Self::NotLeader { from, .. } => disagreeing(&from).to_string(),
+            Self::Retryable(error) | Self::Final(error) => format!("{error:#}"),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
 use crate::driver::Core;
 use crate::error::{
-    AskError, BadAnswer, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
+    AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, TimestampsError,
 };
 use crate::members::{Members, is_address};
 use crate::observer::Observer;
@@ -386,10 +386,10 @@ impl Drop for Call<'_> {
 async fn before(
     until: Instant,
     addr: &str,
-    exchange: impl Future<Output = Result<Answer, Setback>>,
-) -> Result<Answer, Setback> {
+    exchange: impl Future<Output = Result<Answer, FailedAttempt>>,
+) -> Result<Answer, FailedAttempt> {
     match tokio::time::timeout_at(until.into(), exchange).await {
         Ok(outcome) => outcome,
-        Err(_elapsed) => Err(Setback::Silent { addr: addr.to_owned() }),
+        Err(_elapsed) => Err(FailedAttempt::Silent { addr: addr.to_owned() }),
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::Timestamp;
 
-use crate::error::{AnotherCluster, Setback};
+use crate::error::{AnotherCluster, FailedAttempt};
 use crate::members::{Member, Members};
 
 /// The knowledge that all calls of one client share.
@@ -35,21 +35,21 @@ pub(crate) struct Directory {
 
 /// The failures since the last success.
 #[derive(Debug, Default)]
-pub(crate) struct Setbacks {
+pub(crate) struct FailedAttempts {
     /// Attempts that failed so far.
     pub(crate) count: u32,
-    /// Leaders followed since the last setback.
+    /// Leaders followed since the last failed attempt.
     hops: u32,
     /// The failed attempt to report when the deadline has passed. It is the newest one in which a
     /// node answered, because a live node knows more about the cluster than a dead one. If no node
     /// answered, it is the newest of all.
-    last: Option<Setback>,
+    last: Option<FailedAttempt>,
     /// How many attempts in a row failed without any answer. If they are more than there are
     /// addresses, the answer in `last` is outdated.
     unanswered: usize,
 }
 
-impl Setbacks {
+impl FailedAttempts {
     /// Counts one more answer that names another node as the leader. Returns whether the client may
     /// follow it without a wait.
     pub(crate) fn hop(&mut self) -> bool {
@@ -57,8 +57,8 @@ impl Setbacks {
         self.hops <= HOPS_MAX
     }
 
-    /// The setback to report at the deadline.
-    pub(crate) fn last(&self) -> Option<&Setback> {
+    /// The failed attempt to report at the deadline.
+    pub(crate) fn last(&self) -> Option<&FailedAttempt> {
         self.last.as_ref()
     }
 
@@ -68,18 +68,18 @@ impl Setbacks {
     pub(crate) fn record(
         &mut self,
         directory: &mut Directory,
-        setback: Setback,
+        failed_attempt: FailedAttempt,
         least: u32,
     ) -> Duration {
         self.count = (self.count + 1).max(least);
         self.hops = 0;
-        self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
+        self.unanswered = if failed_attempt.is_answer() { 0 } else { self.unanswered + 1 };
         let is_outdated = self.unanswered > directory.address_count();
         if self.unanswered == 0
             || is_outdated
-            || !self.last.as_ref().is_some_and(Setback::is_answer)
+            || !self.last.as_ref().is_some_and(FailedAttempt::is_answer)
         {
-            self.last = Some(setback);
+            self.last = Some(failed_attempt);
         }
         directory.backoff(self.count)
     }
@@ -173,10 +173,10 @@ impl Directory {
     /// Forgets the leader if the failed attempt was at its address. If no node answered there, the
     /// client does not believe for a while that the leader is at that address, even if other nodes
     /// say so.
-    pub(crate) fn record_setback(&mut self, setback: &Setback, now: Instant) {
-        let addr = setback.addr();
+    pub(crate) fn record_failed_attempt(&mut self, failed_attempt: &FailedAttempt, now: Instant) {
+        let addr = failed_attempt.addr();
         self.forget_leader(addr);
-        if setback.is_answer() {
+        if failed_attempt.is_answer() {
             return;
         }
         self.suspects.retain(|(suspect, since)| suspect != addr && !is_over(*since, now));
@@ -244,9 +244,9 @@ impl Directory {
     /// to [`BACKOFF_MAX`]. Up to half of it is random, so that clients that lost the same leader do
     /// not return at the same moment. The header `Retry-After` is ignored: it counts whole seconds,
     /// and an election is shorter.
-    fn backoff(&mut self, setbacks: u32) -> Duration {
+    fn backoff(&mut self, failed_attempts: u32) -> Duration {
         let doubled =
-            BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
+            BACKOFF_MIN * 2_u32.pow(failed_attempts.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
         let most = doubled.min(BACKOFF_MAX);
         most.mul_f64(1.0 - self.rng.f64() / 2.0)
     }
@@ -263,15 +263,15 @@ const SUSPICION: Duration = Duration::from_secs(1);
 /// At most this many addresses are remembered because they did not answer. A cluster cannot have
 /// more members.
 const SUSPECTS_MAX: usize = Members::COUNT_MAX;
-/// Shortest wait after a setback.
+/// Shortest wait after a failed attempt.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
-/// Longest wait after a setback: much shorter than an election.
+/// Longest wait after a failed attempt: much shorter than an election.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_millis(50);
 /// After this many doublings, the wait has reached [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// A refusal by an overloaded leader counts as at least this many failed attempts, so the wait is
 /// long at once. That leader still leads and needs a pause.
-pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
+pub(crate) const OVERLOADED_FAILED_ATTEMPTS: u32 = BACKOFF_DOUBLINGS_MAX;
 /// The client follows at most this many answers in a row that name another leader. Then it waits.
 /// More than one is rare.
 const HOPS_MAX: u32 = 3;
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn waits_double_up_to_their_maximum() {
         let mut directory = Directory::new(vec!["x:9".into()], 7);
-        for setbacks in 1..200 {
-            let wait = directory.backoff(setbacks);
-            assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{setbacks}: {wait:?}");
+        for failed_attempts in 1..200 {
+            let wait = directory.backoff(failed_attempts);
+            assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{failed_attempts}: {wait:?}");
         }
     }
 
@@ -294,7 +294,8 @@ mod tests {
         let mut directory = Directory::new(vec!["x:9".to_owned()], 1);
         let now = Instant::now();
         for port in 1..=SUSPECTS_MAX + 3 {
-            directory.record_setback(&Setback::Silent { addr: format!("a:{port}") }, now);
+            directory
+                .record_failed_attempt(&FailedAttempt::Silent { addr: format!("a:{port}") }, now);
         }
         assert_eq!(directory.suspects.len(), SUSPECTS_MAX);
         assert!(!directory.is_suspect("a:3", now) && directory.is_suspect("a:4", now));
@@ -302,7 +303,7 @@ mod tests {
         assert!(!directory.is_suspect("a:4", now + SUSPICION));
         directory.set_leader("a:5".to_owned());
         assert!(!directory.is_suspect("a:5", now), "it said that it leads");
-        directory.record_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
+        directory.record_failed_attempt(&FailedAttempt::NoLeader { addr: "b:1".to_owned() }, now);
         assert!(!directory.is_suspect("b:1", now), "it answered");
     }
 }

@@ -215,7 +215,9 @@ impl Driver {
             for notice in self.notices.drain(..) {
                 match notice {
                     Notice::Connected(addr) => observer.connected(&addr),
-                    Notice::Setback(setback) => observer.setback(&setback),
+                    Notice::FailedAttempt(failed_attempt) => {
+                        observer.failed_attempt(&failed_attempt);
+                    }
                     Notice::Answered { callers, timestamps, latency } => {
                         observer.answered(callers, timestamps, latency);
                     }

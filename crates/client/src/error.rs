@@ -69,7 +69,7 @@ pub enum TimestampsError {
     DeadlineExceeded {
         /// The last failed attempt before the deadline, if any. If a node refused, its refusal is
         /// reported, even if another node was silent later.
-        last: Option<Setback>,
+        last: Option<FailedAttempt>,
     },
     /// The addresses lead to different clusters: correct them. Or the cluster was restored from a
     /// backup: then do not mix timestamps of the two histories.
@@ -99,8 +99,8 @@ pub enum MembersError {
     /// No answer came before the deadline. Try again later, or with a later deadline.
     #[error("no member list before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
-        /// The last setback before the deadline, if any.
-        last: Option<Setback>,
+        /// The last failed attempt before the deadline, if any.
+        last: Option<FailedAttempt>,
     },
     /// The addresses lead to different clusters. Correct them.
     #[error(transparent)]
@@ -117,7 +117,7 @@ pub enum MembersError {
 pub enum AskError {
     /// The attempt failed. Ask this node again, or another one.
     #[error(transparent)]
-    Setback(#[from] Setback),
+    FailedAttempt(#[from] FailedAttempt),
     /// The address belongs to another cluster. Correct it.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
@@ -129,7 +129,7 @@ pub enum AskError {
 /// An attempt that failed. Another attempt, at this node or another one, may succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Setback {
+pub enum FailedAttempt {
     /// No connection to the address could be made.
     #[error("{addr} does not accept connections: {reason}")]
     Unreachable {
@@ -176,7 +176,7 @@ pub enum Setback {
     },
 }
 
-impl Setback {
+impl FailedAttempt {
     /// The address of the node.
     #[must_use]
     pub fn addr(&self) -> &str {
@@ -190,7 +190,7 @@ impl Setback {
         }
     }
 
-    /// Returns the setback for a broken connection.
+    /// Returns the error for a broken connection.
     pub(crate) fn lost(addr: &str, reason: &dyn ToString) -> Self {
         Self::Lost { addr: addr.to_owned(), reason: reason.to_string() }
     }
@@ -210,7 +210,7 @@ impl Setback {
 pub enum OpenError {
     /// Ask another node, or this one later.
     #[error(transparent)]
-    Setback(#[from] Setback),
+    FailedAttempt(#[from] FailedAttempt),
     /// The node refused: it belongs to another cluster. Correct the address.
     #[error("the node belongs to another cluster: {0}")]
     AnotherCluster(String),
@@ -295,6 +295,6 @@ impl BadAnswer {
     }
 }
 
-fn because(last: Option<&Setback>) -> String {
-    last.map_or_else(String::new, |setback| format!(": {setback}"))
+fn because(last: Option<&FailedAttempt>) -> String {
+    last.map_or_else(String::new, |failed_attempt| format!(": {failed_attempt}"))
 }

@@ -55,7 +55,7 @@ pub use client::{Client, Options, Readiness, Via};
 pub use epicepoch_wire::native::Token;
 pub use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 pub use error::{
-    AskError, BadAnswer, ConnectError, MembersError, NewClientError, OpenError, Setback,
+    AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, OpenError,
     TimestampsError,
 };
 pub use members::{Member, Members};

@@ -13,7 +13,7 @@ use epicepoch_wire::native::{
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{Dialer, Socket};
-use crate::error::{BadAnswer, OpenError, Setback};
+use crate::error::{BadAnswer, FailedAttempt, OpenError};
 
 /// A connection after the welcome.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Link {
     ) -> Result<(Self, Welcome), OpenError> {
         let stream = dialer.dial(addr).await.map_err(|error| {
             let (addr, reason) = (addr.to_owned(), error.to_string());
-            OpenError::Setback(Setback::Unreachable { addr, reason })
+            OpenError::FailedAttempt(FailedAttempt::Unreachable { addr, reason })
         })?;
         let input = vec![0; INPUT_LEN].into_boxed_slice();
         let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
@@ -48,7 +48,7 @@ impl Link {
         loop {
             link.exchange()
                 .await
-                .map_err(|error| OpenError::Setback(Setback::lost(addr, &error)))?;
+                .map_err(|error| OpenError::FailedAttempt(FailedAttempt::lost(addr, &error)))?;
             let foreign = |error: ClientHelloError| {
                 OpenError::BadAnswer(BadAnswer::foreign(addr, &format!("no welcome: {error}")))
             };
@@ -119,12 +119,12 @@ impl Link {
     }
 }
 
-/// Returns the error for a connection that the node has refused. A setback means that a retry may
-/// succeed.
+/// Returns the error for a connection that the node has refused. A [`FailedAttempt`] means that a
+/// retry may succeed.
 fn refused(addr: &str, code: ErrorCode, text: &str) -> OpenError {
     let addr = addr.to_owned();
     if code.is_retryable() || code == ErrorCode::Internal {
-        return OpenError::Setback(Setback::Refused { addr, code });
+        return OpenError::FailedAttempt(FailedAttempt::Refused { addr, code });
     }
     let message = text.to_owned();
     match code {

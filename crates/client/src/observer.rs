@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::error::Setback;
+use crate::error::FailedAttempt;
 
 /// Hooks for metrics. Every method does nothing by default.
 pub trait Observer: Debug + Send + Sync {
@@ -13,8 +13,8 @@ pub trait Observer: Debug + Send + Sync {
     }
 
     /// An attempt failed and will be repeated.
-    fn setback(&self, setback: &Setback) {
-        let _ = setback;
+    fn failed_attempt(&self, failed_attempt: &FailedAttempt) {
+        let _ = failed_attempt;
     }
 
     /// A connection to the leader was made.

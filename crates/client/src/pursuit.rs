@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::http::{ErrorCode, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
 use epicepoch_wire::{Timestamp, TimestampRange};
 
-use crate::directory::{Directory, OVERLOADED_SETBACKS, Setbacks};
-use crate::error::{AnotherCluster, BadAnswer, MembersError, Setback, TimestampsError};
+use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
+use crate::error::{AnotherCluster, BadAnswer, FailedAttempt, MembersError, TimestampsError};
 use crate::members::{Members, is_address};
 use crate::transport::Answer;
 
@@ -31,7 +31,7 @@ pub(crate) struct Pursuit {
     goal: Goal,
     deadline: Instant,
     attempt_timeout: Duration,
-    setbacks: Setbacks,
+    failed_attempts: FailedAttempts,
     wait_until: Option<Instant>,
     /// The highest timestamp that the client had returned when this request was sent. The answer
     /// must be above it. It may be below timestamps that other calls got since then.
@@ -54,7 +54,7 @@ pub(crate) enum End {
     Timestamps(TimestampRange),
     Members(Members),
     Count(u64),
-    DeadlineExceeded(Option<Setback>),
+    DeadlineExceeded(Option<FailedAttempt>),
     AnotherCluster(AnotherCluster),
     WentBackwards { addr: String, floor: Timestamp, answer: Timestamp },
     BadAnswer(BadAnswer),
@@ -78,7 +78,7 @@ impl Pursuit {
             goal,
             deadline,
             attempt_timeout,
-            setbacks: Setbacks::default(),
+            failed_attempts: FailedAttempts::default(),
             wait_until: None,
             floor: directory.highest(),
             end,
@@ -92,7 +92,7 @@ impl Pursuit {
             return Action::Finish(end);
         }
         if now >= self.deadline {
-            return Action::Finish(End::DeadlineExceeded(self.setbacks.last().cloned()));
+            return Action::Finish(End::DeadlineExceeded(self.failed_attempts.last().cloned()));
         }
         if let Some(until) = self.wait_until.take_if(|until| *until > now) {
             self.wait_until = Some(until);
@@ -121,12 +121,14 @@ impl Pursuit {
         directory: &mut Directory,
         addr: &str,
         path: &str,
-        outcome: Result<Answer, Setback>,
+        outcome: Result<Answer, FailedAttempt>,
         now: Instant,
     ) {
         let answer = match outcome {
             Ok(answer) => answer,
-            Err(setback) => return self.handle_setback(directory, setback, now),
+            Err(failed_attempt) => {
+                return self.handle_failed_attempt(directory, failed_attempt, now);
+            }
         };
         if let Err(error) = directory.check_cluster(addr, answer.cluster.as_deref()) {
             self.end = Some(End::AnotherCluster(error));
@@ -160,8 +162,8 @@ impl Pursuit {
             Goal::Members => self.end = Some(End::Members(members)),
             Goal::Timestamps(_) if leads => {}
             Goal::Timestamps(_) => {
-                let setback = Setback::NoLeader { addr: addr.to_owned() };
-                self.handle_setback(directory, setback, now);
+                let failed_attempt = FailedAttempt::NoLeader { addr: addr.to_owned() };
+                self.handle_failed_attempt(directory, failed_attempt, now);
             }
         }
     }
@@ -207,7 +209,11 @@ impl Pursuit {
         let (status, to) = (answer.status, addr.to_owned());
         let Some(code) = answer.error.as_deref().and_then(ErrorCode::from_name) else {
             if matches!(status, 429 | 502..=504) {
-                return self.handle_setback(directory, Setback::Status { addr: to, status }, now);
+                return self.handle_failed_attempt(
+                    directory,
+                    FailedAttempt::Status { addr: to, status },
+                    now,
+                );
             }
             return self.end_badly(addr, format!("status {status} without a reason"));
         };
@@ -216,7 +222,7 @@ impl Pursuit {
                 *leader != addr && is_address(leader) && !directory.is_suspect(leader, now)
             };
             if let Some(leader) = answer.leader.as_ref().filter(other)
-                && self.setbacks.hop()
+                && self.failed_attempts.hop()
             {
                 directory.set_leader(leader.clone());
                 return;
@@ -235,22 +241,33 @@ impl Pursuit {
             });
             return;
         }
-        let setback = Setback::Refused { addr: to, code };
+        let failed_attempt = FailedAttempt::Refused { addr: to, code };
         if code == ErrorCode::Overloaded {
             // An overloaded node still leads, and a search for another leader would only add load.
             // So the call waits.
-            return self.wait(directory, setback, OVERLOADED_SETBACKS, now);
+            return self.wait(directory, failed_attempt, OVERLOADED_FAILED_ATTEMPTS, now);
         }
-        self.handle_setback(directory, setback, now);
+        self.handle_failed_attempt(directory, failed_attempt, now);
     }
 
-    fn handle_setback(&mut self, directory: &mut Directory, setback: Setback, now: Instant) {
-        directory.record_setback(&setback, now);
-        self.wait(directory, setback, 0, now);
+    fn handle_failed_attempt(
+        &mut self,
+        directory: &mut Directory,
+        failed_attempt: FailedAttempt,
+        now: Instant,
+    ) {
+        directory.record_failed_attempt(&failed_attempt, now);
+        self.wait(directory, failed_attempt, 0, now);
     }
 
-    fn wait(&mut self, directory: &mut Directory, setback: Setback, least: u32, now: Instant) {
-        self.wait_until = Some(now + self.setbacks.record(directory, setback, least));
+    fn wait(
+        &mut self,
+        directory: &mut Directory,
+        failed_attempt: FailedAttempt,
+        least: u32,
+        now: Instant,
+    ) {
+        self.wait_until = Some(now + self.failed_attempts.record(directory, failed_attempt, least));
     }
 
     fn end_badly(&mut self, addr: &str, what: String) {

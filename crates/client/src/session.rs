@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 
-use crate::directory::{Directory, OVERLOADED_SETBACKS, Setbacks};
-use crate::error::{BadAnswer, OpenError, Setback};
+use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
+use crate::error::{BadAnswer, FailedAttempt, OpenError};
 use crate::members::is_address;
 use crate::waiters::{Outcome, Waiters};
 pub(crate) use action::Notice;
@@ -52,7 +52,7 @@ pub struct Session {
 enum Phase {
     /// There is no connection. The session opens one only when a caller waits.
     Idle,
-    /// A wait after a setback.
+    /// A wait after a failed attempt.
     Pausing {
         until: Instant,
     },
@@ -85,7 +85,7 @@ impl Session {
             settings,
             directory,
             waiters: Waiters::default(),
-            setbacks: Setbacks::default(),
+            failed_attempts: FailedAttempts::default(),
             wakers: Vec::new(),
             notices: Vec::new(),
             actions: VecDeque::new(),
@@ -150,7 +150,7 @@ impl Session {
                         Ok(()) => return,
                         Err(next) => next,
                     },
-                    Err(OpenError::Setback(setback)) => Next::Leave(setback),
+                    Err(OpenError::FailedAttempt(failed_attempt)) => Next::Leave(failed_attempt),
                     Err(OpenError::AnotherCluster(found)) => {
                         Next::Fail(self.state.directory.another_cluster(&addr, found).into())
                     }
@@ -190,7 +190,7 @@ impl Session {
     pub fn handle_closed(&mut self, link: LinkId, reason: &dyn ToString, now: Instant) {
         let next = match &mut self.phase {
             Phase::Listening { link: own, addr, .. } if *own == link => {
-                Next::Leave(Setback::lost(addr, reason))
+                Next::Leave(FailedAttempt::lost(addr, reason))
             }
             Phase::Serving(exchange) => exchange.closed(&mut self.state, link, reason, now),
             _ => return,
@@ -208,7 +208,7 @@ impl Session {
     pub fn stop(&mut self) {
         let state = &mut self.state;
         state.waiters.stop(&mut state.wakers);
-        state.setbacks = Setbacks::default();
+        state.failed_attempts = FailedAttempts::default();
         state.actions.clear();
         (self.phase, self.timer) = (Phase::Idle, None);
     }
@@ -266,7 +266,7 @@ impl Session {
                 Next::Again
             }
             Phase::Opening { addr, until, .. } if now >= *until => {
-                Next::Leave(Setback::Silent { addr: std::mem::take(addr) })
+                Next::Leave(FailedAttempt::Silent { addr: std::mem::take(addr) })
             }
             Phase::Pausing { until }
             | Phase::Opening { until, .. }
@@ -323,9 +323,9 @@ impl Session {
         let state = &mut self.state;
         match state.learn(&addr, welcome) {
             Ok(()) => {}
-            Err(Next::Leave(setback @ Setback::NoLeader { .. })) => {
-                state.directory.record_setback(&setback, now);
-                let until = state.record_setback(setback, 0, now);
+            Err(Next::Leave(failed_attempt @ FailedAttempt::NoLeader { .. })) => {
+                state.directory.record_failed_attempt(&failed_attempt, now);
+                let until = state.record_failed_attempt(failed_attempt, 0, now);
                 self.wait(Phase::Listening { link, addr, node, until }, until, now);
                 return Ok(());
             }
@@ -346,8 +346,12 @@ impl Session {
     fn follow(&mut self, next: Next, now: Instant) {
         match next {
             Next::Stay => return,
-            Next::Pause(setback) => {
-                let until = self.state.record_setback(setback, OVERLOADED_SETBACKS, now);
+            Next::Pause(failed_attempt) => {
+                let until = self.state.record_failed_attempt(
+                    failed_attempt,
+                    OVERLOADED_FAILED_ATTEMPTS,
+                    now,
+                );
                 if let Phase::Serving(exchange) = &mut self.phase {
                     exchange.rest(until);
                 }
@@ -366,18 +370,18 @@ impl Session {
             Next::Stay | Next::Pause(_) | Next::Again => {}
             Next::Switch(addr) => directory.set_leader(addr),
             Next::Follow { by, leader } => {
-                if !directory.is_suspect(&leader, now) && self.state.setbacks.hop() {
+                if !directory.is_suspect(&leader, now) && self.state.failed_attempts.hop() {
                     directory.set_leader(leader);
                 } else {
                     // Either the node at `by` does not know the newest leader, or the nodes name
                     // each other in a circle. So the session waits before it goes on.
                     directory.forget_leader(&by);
-                    self.pause(Setback::NoLeader { addr: by }, now);
+                    self.pause(FailedAttempt::NoLeader { addr: by }, now);
                 }
             }
-            Next::Leave(setback) => {
-                directory.record_setback(&setback, now);
-                self.pause(setback, now);
+            Next::Leave(failed_attempt) => {
+                directory.record_failed_attempt(&failed_attempt, now);
+                self.pause(failed_attempt, now);
             }
             Next::Fail(error) => {
                 tracing::error!(%error, "a node answered against the protocol; its answer was rejected");
@@ -399,9 +403,9 @@ impl Session {
         }
     }
 
-    /// Waits after a setback.
-    fn pause(&mut self, setback: Setback, now: Instant) {
-        let until = self.state.record_setback(setback, 0, now);
+    /// Waits after a failed attempt.
+    fn pause(&mut self, failed_attempt: FailedAttempt, now: Instant) {
+        let until = self.state.record_failed_attempt(failed_attempt, 0, now);
         self.wait(Phase::Pausing { until }, until, now);
     }
 }
@@ -423,7 +427,7 @@ fn listen(addr: &str, node: NodeId, bytes: &[u8]) -> (usize, Next) {
             Ok(ToClient::Leader(_) | ToClient::Pong(_) | ToClient::Unknown) => {}
             Ok(_) => {
                 let what = "it sent an unexpected frame before it knew a leader";
-                return (taken, Next::Leave(Setback::lost(addr, &what)));
+                return (taken, Next::Leave(FailedAttempt::lost(addr, &what)));
             }
             Err(error) => {
                 return (taken, Next::Fail(BadAnswer::foreign(addr, &error.to_string()).into()));

@@ -13,7 +13,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use crate::dial::Dialer;
-use crate::error::Setback;
+use crate::error::FailedAttempt;
 
 /// An answer, with the headers that the client uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Transport {
     /// If the idle connection that was kept turns out to be closed, the request is sent once more
     /// over a new connection, because a healthy server may close idle connections at any time.
     /// Asking twice is harmless: timestamps that nobody reads are only skipped.
-    pub(crate) async fn exchange(&self, addr: &str, path: &str) -> Result<Answer, Setback> {
+    pub(crate) async fn exchange(&self, addr: &str, path: &str) -> Result<Answer, FailedAttempt> {
         if let Some(kept) = self.take_idle(addr)
             && let Ok(answer) = self.ask(addr, path, kept).await
         {
@@ -55,7 +55,12 @@ impl Transport {
         self.ask(addr, path, fresh).await
     }
 
-    async fn ask(&self, addr: &str, path: &str, mut to: Connection) -> Result<Answer, Setback> {
+    async fn ask(
+        &self,
+        addr: &str,
+        path: &str,
+        mut to: Connection,
+    ) -> Result<Answer, FailedAttempt> {
         let mut request = Request::get(path).header(HOST, addr);
         if let Some(token) = self.dialer.token() {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
@@ -79,8 +84,8 @@ impl Transport {
         })
     }
 
-    async fn connect(&self, addr: &str) -> Result<Connection, Setback> {
-        let unreachable = |error: std::io::Error| Setback::Unreachable {
+    async fn connect(&self, addr: &str) -> Result<Connection, FailedAttempt> {
+        let unreachable = |error: std::io::Error| FailedAttempt::Unreachable {
             addr: addr.to_owned(),
             reason: error.to_string(),
         };
@@ -124,8 +129,8 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-fn lost(addr: &str, error: &dyn ToString) -> Setback {
-    Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
+fn lost(addr: &str, error: &dyn ToString) -> FailedAttempt {
+    FailedAttempt::Lost { addr: addr.to_owned(), reason: error.to_string() }
 }
 
 /// The body of an answer has at most this many bytes. That is several times the size of a list of

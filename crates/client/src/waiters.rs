@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use epicepoch_wire::TimestampRange;
 
-use crate::error::{Setback, TimestampsError};
+use crate::error::{FailedAttempt, TimestampsError};
 
 /// The outcome of a call.
 pub(crate) type Outcome = Result<TimestampRange, TimestampsError>;
@@ -154,7 +154,7 @@ impl Waiters {
         batch: Batch,
         range: TimestampRange,
         now: Instant,
-        last: Option<&Setback>,
+        last: Option<&FailedAttempt>,
         wakers: &mut Vec<Waker>,
     ) {
         assert_eq!(range.count(), batch.total, "a range of another batch");
@@ -199,7 +199,12 @@ impl Waiters {
     }
 
     /// Fails every caller whose deadline has passed.
-    pub(crate) fn expire(&mut self, now: Instant, last: Option<&Setback>, wakers: &mut Vec<Waker>) {
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        last: Option<&FailedAttempt>,
+        wakers: &mut Vec<Waker>,
+    ) {
         for slot in &mut self.slots {
             if slot.deadline <= now
                 && let State::Waiting(waker) = &mut slot.state
@@ -391,7 +396,7 @@ mod tests {
         let (late, _) = waiters.enter(1, now).unwrap();
         let (patient, _) = waiters.enter(2, later()).unwrap();
         let batch = waiters.take_batch(COUNT_MAX).unwrap();
-        let last = Setback::NoLeader { addr: "a:1".to_owned() };
+        let last = FailedAttempt::NoLeader { addr: "a:1".to_owned() };
         waiters.answer(batch, range(0, 3), now, Some(&last), &mut Vec::new());
         let exceeded = TimestampsError::DeadlineExceeded { last: Some(last) };
         assert_eq!(outcome(&mut waiters, late), Some(Err(exceeded)));

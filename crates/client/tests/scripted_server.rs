@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_client::{AskError, Client, Members, Options, Setback, TimestampsError, Via};
+use epicepoch_client::{AskError, Client, FailedAttempt, Members, Options, TimestampsError, Via};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -138,7 +138,7 @@ async fn a_409_leads_to_the_leader_it_names() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_the_server_closed_is_no_setback() {
+async fn a_kept_connection_that_the_server_closed_is_no_failed_attempt() {
     let server = Server::start().await;
     server.will(Line::Say(led_by(server.addr))).will(Line::SayAndHangUp(stamped(range(0, 1))));
     server.will(Line::Say(stamped(range(1, 1))));
@@ -165,7 +165,7 @@ async fn a_leader_that_dies_or_falls_silent_is_survived_inside_the_deadline() {
 async fn nothing_is_returned_after_the_deadline() {
     let server = Server::start().await;
     let client = client(&[&server]);
-    let silent = Setback::Silent { addr: server.addr.to_string() };
+    let silent = FailedAttempt::Silent { addr: server.addr.to_string() };
     let mut got = Ok(range(0, 1));
     // If the machine stalls, the deadline may pass before any request is sent. So the test is
     // repeated.

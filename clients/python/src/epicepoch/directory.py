@@ -24,7 +24,7 @@ class Directory:
         self.members: list[str] = []
         self.leader = ""
         """The address at which the leader probably is, or empty."""
-        self.setbacks = 0
+        self.failed_attempts = 0
         """Failures since the last answer."""
         self._suspects: dict[str, float] = {}
         self._turn = 0
@@ -79,8 +79,8 @@ class Directory:
     def backoff(self) -> tuple[float, float]:
         """Return two pauses before the next attempt: one while callers wait, and one while none
         waits. Both double with each failure, each up to its own limit."""
-        grown = BACKOFF_MIN * (1 << min(self.setbacks, BACKOFF_DOUBLINGS))
-        self.setbacks += 1
+        grown = BACKOFF_MIN * (1 << min(self.failed_attempts, BACKOFF_DOUBLINGS))
+        self.failed_attempts += 1
         return jitter(min(grown, BACKOFF_MAX)), jitter(min(grown, IDLE_MAX))
 
 

@@ -24,7 +24,7 @@ class Observer:
         """A request was answered: the number of callers that shared it, the number of timestamps,
         and the seconds from sending to answer."""
 
-    def setback(self, error: EpicEpochError) -> None:
+    def failed_attempt(self, error: EpicEpochError) -> None:
         """A request was refused, a connection ended, or an attempt to find the leader failed."""
 
     def connected(self, addr: str) -> None:

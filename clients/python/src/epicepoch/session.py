@@ -176,7 +176,7 @@ class Session:
     def answered(self, connection: Connection, batch: Batch, answer: TimestampRange) -> None:
         """Send the requests of waiting callers, and give an answer to its callers."""
         self.last_error = None
-        self.directory.setbacks = 0
+        self.directory.failed_attempts = 0
         connection.answered = True
         self.requests.rose(answer)
         self.pump()
@@ -267,7 +267,7 @@ class Session:
     def _failed(self, error: EpicEpochError) -> None:
         """Record a failure. If no retry heals it, end all waiting calls with it."""
         self.last_error = error
-        self.observe(self.options.observer.setback, error)
+        self.observe(self.options.observer.failed_attempt, error)
         if error.is_retried:
             self.requests.retry_all(error)
             return
@@ -361,7 +361,7 @@ class Session:
         if refusal.is_retried and not isinstance(refusal, OverloadedError):
             raise refusal
         self.last_error = refusal
-        self.observe(self.options.observer.setback, refusal)
+        self.observe(self.options.observer.failed_attempt, refusal)
         if isinstance(refusal, OverloadedError):
             self._begin_rest()
         self.pump()

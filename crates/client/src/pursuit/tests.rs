@@ -70,7 +70,7 @@ impl World {
 
     fn lose(&mut self) -> String {
         let (addr, path) = self.asked();
-        let lost = Setback::Lost { addr: addr.clone(), reason: "reset".into() };
+        let lost = FailedAttempt::Lost { addr: addr.clone(), reason: "reset".into() };
         self.pursuit.handle_outcome(&mut self.directory, &addr, &path, Err(lost), self.now);
         addr
     }
@@ -152,7 +152,7 @@ fn a_lost_leader_makes_the_client_ask_every_node_in_turn() {
 }
 
 #[test]
-fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
+fn the_call_ends_at_its_deadline_and_names_the_last_failed_attempt() {
     let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
     let begin = world.now;
     let end = loop {
@@ -166,11 +166,11 @@ fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
         }
     };
     assert_eq!(world.now, begin + SECOND);
-    assert!(matches!(end, End::DeadlineExceeded(Some(Setback::Lost { .. }))), "{end:?}");
+    assert!(matches!(end, End::DeadlineExceeded(Some(FailedAttempt::Lost { .. }))), "{end:?}");
     assert!(
-        world.pursuit.setbacks.count > 20,
+        world.pursuit.failed_attempts.count > 20,
         "waits are bounded: {}",
-        world.pursuit.setbacks.count
+        world.pursuit.failed_attempts.count
     );
 }
 
@@ -178,13 +178,13 @@ fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
 fn a_live_nodes_refusal_is_reported_rather_than_a_dead_nodes_silence() {
     let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
     world.reply(list("null")).lose();
-    let refused = world.pursuit.setbacks.last().cloned();
-    assert!(matches!(refused, Some(Setback::NoLeader { .. })), "{refused:?}");
+    let refused = world.pursuit.failed_attempts.last().cloned();
+    assert!(matches!(refused, Some(FailedAttempt::NoLeader { .. })), "{refused:?}");
     for _ in 0..world.directory.address_count() {
         world.lose();
     }
-    let lost = world.pursuit.setbacks.last().cloned();
-    assert!(matches!(lost, Some(Setback::Lost { .. })), "nobody lives any more: {lost:?}");
+    let lost = world.pursuit.failed_attempts.last().cloned();
+    assert!(matches!(lost, Some(FailedAttempt::Lost { .. })), "nobody lives any more: {lost:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::error::Setback;
+use crate::error::FailedAttempt;
 
 /// The settings of a session.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
     Connected(String),
-    Setback(Setback),
+    FailedAttempt(FailedAttempt),
     Answered { callers: usize, timestamps: u64, latency: Duration },
 }
 

@@ -19,7 +19,7 @@ use tracing::Span;
 use super::action::{Action, LinkId, Settings};
 use super::hedge::Hedge;
 use super::state::{Asked, Limits, Next, State, TICK};
-use crate::error::{BadAnswer, OpenError, Setback};
+use crate::error::{BadAnswer, FailedAttempt, OpenError};
 use crate::members::is_address;
 use crate::waiters::Batch;
 
@@ -177,7 +177,7 @@ impl Exchange {
                 Ok(ToClient::Ping(id)) => {
                     out.extend_from_slice(&pong(id));
                     if out.len() > OUT_LEN_MAX && is_first {
-                        break Next::Leave(Setback::lost(
+                        break Next::Leave(FailedAttempt::lost(
                             &self.addr,
                             &"it pings and does not read",
                         ));
@@ -209,7 +209,7 @@ impl Exchange {
         now: Instant,
     ) -> Next {
         if link == self.link {
-            return Next::Leave(Setback::lost(&self.addr, reason));
+            return Next::Leave(FailedAttempt::lost(&self.addr, reason));
         }
         if let Some(hedge) = self.hedge.as_mut().filter(|hedge| hedge.is_open(link)) {
             hedge.closed(state, now);
@@ -320,7 +320,7 @@ impl Exchange {
             }
             ToClient::Goodbye => {
                 let (addr, code) = (self.addr.clone(), ErrorCode::ShuttingDown);
-                Next::Leave(Setback::Refused { addr, code })
+                Next::Leave(FailedAttempt::Refused { addr, code })
             }
             ToClient::Welcome(_) => self.foreign(self.link, "a second welcome"),
             ToClient::Ping(_) | ToClient::Pong(_) | ToClient::Unknown => Next::Stay,
@@ -417,7 +417,7 @@ impl Exchange {
             self.hedge.as_ref().and_then(|hedge| hedge.answering_since(silent.asked.at));
         Some(match answering {
             Some(addr) => Next::Switch(addr.to_owned()),
-            None => Next::Leave(Setback::Silent { addr: self.addr.clone() }),
+            None => Next::Leave(FailedAttempt::Silent { addr: self.addr.clone() }),
         })
     }
 
@@ -441,10 +441,10 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
         ErrorCode::NotLeader if text != addr && is_address(text) => {
             Next::Follow { by: addr, leader: text.to_owned() }
         }
-        ErrorCode::Overloaded => Next::Pause(Setback::Refused { addr, code }),
+        ErrorCode::Overloaded => Next::Pause(FailedAttempt::Refused { addr, code }),
         // The code `INTERNAL` means that only this node is broken. Another node may answer.
         code if code.is_retryable() || code == ErrorCode::Internal => {
-            Next::Leave(Setback::Refused { addr, code })
+            Next::Leave(FailedAttempt::Refused { addr, code })
         }
         code => Next::Fail(BadAnswer::Refused { addr, code, message: text.to_owned() }.into()),
     }

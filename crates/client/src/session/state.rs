@@ -1,5 +1,5 @@
-//! What the phases of a session share: the callers, the directory, the failed attempts (setbacks),
-//! and the numbers of connections and requests. This part records setbacks, enforces deadlines and
+//! What the phases of a session share: the callers, the directory, the failed attempts, and the
+//! numbers of connections and requests. This part records failed attempts, enforces deadlines and
 //! gives answers to callers.
 
 use std::collections::VecDeque;
@@ -11,8 +11,8 @@ use epicepoch_wire::native::{COUNT_MAX, Welcome};
 use epicepoch_wire::{Timestamp, TimestampRange};
 
 use super::action::{Action, LinkId, Notice, Settings};
-use crate::directory::{Directory, Setbacks};
-use crate::error::{BadAnswer, Setback, TimestampsError};
+use crate::directory::{Directory, FailedAttempts};
+use crate::error::{BadAnswer, FailedAttempt, TimestampsError};
 use crate::members::is_address;
 use crate::waiters::{Batch, Waiters};
 
@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) settings: Settings,
     pub(super) directory: Directory,
     pub(super) waiters: Waiters,
-    pub(super) setbacks: Setbacks,
+    pub(super) failed_attempts: FailedAttempts,
     /// The wakers of callers whose calls have ended. They are woken when no lock is held.
     pub(super) wakers: Vec<Waker>,
     pub(super) notices: Vec<Notice>,
@@ -66,7 +66,7 @@ pub(super) enum Next {
     Again,
     /// Send nothing for a moment: the node is overloaded, but still leads. This step occurs only in
     /// an exchange with a leader.
-    Pause(Setback),
+    Pause(FailedAttempt),
     /// This node says that another one leads.
     Follow {
         by: String,
@@ -75,7 +75,7 @@ pub(super) enum Next {
     /// The leader answers at this address.
     Switch(String),
     /// Leave this node.
-    Leave(Setback),
+    Leave(FailedAttempt),
     /// Fail the callers, because no retry helps.
     Fail(TimestampsError),
 }
@@ -146,7 +146,7 @@ impl State {
         directory.check_name(addr, name).map_err(|error| Next::Fail(error.into()))?;
         let Some((cluster, history)) = welcome.cluster else {
             let (addr, code) = (addr.to_owned(), ErrorCode::NotReady);
-            return Err(Next::Leave(Setback::Refused { addr, code }));
+            return Err(Next::Leave(FailedAttempt::Refused { addr, code }));
         };
         let cluster = cluster_header(cluster, history);
         directory.check_cluster(addr, Some(&cluster)).map_err(|error| Next::Fail(error.into()))?;
@@ -161,7 +161,7 @@ impl State {
                 Ok(())
             }
             Some(leader) => Err(Next::Follow { by: addr.to_owned(), leader: leader.addr.clone() }),
-            None => Err(Next::Leave(Setback::NoLeader { addr: addr.to_owned() })),
+            None => Err(Next::Leave(FailedAttempt::NoLeader { addr: addr.to_owned() })),
         }
     }
 
@@ -178,12 +178,17 @@ impl State {
 
     /// Records a failed attempt and returns when to try again. The wait grows with the number of
     /// failures in a row. It is computed as if there were at least `least` of them.
-    pub(super) fn record_setback(&mut self, setback: Setback, least: u32, now: Instant) -> Instant {
-        tracing::debug!(%setback, "asking again");
+    pub(super) fn record_failed_attempt(
+        &mut self,
+        failed_attempt: FailedAttempt,
+        least: u32,
+        now: Instant,
+    ) -> Instant {
+        tracing::debug!(%failed_attempt, "asking again");
         if self.is_observed {
-            self.notices.push(Notice::Setback(setback.clone()));
+            self.notices.push(Notice::FailedAttempt(failed_attempt.clone()));
         }
-        now + self.setbacks.record(&mut self.directory, setback, least)
+        now + self.failed_attempts.record(&mut self.directory, failed_attempt, least)
     }
 
     /// Gives the timestamps of a checked answer to the callers of its request. `at` is the time
@@ -195,18 +200,18 @@ impl State {
         at: Instant,
         now: Instant,
     ) {
-        let setbacks = std::mem::take(&mut self.setbacks);
+        let failed_attempts = std::mem::take(&mut self.failed_attempts);
         self.directory.record_returned(range.last());
         if self.is_observed {
             let (callers, latency) = (batch.callers(), now.saturating_duration_since(at));
             self.notices.push(Notice::Answered { callers, timestamps: range.count(), latency });
         }
-        self.waiters.answer(batch, range, now, setbacks.last(), &mut self.wakers);
+        self.waiters.answer(batch, range, now, failed_attempts.last(), &mut self.wakers);
     }
 
     /// Fails the callers whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) {
-        self.waiters.expire(now, self.setbacks.last(), &mut self.wakers);
+        self.waiters.expire(now, self.failed_attempts.last(), &mut self.wakers);
     }
 }
 

@@ -436,8 +436,8 @@ fn every_call_ends_at_its_deadline_whatever_the_session_waits_for() {
         ("no connection is made", |_| {}),
         ("connections are refused", |world| {
             while let Some((link, addr)) = world.opening.pop_front() {
-                let setback = Setback::Unreachable { addr, reason: String::new() };
-                world.session.handle_opened(link, Err(setback.into()), world.now);
+                let failed_attempt = FailedAttempt::Unreachable { addr, reason: String::new() };
+                world.session.handle_opened(link, Err(failed_attempt.into()), world.now);
             }
         }),
         ("the leader is silent", |world| {

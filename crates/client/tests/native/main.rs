@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use epicepoch_client::{
-    Client, Epoch, EpochIndex, NewClientError, Observer, Options, Setback, Timestamp,
+    Client, Epoch, EpochIndex, FailedAttempt, NewClientError, Observer, Options, Timestamp,
     TimestampRange, TimestampsError, blocking,
 };
 use epicepoch_wire::http::ErrorCode;
@@ -108,7 +108,7 @@ async fn an_expired_call_sends_no_request() {
 }
 
 #[tokio::test]
-async fn the_deadline_is_kept_and_the_error_names_the_last_setback() {
+async fn the_deadline_is_kept_and_the_error_names_the_last_failed_attempt() {
     let (_, node) = leading().await;
     let client = client(&[&node]);
     for play in [Play::Silence, Play::Refuse(ErrorCode::NoQuorum)] {
@@ -121,8 +121,8 @@ async fn the_deadline_is_kept_and_the_error_names_the_last_setback() {
         };
         assert!(begin.elapsed() >= Duration::from_millis(700));
         match play {
-            Play::Silence => assert!(matches!(last, Setback::Silent { .. }), "{last}"),
-            _ => assert!(matches!(last, Setback::Refused { .. }), "{last}"),
+            Play::Silence => assert!(matches!(last, FailedAttempt::Silent { .. }), "{last}"),
+            _ => assert!(matches!(last, FailedAttempt::Refused { .. }), "{last}"),
         }
     }
 }
@@ -226,7 +226,7 @@ async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again()
 pub(crate) struct Counting {
     callers: AtomicU64,
     timestamps: AtomicU64,
-    setbacks: AtomicU64,
+    failed_attempts: AtomicU64,
     is_connected: AtomicBool,
 }
 
@@ -236,8 +236,8 @@ impl Observer for Counting {
         self.timestamps.fetch_add(timestamps, Ordering::SeqCst);
     }
 
-    fn setback(&self, _: &Setback) {
-        self.setbacks.fetch_add(1, Ordering::SeqCst);
+    fn failed_attempt(&self, _: &FailedAttempt) {
+        self.failed_attempts.fetch_add(1, Ordering::SeqCst);
     }
 
     fn connected(&self, _: &str) {
@@ -260,7 +260,7 @@ async fn an_observer_is_told_what_happens() {
     assert_eq!(counting.timestamps.load(Ordering::SeqCst), 6);
     node.now_plays(Play::HangUp);
     let call = tokio::spawn(async move { client.timestamp().await });
-    while counting.setbacks.load(Ordering::SeqCst) == 0 {
+    while counting.failed_attempts.load(Ordering::SeqCst) == 0 {
         tokio::task::yield_now().await;
     }
     node.now_plays(Play::Lead);

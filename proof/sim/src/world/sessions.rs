@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use epicepoch_client::session::{Action, LinkId, Session, Settings};
-use epicepoch_client::{OpenError, Setback, TimestampRange, TimestampsError};
+use epicepoch_client::{FailedAttempt, OpenError, TimestampRange, TimestampsError};
 use epicepoch_core::publication::Published;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
@@ -329,7 +329,7 @@ impl World {
     pub(crate) fn greet_nowhere(&mut self, id: NodeId, at: usize, link: LinkId) {
         if self.random.bool() {
             let (addr, reason) = (address(id), String::new());
-            let refused = OpenError::Setback(Setback::Unreachable { addr, reason });
+            let refused = OpenError::FailedAttempt(FailedAttempt::Unreachable { addr, reason });
             self.hear_later(MS, at, Heard::Opened(link, Err(refused)));
         }
     }
@@ -458,7 +458,7 @@ impl World {
                     own.session.handle_closed(link, &"reset", now);
                 } else {
                     let (addr, reason) = (address(open.to), "reset".to_owned());
-                    let lost = OpenError::Setback(Setback::Lost { addr, reason });
+                    let lost = OpenError::FailedAttempt(FailedAttempt::Lost { addr, reason });
                     own.session.handle_opened(link, Err(lost), now);
                 }
             }

@@ -173,8 +173,8 @@ public final class ClientBuilder {
     /**
      * Sets hooks for metrics.
      *
-     * @param observer has functions that the client calls at answers, setbacks and connections;
-     *     default none
+     * @param observer has functions that the client calls at answers, failed attempts and
+     *     connections; default none
      * @return this builder
      */
     public ClientBuilder observer(Observer observer) {

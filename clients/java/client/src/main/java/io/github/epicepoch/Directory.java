@@ -44,7 +44,7 @@ final class Directory {
     private final Map<String, Long> suspects = new HashMap<>();
 
     private int turn;
-    private int setbacks;
+    private int failedAttempts;
 
     /**
      * The pauses before the next attempt, in nanoseconds: while callers wait, and while none waits.
@@ -137,7 +137,7 @@ final class Directory {
 
     /** Records an answer. */
     synchronized void answered() {
-        setbacks = 0;
+        failedAttempts = 0;
     }
 
     /**
@@ -146,7 +146,7 @@ final class Directory {
      * same leader do not return at the same moment.
      */
     synchronized Backoff backoff() {
-        long grown = BACKOFF_MIN << Math.min(setbacks++, BACKOFF_DOUBLINGS);
+        long grown = BACKOFF_MIN << Math.min(failedAttempts++, BACKOFF_DOUBLINGS);
         return new Backoff(
                 jitter(Math.min(grown, BACKOFF_MAX)), jitter(Math.min(grown, IDLE_BACKOFF_MAX)));
     }

@@ -154,7 +154,7 @@ final class Hedger {
             if (!error.isRetryable()) {
                 requests.fail(error);
                 options.log(Level.ERROR, "no second connection", error);
-                options.setback(error);
+                options.failedAttempt(error);
             }
         }
         requests.lock.lock();
@@ -199,7 +199,7 @@ final class Hedger {
         if (why instanceof ProtocolException || why instanceof WentBackwardsException) {
             requests.fail(why);
             options.log(Level.ERROR, "a bad answer", why);
-            options.setback(why);
+            options.failedAttempt(why);
         }
     }
 

@@ -64,7 +64,7 @@ final class LeaderTracker {
                 requests.failAll(why);
                 Level level = why.isRetryable() ? Level.INFO : Level.ERROR;
                 options.log(level, "left the leader at " + to.address, why);
-                options.setback(why);
+                options.failedAttempt(why);
                 fruitless = to.answered ? 0 : fruitless + 1;
                 if (Requests.isCode(why, ErrorCode.OVERLOADED)) {
                     TimeUnit.NANOSECONDS.sleep(Directory.overloadPause());
@@ -110,7 +110,7 @@ final class LeaderTracker {
                     ready.completeExceptionally(error);
                     options.log(Level.ERROR, "no leader at " + address, error);
                 }
-                options.setback(error);
+                options.failedAttempt(error);
                 pauseBeforeNext();
             }
         }

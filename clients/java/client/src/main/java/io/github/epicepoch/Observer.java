@@ -23,7 +23,7 @@ public interface Observer {
      *
      * @param why the reason
      */
-    default void setback(EpicEpochException why) {}
+    default void failedAttempt(EpicEpochException why) {}
 
     /**
      * A connection to the leader was made.

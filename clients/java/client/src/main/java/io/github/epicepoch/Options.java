@@ -45,7 +45,7 @@ record Options(
         }
     }
 
-    void setback(EpicEpochException why) {
-        observe(each -> each.setback(why));
+    void failedAttempt(EpicEpochException why) {
+        observe(each -> each.failedAttempt(why));
     }
 }

@@ -342,7 +342,7 @@ final class Requests {
             throw refusal;
         }
         send(from, frames);
-        options.setback(refusal);
+        options.failedAttempt(refusal);
     }
 
     private void requireLeader(Connection from) {

@@ -266,7 +266,7 @@ class LeaderTest extends Scene {
         down.set(true);
         // Pretend that 20 attempts have failed in a row. The next pauses without callers then take
         // 2.5 to 5 seconds.
-        for (int setback = 0; setback < 20; setback++) {
+        for (int attempt = 0; attempt < 20; attempt++) {
             client.directory.backoff();
         }
         dials.set(0);
@@ -444,8 +444,8 @@ class LeaderTest extends Scene {
                     }
 
                     @Override
-                    public void setback(EpicEpochException why) {
-                        seen.add("setback " + why.getClass().getSimpleName());
+                    public void failedAttempt(EpicEpochException why) {
+                        seen.add("failedAttempt " + why.getClass().getSimpleName());
                         Scene.<RuntimeException>throwing(thrown);
                     }
 
@@ -459,7 +459,7 @@ class LeaderTest extends Scene {
         EpicEpochClient client = connect(builder(leader).observer(observer));
         client.timestamps(3);
         leader.hangUp();
-        await("the loss is seen", () -> seen.contains("setback UnreachableException"));
+        await("the loss is seen", () -> seen.contains("failedAttempt UnreachableException"));
         client.timestamp();
         assertEquals("connected", seen.peek());
         assertTrue(seen.contains("answered 1 with 3"), seen.toString());
@@ -479,7 +479,7 @@ class LeaderTest extends Scene {
                     }
 
                     @Override
-                    public void setback(EpicEpochException why) {
+                    public void failedAttempt(EpicEpochException why) {
                         awaitCall();
                     }
 
