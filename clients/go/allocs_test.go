@@ -10,7 +10,7 @@ import (
 
 // serveWithoutMemory answers requests on a connection and does not allocate while it runs. So a
 // test can count the client's allocations in the same process.
-func serveWithoutMemory(stream net.Conn, greeting []byte) {
+func serveWithoutMemory(stream net.Conn, welcomeFrame []byte) {
 	defer stream.Close()
 	var request [headSize]byte
 	var answer [headSize + TimestampSize]byte
@@ -18,7 +18,7 @@ func serveWithoutMemory(stream net.Conn, greeting []byte) {
 		return
 	}
 	io.CopyN(io.Discard, stream, int64(binary.BigEndian.Uint32(request[4:])))
-	stream.Write(greeting)
+	stream.Write(welcomeFrame)
 	answer[0] = kindAnswer
 	var next uint64
 	for {
@@ -44,7 +44,7 @@ func TestACallAllocatesAtMostOnce(t *testing.T) {
 	}
 	defer listener.Close()
 	leader := &Member{Node: 1, Addr: listener.Addr().String()}
-	greeting := (&welcome{
+	welcomeFrame := (&welcome{
 		cluster: &testCluster, node: 1, leader: leader, inFlightMax: 1024, idleMillis: 120000, countMax: countMax,
 	}).frame()
 	go func() {
@@ -53,7 +53,7 @@ func TestACallAllocatesAtMostOnce(t *testing.T) {
 			if err != nil {
 				return
 			}
-			go serveWithoutMemory(stream, greeting)
+			go serveWithoutMemory(stream, welcomeFrame)
 		}
 	}()
 	client := dial(t, []string{leader.Addr})

@@ -41,14 +41,14 @@ func connect(ctx context.Context, o *options, addr string, expected *Cluster) (*
 	c := &connection{addr: addr, net: stream, out: newOutbox(stream, o.attemptTimeout)}
 	reader := bufio.NewReaderSize(stream, readBuffer)
 	c.frames.from = reader
-	if err := c.greet(ctx, o, reader, expected); err != nil {
+	if err := c.handshake(ctx, o, reader, expected); err != nil {
 		stream.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader, expected *Cluster) error {
+func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Reader, expected *Cluster) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		c.net.SetDeadline(deadline)
 	}
@@ -59,8 +59,8 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 		// The source may return a valid token the next time, so a retry may help.
 		return unreachable(c.addr, ErrToken)
 	}
-	greeting := hello{clusterName: o.clusterName, cluster: expected, agent: agent, token: token}
-	if _, err := c.net.Write(greeting.appendTo(nil)); err != nil {
+	clientHello := hello{clusterName: o.clusterName, cluster: expected, agent: agent, token: token}
+	if _, err := c.net.Write(clientHello.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)
 	}
 	// A server of another protocol may send less than a frame and then wait. So check the first

@@ -26,7 +26,7 @@ func startFlooder(t *testing.T) *flooder {
 	}
 	f := &flooder{addr: listener.Addr().String(), full: make(chan struct{}, 1)}
 	t.Cleanup(func() { listener.Close() })
-	greeting := (&welcome{
+	welcomeFrame := (&welcome{
 		cluster: &testCluster, node: 1, leader: &Member{Node: 1, Addr: f.addr}, inFlightMax: 1024,
 		idleMillis: 60000, countMax: countMax,
 	}).frame()
@@ -43,7 +43,7 @@ func startFlooder(t *testing.T) *flooder {
 			f.met.Add(1)
 			t.Cleanup(func() { stream.Close() })
 			stream.(*net.TCPConn).SetReadBuffer(4096)
-			stream.Write(greeting)
+			stream.Write(welcomeFrame)
 			go f.flood(stream, pings)
 		}
 	}()

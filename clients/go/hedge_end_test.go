@@ -60,8 +60,8 @@ func between(t *testing.T) *Client {
 	return c
 }
 
-// standing returns a connection that no goroutine reads.
-func standing(t *testing.T, addr string) *connection {
+// idleConnection returns a connection that no goroutine reads.
+func idleConnection(t *testing.T, addr string) *connection {
 	t.Helper()
 	near, far := net.Pipe()
 	t.Cleanup(func() {
@@ -85,7 +85,7 @@ func oneAt(index uint64) Range { return Range{First: Timestamp{Epoch: 1, Index: 
 
 func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.T) {
 	c := between(t)
-	left, successor := standing(t, "left:1"), standing(t, "next:1")
+	left, successor := idleConnection(t, "left:1"), idleConnection(t, "next:1")
 	c.hedge.conn = successor
 	// The copy of request 7 was sent over the old connection and again over the new one. Between
 	// the two, the client returned timestamp 9. So the answer to the second copy must be above 9.
@@ -100,7 +100,7 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 
 func TestWhatEndedConnectionsOweIsNotOwedByTheNext(t *testing.T) {
 	c := between(t)
-	c.hedge.conn = standing(t, "second:1")
+	c.hedge.conn = idleConnection(t, "second:1")
 	c.hedge.copies[7] = asked{count: 1}
 	b := c.underWayAs(7)
 	if err := c.hedge.take(c.hedge.conn, 7, oneAt(5)); err != nil {
@@ -116,7 +116,7 @@ func TestWhatEndedConnectionsOweIsNotOwedByTheNext(t *testing.T) {
 
 func TestAnAnswerThatComesWhileTheHedgeFailsAccusesNobody(t *testing.T) {
 	c := between(t)
-	c.conn = standing(t, "first:1")
+	c.conn = idleConnection(t, "first:1")
 	main := c.conn
 	b := c.underWayAs(7)
 	c.hedge.fail(protocolError("the second connection gave nonsense"))

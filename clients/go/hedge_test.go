@@ -72,7 +72,7 @@ func TestASilentLeaderIsLeftForAnotherThatAnswersTheHedge(t *testing.T) {
 			source.serve(to, id, count)
 		}
 	}
-	old.greet = func() *welcome {
+	old.onHello = func() *welcome {
 		if moved.Load() {
 			return nil
 		}
@@ -83,7 +83,7 @@ func TestASilentLeaderIsLeftForAnotherThatAnswersTheHedge(t *testing.T) {
 	next.ask = source.serve
 	client := hedging(t, old.addr())
 	before := get(t, client)
-	next.greet = func() *welcome { return next.welcome(next) }
+	next.onHello = func() *welcome { return next.welcome(next) }
 	moved.Store(true)
 	begin := time.Now()
 	after := get(t, client)

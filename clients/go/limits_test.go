@@ -19,7 +19,7 @@ func TestTheLimitsOfAWelcomeAreKept(t *testing.T) {
 		for last := to.Load(); value > last && !to.CompareAndSwap(last, value); last = to.Load() {
 		}
 	}
-	leader.greet = func() *welcome {
+	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
 		w.countMax, w.inFlightMax = most, atOnce
 		return w
@@ -61,7 +61,7 @@ func TestCallersWhoMetWithoutALeaderPartIfTheNextOneGivesLess(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 1}
 	var limit, largest atomic.Int64
 	limit.Store(1000)
-	leader.greet = func() *welcome {
+	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
 		w.countMax = uint64(limit.Load())
 		return w

@@ -16,8 +16,8 @@ type node struct {
 	t        *testing.T
 	listener net.Listener
 	id       uint64
-	// greet returns the welcome. If it returns nil, the node accepts the connection and sends nothing.
-	greet func() *welcome
+	// onHello returns the welcome. If it returns nil, the node accepts the connection and sends nothing.
+	onHello func() *welcome
 	// behind returns bytes that the node sends directly after the welcome.
 	behind func() []byte
 	// ask is called for every request. It may write to the connection, now or later.
@@ -43,7 +43,7 @@ func startNode(t *testing.T, id uint64) *node {
 		t.Fatal(err)
 	}
 	n := &node{t: t, listener: listener, id: id}
-	n.greet = func() *welcome { return n.welcome(n) }
+	n.onHello = func() *welcome { return n.welcome(n) }
 	n.behind = func() []byte { return nil }
 	t.Cleanup(func() {
 		listener.Close()
@@ -118,7 +118,7 @@ func (n *node) converse(to *peer) {
 		}
 		switch h.kind {
 		case kindHello:
-			w := n.greet()
+			w := n.onHello()
 			if w == nil {
 				continue
 			}

@@ -47,8 +47,8 @@ func TestTheReasonOfACallIsNotOneThatWasOverBeforeIt(t *testing.T) {
 func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	var homeless, notifies atomic.Bool
-	greeted := make(chan struct{}, 1)
-	leader.greet = func() *welcome {
+	welcomed := make(chan struct{}, 1)
+	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
 		if homeless.Load() {
 			w.cluster = nil
@@ -56,7 +56,7 @@ func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 				w.leader = nil
 			}
 			select {
-			case greeted <- struct{}{}:
+			case welcomed <- struct{}{}:
 			default:
 			}
 		}
@@ -85,7 +85,7 @@ func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 		notifies.Store(later)
 		homeless.Store(true)
 		leader.hangUp()
-		<-greeted
+		<-welcomed
 		_, err := client.Timestamp(within(t, 300*time.Millisecond))
 		if !errors.Is(err, ErrNotReady) {
 			t.Error(later, err)

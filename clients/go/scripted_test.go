@@ -13,7 +13,7 @@ import (
 func TestAFollowerNamesTheLeaderAndTheClientGoesThere(t *testing.T) {
 	leader, follower, source := startNode(t, 1), startNode(t, 2), &oracle{}
 	leader.ask = source.serve
-	follower.greet = func() *welcome { return follower.welcome(leader) }
+	follower.onHello = func() *welcome { return follower.welcome(leader) }
 	client := dial(t, []string{follower.addr()})
 	answer, err := client.Timestamps(within(t, 5*time.Second), 5)
 	if err != nil || answer.Count != 5 {
@@ -111,7 +111,7 @@ func TestALeaderThatGoesSilentIsReplacedWithinTheCall(t *testing.T) {
 			source.serve(to, id, count)
 		}
 	}
-	old.greet = func() *welcome {
+	old.onHello = func() *welcome {
 		if moved.Load() {
 			return nil
 		}
@@ -120,7 +120,7 @@ func TestALeaderThatGoesSilentIsReplacedWithinTheCall(t *testing.T) {
 		return w
 	}
 	next.ask = source.serve
-	next.greet = func() *welcome {
+	next.onHello = func() *welcome {
 		if moved.Load() {
 			return next.welcome(next)
 		}
@@ -260,7 +260,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	leader.greet = func() *welcome {
+	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
 		w.cluster = &Cluster{ID: testCluster.ID, History: 2}
 		return w
@@ -394,7 +394,7 @@ func TestMembersAreKeptFresh(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	leader.ask = source.serve
 	client := dial(t, []string{leader.addr()}, WithRefresh(100*time.Millisecond))
-	leader.greet = func() *welcome {
+	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
 		w.members = append(w.members, Member{Node: 9, Addr: "new.example:8080"})
 		return w

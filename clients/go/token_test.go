@@ -44,7 +44,7 @@ func TestASecondConnectionThatDoesNotOpenEndsNoCall(t *testing.T) {
 		leader.ask = func(to *peer, id, count uint64) {
 			asked <- func() { to.answer(id, count, Timestamp{Epoch: 1, Index: 1}) }
 		}
-		leader.greet = func() *welcome {
+		leader.onHello = func() *welcome {
 			if leader.met.Load() == 1 {
 				return leader.welcome(leader)
 			}

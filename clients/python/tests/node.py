@@ -58,18 +58,18 @@ Ask = Callable[[Peer, int, int], None]
 
 
 class Node:
-    """A node. ``greet`` returns the welcome; if it returns None, the node accepts the connection
+    """A node. ``on_hello`` returns the welcome; if it returns None, the node accepts the connection
     and sends nothing. ``ask`` is called for every request and may answer now or later."""
 
     def __init__(self, id: int, oracle: "Oracle") -> None:
         self.id = id
-        self.greet: Callable[[], Optional[Welcome]] = lambda: self.welcome(self)
+        self.on_hello: Callable[[], Optional[Welcome]] = lambda: self.welcome(self)
         self.behind = b""
         """Bytes that follow the welcome."""
         self.ask: Ask = oracle.serve
         self.asked = 0
         self.met = 0
-        self.greeted = 0
+        self.welcomed = 0
         self.peers: list[Peer] = []
 
     async def listen(self) -> None:
@@ -92,10 +92,10 @@ class Node:
 
     def handle(self, peer: Peer, head: Head, tail: bytes) -> None:
         if head.kind == frame.HELLO:
-            welcome = self.greet()
+            welcome = self.on_hello()
             if welcome is not None:
                 peer.say(encoded(welcome) + self.behind)
-            self.greeted += 1
+            self.welcomed += 1
         elif head.kind == frame.REQUEST:
             self.asked += 1
             self.ask(peer, head.id, head.argument + 1)

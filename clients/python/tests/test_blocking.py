@@ -98,7 +98,7 @@ class Blocking(unittest.TestCase):
             client.connect()
 
     def test_a_client_that_finds_no_leader_leaves_no_thread(self) -> None:
-        self.node.greet = lambda: None
+        self.node.on_hello = lambda: None
         before = threading.active_count()
         with self.assertRaises(DeadlineExceededError):
             with blocking.Client([self.node.addr], Options(timeout=0.1)):

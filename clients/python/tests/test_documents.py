@@ -20,7 +20,7 @@ class Documents(unittest.TestCase):
 
     def test_the_readme_gives_what_it_says(self) -> None:
         node = NodeThread(self)
-        node.greet = lambda: node.welcome(node, cluster_name="epicepoch")
+        node.on_hello = lambda: node.welcome(node, cluster_name="epicepoch")
         text = README.read_text().replace('"localhost:8881"', repr(node.addr))
         parts = text.replace("```", "\n").replace("localhost:888", "127.0.0.1:")
         example = doctest.DocTestParser().get_doctest(parts, {}, "README.md", str(README), 0)

@@ -135,10 +135,10 @@ class Hedging(Case):
     async def test_a_silent_leader_is_left_for_another_that_answers_the_hedge(self) -> None:
         old, new = await self.node(1), await self.node(2)
         members = (Member(1, old.addr), Member(2, new.addr))
-        old.greet = lambda: old.welcome(old, members=members)
+        old.on_hello = lambda: old.welcome(old, members=members)
         client = await self.hedging(old)
         await self.get(client)
-        old.ask, old.greet = (lambda *_: None), (lambda: None)
+        old.ask, old.on_hello = (lambda *_: None), (lambda: None)
         session(client).hedger.leave()
         self.assertLess(await timed(self.get(client)), ATTEMPT / 2)
         for _ in range(5):
@@ -236,7 +236,7 @@ class Hedging(Case):
                 raise OSError("the file of tokens is gone")
             return ""
 
-        def greet() -> Optional[Welcome]:
+        def on_hello() -> Optional[Welcome]:
             if leader.met == 1:
                 return leader.welcome(leader)
             tried.append(1)
@@ -246,7 +246,7 @@ class Hedging(Case):
         for source in (token, None):
             tried: list[int] = []
             leader = await self.node()
-            leader.greet = greet
+            leader.on_hello = on_hello
             leader.ask = hand.ask
             client = await self.hedging(leader, token_source=source)
             call = self.call(client)

@@ -54,7 +54,7 @@ class Refusals(Case):
 
     async def test_a_refused_hello_is_seen_at_once(self) -> None:
         leader = await self.node()
-        leader.greet = lambda: leader.peers[-1].refuse(0, 18, "no token", closes=True)
+        leader.on_hello = lambda: leader.peers[-1].refuse(0, 18, "no token", closes=True)
         client = self.open(leader)
         with self.assertLogs("epicepoch", "ERROR"):
             await self.fails(UnauthorizedError, client.connect(10))
@@ -95,14 +95,14 @@ class Refusals(Case):
         # A node that names no cluster says that it leads. It says so in its welcome, or in a notice
         # after the welcome.
         for named in (leader, None):
-            leader.greet = lambda: leader.welcome(named, cluster=None)
+            leader.on_hello = lambda: leader.welcome(named, cluster=None)
             leader.behind = b"" if named else notice(1, leader.addr)
             asked = leader.asked
             leader.hang_up()
             error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
             self.assertIsInstance(error.last, NotReadyError)
             self.assertEqual(leader.asked, asked)
-            leader.greet, leader.behind = (lambda: leader.welcome(leader)), b""
+            leader.on_hello, leader.behind = (lambda: leader.welcome(leader)), b""
             await self.get(client)
 
     async def test_a_source_of_tokens_is_asked_for_each_connection(self) -> None:
@@ -190,7 +190,7 @@ class Limits(Case):
             depths.append(depth)
             later(0.005, answer, peer, id, count)
 
-        leader.greet = lambda: leader.welcome(leader, count_max=10, in_flight_max=2)
+        leader.on_hello = lambda: leader.welcome(leader, count_max=10, in_flight_max=2)
         leader.ask = ask
         client = await self.client(leader, in_flight=8)
         for call in [self.call(client, 4) for _ in range(12)]:
@@ -201,7 +201,7 @@ class Limits(Case):
     async def test_callers_who_met_without_a_leader_part_if_the_next_one_gives_less(self) -> None:
         leader = await self.node()
         client = await self.client(leader)
-        leader.greet = lambda: None
+        leader.on_hello = lambda: None
         leader.hang_up()
         await until(lambda: not client.leader)
         calls = [self.call(client, 4) for _ in range(5)]
@@ -214,7 +214,7 @@ class Limits(Case):
             self.oracle.serve(peer, id, count)
 
         leader.ask = ask
-        leader.greet = lambda: leader.welcome(leader, count_max=10)
+        leader.on_hello = lambda: leader.welcome(leader, count_max=10)
         leader.hang_up()
         for call in calls:
             self.assertEqual(len(await call), 4)
@@ -223,7 +223,7 @@ class Limits(Case):
 
     async def test_the_queue_of_callers_has_a_limit(self) -> None:
         node = await self.node()
-        node.greet = lambda: None
+        node.on_hello = lambda: None
         client = self.open(node)
         with mock.patch.object(requests, "CALLERS_MAX", 3):
             calls = [self.call(client) for _ in range(4)]

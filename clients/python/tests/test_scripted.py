@@ -113,7 +113,7 @@ class Callers(Case):
 
     async def test_callers_that_have_gone_are_forgotten_while_no_node_leads(self) -> None:
         node = await self.node()
-        node.greet = lambda: None
+        node.on_hello = lambda: None
         client = self.open(node)
         for _ in range(10):
             calls = [self.call(client) for _ in range(requests.FORGET_MIN // 4)]
@@ -167,7 +167,7 @@ class Callers(Case):
 
     async def test_a_client_that_is_closed_while_it_connects_says_so(self) -> None:
         node = await self.node()
-        node.greet = lambda: None
+        node.on_hello = lambda: None
         client = self.open(node)
         connecting = asyncio.ensure_future(client.connect())
         await until(lambda: node.met)
@@ -183,7 +183,7 @@ class Callers(Case):
         await until(lambda: leader.asked == 2)
         with self.assertLogs("epicepoch", "CRITICAL"):
             with mock.patch.object(session(client).directory, "backoff", lambda: 1 // 0):
-                leader.greet = lambda: None
+                leader.on_hello = lambda: None
                 leader.hang_up()
                 await until(lambda: leader.met == 2)
                 leader.hang_up()
@@ -262,7 +262,7 @@ class Answers(Case):
         await self.get(client)
         self.assertEqual(client.cluster, leader.welcome(leader).cluster)
         other = dataclasses.replace(leader.welcome(leader), cluster=frame.Cluster(b"1" * 16, 1))
-        leader.greet = lambda: other
+        leader.on_hello = lambda: other
         leader.hang_up()
         with self.assertLogs("epicepoch", "ERROR"):
             await self.fails(WrongClusterError, client.timestamp())
@@ -274,16 +274,16 @@ class Answers(Case):
             error = await self.fails(WrongClusterError, client.connect())
         self.assertIn("payments", str(error))
         # Now the node has the right name. The same client can connect.
-        leader.greet = lambda: leader.welcome(leader, cluster_name="payments")
+        leader.on_hello = lambda: leader.welcome(leader, cluster_name="payments")
         await client.connect(10)
         await self.get(client)
 
     async def test_what_is_no_oracle_is_said_to_be_none(self) -> None:
-        async def greet(reader: object, writer: asyncio.StreamWriter) -> None:
+        async def answer(reader: object, writer: asyncio.StreamWriter) -> None:
             writer.write(b"220 ready")
             self.addCleanup(writer.close)
 
-        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
         self.addCleanup(server.close)
         node = await self.node()
         node.addr = address(server.sockets[0])
@@ -295,7 +295,7 @@ class Answers(Case):
 class Leaders(Case):
     async def test_a_follower_names_the_leader_and_the_client_goes_there(self) -> None:
         leader, follower = await self.node(1), await self.node(2)
-        follower.greet = lambda: follower.welcome(leader)
+        follower.on_hello = lambda: follower.welcome(leader)
         client = await self.client(follower)
         self.assertEqual(len(await client.timestamps(5)), 5)
         self.assertEqual((client.leader, follower.asked), (leader.addr, 0))
@@ -339,11 +339,11 @@ class Leaders(Case):
     async def test_a_leader_that_goes_silent_is_replaced_within_the_call(self) -> None:
         old, new = await self.node(1), await self.node(2)
         members = (Member(1, old.addr), Member(2, new.addr))
-        old.greet = lambda: old.welcome(old, members=members)
+        old.on_hello = lambda: old.welcome(old, members=members)
         client = await self.client(old, attempt_timeout=0.05)
         before = await self.get(client)
         old.ask = lambda *_: None
-        old.greet = lambda: None
+        old.on_hello = lambda: None
         self.assertLess(before, await self.get(client))
         self.assertEqual(client.leader, new.addr)
 
@@ -357,13 +357,13 @@ class Leaders(Case):
     async def test_a_node_that_is_elected_while_the_client_listens_is_asked(self) -> None:
         for behind in (True, False):
             node = await self.node()
-            node.greet = lambda node=node: node.welcome(None)  # type: ignore[misc]
+            node.on_hello = lambda node=node: node.welcome(None)  # type: ignore[misc]
             if behind:
                 # Send these frames in one piece with the welcome.
                 node.behind = frame.ping(5) + notice(1, node.addr) + frame.ping(6)
             client = self.open(node)
             call = self.call(client)
-            await until(lambda: node.greeted)
+            await until(lambda: node.welcomed)
             if not behind:
                 await asyncio.sleep(0.01)  # Mostly enough to read the welcome.
                 node.peers[0].say(notice(0, "") + notice(1, node.addr) + frame.ping(6))
@@ -383,14 +383,14 @@ class Leaders(Case):
         leader = await self.node()
         client = await self.client(leader, refresh_interval=0.1)
         members = (Member(1, leader.addr), Member(9, "new.example:8080"))
-        leader.greet = lambda: leader.welcome(leader, members=members)
+        leader.on_hello = lambda: leader.welcome(leader, members=members)
         await until(lambda: client.members == [leader.addr, "new.example:8080"])
 
     async def test_a_bad_address_in_a_hint_harms_nothing(self) -> None:
         follower, leader = await self.node(1), await self.node(2)
         for addr in ("nonsense", "a:b", "[::1:1", "\u00e9" * 70 + ":1", "." * 9 + ":1", "x:99999"):
             hinted = Member(7, addr)
-            follower.greet = lambda: dataclasses.replace(follower.welcome(None), leader=hinted)
+            follower.on_hello = lambda: dataclasses.replace(follower.welcome(None), leader=hinted)
             client = self.open(follower, leader, attempt_timeout=0.5)
             await self.get(client)
             await client.close()
@@ -408,14 +408,14 @@ class Leaders(Case):
         client = await self.client(leader)
         await self.get(client)
         session(client).directory.failed_attempts = 100  # As if 100 attempts had failed in a row.
-        leader.greet = lambda: dataclasses.replace(leader.welcome(None), in_flight_max=0)
+        leader.on_hello = lambda: dataclasses.replace(leader.welcome(None), in_flight_max=0)
         met = leader.met
         leader.hang_up()
         with self.assertLogs("epicepoch", "ERROR"):
             await asyncio.sleep(1)
         self.assertIn(leader.met - met, range(0, 5))
         # A new call does not wait for the end of a long pause.
-        leader.greet = lambda: leader.welcome(leader)
+        leader.on_hello = lambda: leader.welcome(leader)
         self.assertLess(await timed(self.get(client)), IDLE_MAX / 2)
 
     async def test_the_error_of_a_call_is_its_own_copy(self) -> None:

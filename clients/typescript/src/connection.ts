@@ -85,7 +85,7 @@ export class Connection {
     const timer = setTimeout(() => setImmediate(() => connection.#expire()), within);
     closing.addEventListener("abort", leave);
     try {
-      connection.welcome = await connection.#greeting(clusterName, expected);
+      connection.welcome = await connection.#handshake(clusterName, expected);
       return connection;
     } catch (error) {
       leave();
@@ -233,7 +233,7 @@ export class Connection {
   }
 
   /** Returns the node's welcome. Throws if this client cannot use the node. */
-  #greeting(clusterName: string | undefined, expected: Cluster | undefined): Promise<Welcome> {
+  #handshake(clusterName: string | undefined, expected: Cluster | undefined): Promise<Welcome> {
     return new Promise((resolve, reject) => {
       void this.ended.then(reject);
       this.listen((frame) => {

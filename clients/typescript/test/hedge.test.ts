@@ -61,7 +61,7 @@ test("a silent leader is left for another node that answers the hedge", async (t
   let hasMoved = false;
   old.ask = (...request) => hasMoved || oracle.serve(...request);
   next.ask = oracle.serve;
-  old.greet = () => {
+  old.onHello = () => {
     const welcome = old.welcome(old);
     welcome.members.push({ node: 2n, addr: next.addr });
     return hasMoved ? undefined : welcome;
@@ -254,7 +254,7 @@ test("closing while the second connection opens leaves nothing behind", async (t
   const leader = await Node.start(t);
   leader.ask = () => {};
   const client = await hedging(t, leader);
-  leader.greet = () => undefined;
+  leader.onHello = () => undefined;
   await until(() => leader.met >= 2);
   await client.close();
   await until(() => leader.peers.size === 0);

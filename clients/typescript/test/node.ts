@@ -67,7 +67,7 @@ export class Node {
    * Returns the welcome. If it returns undefined, the node accepts the connection and sends
    * nothing.
    */
-  greet: () => Welcome | undefined = () => this.welcome(this);
+  onHello: () => Welcome | undefined = () => this.welcome(this);
   /** Returns bytes that follow the welcome in the same write. */
   behind: () => Buffer = () => Buffer.alloc(0);
   /** The function that is called for every request. */
@@ -131,7 +131,7 @@ export class Node {
       reader.push(bytes);
       for (let read = reader.next(); read; read = reader.next()) {
         if (read.kind === Kind.hello) {
-          const welcome = this.greet();
+          const welcome = this.onHello();
           if (welcome) {
             socket.write(Buffer.concat([encodeWelcome(welcome), this.behind()]));
           }

@@ -57,7 +57,7 @@ test("a leader that names no cluster is not asked", async (t) => {
     const client = await connect(t, leader);
     await client.timestamp();
     const { cluster: _, leader: named, ...homeless } = leader.welcome(leader);
-    leader.greet = () => (isLater || !named ? homeless : { ...homeless, leader: named });
+    leader.onHello = () => (isLater || !named ? homeless : { ...homeless, leader: named });
     leader.behind = () =>
       isLater ? frame({ kind: Kind.leader, id: leader.id }, leader.addr) : Buffer.alloc(0);
     const { asked } = leader;
@@ -65,7 +65,7 @@ test("a leader that names no cluster is not asked", async (t) => {
     await until(() => client.leader === undefined);
     await assert.rejects(client.timestamp({ timeout: 300 }), /NOT_READY/);
     assert.equal(leader.asked, asked);
-    leader.greet = () => leader.welcome(leader);
+    leader.onHello = () => leader.welcome(leader);
     leader.behind = () => Buffer.alloc(0);
     await client.timestamp();
   }
@@ -112,7 +112,7 @@ test("an idle client seldom looks for a leader, and a call ends its pause", asyn
   // value.
   session.directory.failedAttempts = 100;
   const { met } = leader;
-  leader.greet = () => {
+  leader.onHello = () => {
     setImmediate(() => leader.hangUp());
     return undefined;
   };
@@ -120,7 +120,7 @@ test("an idle client seldom looks for a leader, and a call ends its pause", asyn
   await until(() => leader.met > met);
   await pause(1_000);
   assert.ok(leader.met - met <= 2, `${leader.met - met} connections in a second`);
-  leader.greet = () => leader.welcome(leader);
+  leader.onHello = () => leader.welcome(leader);
   const begin = performance.now();
   await session.call(1, 30_000, undefined);
   // A pause without callers takes at least 2.5 s. The new call must end it.
@@ -130,7 +130,7 @@ test("an idle client seldom looks for a leader, and a call ends its pause", asyn
 test("the limits of a welcome are kept", async (t) => {
   const [leader, oracle] = [await Node.start(t), new Oracle()];
   let [most, under, deepest] = [0, 0, 0];
-  leader.greet = () => ({ ...leader.welcome(leader), countMax: 10n, inFlightMax: 2 });
+  leader.onHello = () => ({ ...leader.welcome(leader), countMax: 10n, inFlightMax: 2 });
   leader.ask = (to, id, count) => {
     most = Math.max(most, count);
     deepest = Math.max(deepest, ++under);
@@ -153,7 +153,7 @@ test("callers who met without a leader part if the next one gives less", async (
     most = Math.max(most, count);
     oracle.serve(to, id, count);
   };
-  leader.greet = () => (isUp ? { ...leader.welcome(leader), countMax } : undefined);
+  leader.onHello = () => (isUp ? { ...leader.welcome(leader), countMax } : undefined);
   const client = await connect(t, leader, { attemptTimeout: 50 });
   [isUp, countMax] = [false, 10n];
   leader.hangUp();

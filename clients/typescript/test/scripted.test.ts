@@ -23,7 +23,7 @@ import { CLUSTER, connect, Hand, Node, Oracle, pause, until, type Peer } from ".
 
 test("a follower names the leader, and the client goes there", async (t) => {
   const [leader, follower] = [await Node.start(t, 1n), await Node.start(t, 2n)];
-  follower.greet = () => follower.welcome(leader);
+  follower.onHello = () => follower.welcome(leader);
   const client = await connect(t, follower);
   const range = await client.timestamps(5);
   assert.equal(range.count, 5);
@@ -33,7 +33,7 @@ test("a follower names the leader, and the client goes there", async (t) => {
 
 test("a node that learns of its leader later is waited for", async (t) => {
   const node = await Node.start(t);
-  node.greet = () => {
+  node.onHello = () => {
     setTimeout(() => node.peers.forEach((peer) => peer.leader(node)), 20);
     return node.welcome();
   };
@@ -100,12 +100,12 @@ test("a leader that goes silent is replaced within the call", async (t) => {
   let hasMoved = false;
   old.ask = (...request) => hasMoved || oracle.serve(...request);
   next.ask = oracle.serve;
-  old.greet = () => {
+  old.onHello = () => {
     const welcome = old.welcome(old);
     welcome.members.push({ node: 2n, addr: next.addr });
     return hasMoved ? undefined : welcome;
   };
-  next.greet = () => next.welcome(hasMoved ? next : old);
+  next.onHello = () => next.welcome(hasMoved ? next : old);
   const client = await connect(t, old, { attemptTimeout: 50 });
   const before = await client.timestamp();
   hasMoved = true;
@@ -168,7 +168,7 @@ test("another cluster, another history and another name are refused", async (t) 
   const leader = await Node.start(t);
   const client = await connect(t, leader);
   await client.timestamp();
-  leader.greet = () => ({ ...leader.welcome(leader), cluster: { ...CLUSTER, history: 2n } });
+  leader.onHello = () => ({ ...leader.welcome(leader), cluster: { ...CLUSTER, history: 2n } });
   leader.hangUp();
   await until(() => client.leader === undefined);
   await assert.rejects(client.timestamp(), WrongClusterError);
@@ -177,8 +177,8 @@ test("another cluster, another history and another name are refused", async (t) 
 });
 
 test("a server of another protocol is no oracle", async (t) => {
-  for (const greeting of ["HTTP/1.1 400 Bad Request\r\n\r\n", "220\r\n"]) {
-    const server = createServer((socket) => socket.on("error", () => {}).end(greeting));
+  for (const banner of ["HTTP/1.1 400 Bad Request\r\n\r\n", "220\r\n"]) {
+    const server = createServer((socket) => socket.on("error", () => {}).end(banner));
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     t.after(() => server.close());
     const { port } = server.address() as { port: number };
@@ -308,7 +308,7 @@ test("a closed client ends its calls and connections", async (t) => {
 
 test("connecting ends at its limit, at a signal, and at a node that is down", async (t) => {
   const node = await Node.start(t);
-  node.greet = () => undefined;
+  node.onHello = () => undefined;
   const options = { attemptTimeout: 20, timeout: 100 };
   await assert.rejects(Client.connect([node.addr], options), DeadlineExceededError);
   const signal = AbortSignal.abort(new Error("enough"));
@@ -347,7 +347,7 @@ test("a count or an option that cannot be meant is refused", async (t) => {
 test("members are learned again", async (t) => {
   const leader = await Node.start(t);
   const client = await connect(t, leader, { refreshInterval: 100 });
-  leader.greet = () => {
+  leader.onHello = () => {
     const welcome = leader.welcome(leader);
     welcome.members.push({ node: 9n, addr: "new.example:8080" });
     return welcome;

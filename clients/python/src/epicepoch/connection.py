@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         end."""
         self.blocked_since: Optional[float] = None
         """The time since which bytes wait because the node does not read, or None."""
-        self._greeting: asyncio.Future[tuple[Head, bytes]] = loop.create_future()
+        self._first_frame: asyncio.Future[tuple[Head, bytes]] = loop.create_future()
         self._outbox = bytearray()
         """The bytes that wait while the node does not read."""
         self._heard = False
@@ -121,7 +121,9 @@ class Connection(asyncio.Protocol):
             raise ProtocolError(f"a frame of kind {head.kind:#x}, which nodes do not send")
         return False
 
-    async def greet(self, options: Options, expected: Optional[Cluster], timeout: float) -> None:
+    async def handshake(
+        self, options: Options, expected: Optional[Cluster], timeout: float
+    ) -> None:
         """Dial and do the handshake. The caller limits the time by this timeout."""
         host, _, port = self.addr.rpartition(":")
         host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -137,10 +139,10 @@ class Connection(asyncio.Protocol):
             server_hostname=(options.tls_server_name or host) if tls is not None else None,
         )
         self.write(hello(AGENT, options.cluster_name, expected, token))
-        await self._either(self._greeting)
-        if not self._greeting.done():
+        await self._either(self._first_frame)
+        if not self._first_frame.done():
             raise self.ended.result()
-        head, tail = self._greeting.result()
+        head, tail = self._first_frame.result()
         if head.kind == ERROR:
             raise read_error(head, tail, self.addr)[0]
         self.welcome = welcome = read_welcome(head, tail)
@@ -227,7 +229,7 @@ class Connection(asyncio.Protocol):
     def _deliver(self) -> None:
         try:
             while not self.ended.done():
-                if self._receiver is None and self._greeting.done():
+                if self._receiver is None and self._first_frame.done():
                     return
                 frame = self._decoder.next()
                 if frame is None:
@@ -236,7 +238,7 @@ class Connection(asyncio.Protocol):
                     self._receiver(*frame)
                 else:
                     self.pause()
-                    self._greeting.set_result(frame)
+                    self._first_frame.set_result(frame)
         except EpicEpochError as error:
             self.leave(located(self.addr, error))
 
@@ -247,7 +249,7 @@ async def connect(
     """Return a connection after its handshake. Raise an EpicEpochError if there is none in time."""
     connection, connected = Connection(addr), False
     try:
-        await within(timeout, connection.greet(options, expected, timeout))
+        await within(timeout, connection.handshake(options, expected, timeout))
         connected = True
         return connection
     except EpicEpochError as error:

@@ -106,11 +106,11 @@ class FrameTest {
         for (byte[] field : fields) {
             more.put(field);
         }
-        var greeting = new ScriptedNode.Greeting(1);
-        greeting.idleMillis = 0;
-        greeting.more = new byte[more.flip().remaining()];
-        more.get(greeting.more);
-        return Welcome.read(Frame.read(ByteBuffer.wrap(greeting.toBytes())));
+        var welcome = new ScriptedNode.EditableWelcome(1);
+        welcome.idleMillis = 0;
+        welcome.more = new byte[more.flip().remaining()];
+        more.get(welcome.more);
+        return Welcome.read(Frame.read(ByteBuffer.wrap(welcome.toBytes())));
     }
 
     private static byte[] field(int tag, int length) {

@@ -93,7 +93,7 @@ class HedgingTest extends Scene {
         AtomicBoolean moved = new AtomicBoolean();
         ScriptedNode next = node(2);
         next.script = oracle;
-        next.greeting = () -> next.welcome(next).toBytes();
+        next.onHello = () -> next.welcome(next).toBytes();
         ScriptedNode old =
                 leader(
                         (to, id, count) -> {
@@ -101,11 +101,11 @@ class HedgingTest extends Scene {
                                 oracle.asked(to, id, count);
                             }
                         });
-        old.greeting =
+        old.onHello =
                 () -> {
-                    var greeting = old.welcome(old);
-                    greeting.members.add(new Member(2, next.address()));
-                    return moved.get() ? null : greeting.toBytes();
+                    var welcome = old.welcome(old);
+                    welcome.members.add(new Member(2, next.address()));
+                    return moved.get() ? null : welcome.toBytes();
                 };
         EpicEpochClient client = hedging(old);
         Timestamp before = client.timestamp();

@@ -41,7 +41,7 @@ class LeaderTest extends Scene {
     void aFollowerNamesTheLeaderAndTheClientGoesThere() throws Exception {
         ScriptedNode leader = leader(new Oracle());
         ScriptedNode follower = node(2);
-        follower.greeting = () -> follower.welcome(leader).toBytes();
+        follower.onHello = () -> follower.welcome(leader).toBytes();
         EpicEpochClient client = connect(follower);
         assertEquals(5, client.timestamps(5).count());
         assertEquals(0, follower.asked.get());
@@ -77,14 +77,14 @@ class LeaderTest extends Scene {
                         oracle.asked(to, id, count);
                     }
                 };
-        old.greeting =
+        old.onHello =
                 () -> {
-                    var greeting = old.welcome(old);
-                    greeting.members.add(new Member(2, next.address()));
-                    return moved.get() ? null : greeting.toBytes();
+                    var welcome = old.welcome(old);
+                    welcome.members.add(new Member(2, next.address()));
+                    return moved.get() ? null : welcome.toBytes();
                 };
         next.script = oracle;
-        next.greeting = () -> next.welcome(moved.get() ? next : old).toBytes();
+        next.onHello = () -> next.welcome(moved.get() ? next : old).toBytes();
         EpicEpochClient client = connect(builder(old).attemptTimeout(Duration.ofMillis(50)));
         Timestamp before = client.timestamp();
         moved.set(true);
@@ -126,11 +126,11 @@ class LeaderTest extends Scene {
         ScriptedNode leader = leader(new Oracle());
         EpicEpochClient client = connect(leader);
         client.timestamp();
-        leader.greeting =
+        leader.onHello =
                 () -> {
-                    var greeting = leader.welcome(leader);
-                    greeting.cluster = new Cluster(ScriptedNode.CLUSTER.id(), 2);
-                    return greeting.toBytes();
+                    var welcome = leader.welcome(leader);
+                    welcome.cluster = new Cluster(ScriptedNode.CLUSTER.id(), 2);
+                    return welcome.toBytes();
                 };
         leader.hangUp();
         assertThrows(WrongClusterException.class, client::timestamp);
@@ -163,11 +163,11 @@ class LeaderTest extends Scene {
                         builder(leader)
                                 .refreshInterval(Duration.ofMillis(100))
                                 .attemptTimeout(HALF_SECOND));
-        leader.greeting =
+        leader.onHello =
                 () -> {
-                    var greeting = leader.welcome(leader);
-                    greeting.members.add(new Member(9, "new.example:8080"));
-                    return greeting.toBytes();
+                    var welcome = leader.welcome(leader);
+                    welcome.members.add(new Member(9, "new.example:8080"));
+                    return welcome.toBytes();
                 };
         List<String> both = List.of(leader.address(), "new.example:8080");
         await("the members are read", () -> client.members().equals(both));
@@ -299,12 +299,12 @@ class LeaderTest extends Scene {
                                         oracle.asked(to, id, count);
                                     });
                         });
-        leader.greeting =
+        leader.onHello =
                 () -> {
-                    var greeting = leader.welcome(leader);
-                    greeting.countMax = 10;
-                    greeting.inFlightMax = 2;
-                    return greeting.toBytes();
+                    var welcome = leader.welcome(leader);
+                    welcome.countMax = 10;
+                    welcome.inFlightMax = 2;
+                    return welcome.toBytes();
                 };
         EpicEpochClient client = connect(builder(leader).inFlight(8));
         assertThrows(CountException.class, () -> client.timestamps(11));
@@ -337,11 +337,11 @@ class LeaderTest extends Scene {
                             largest.accumulateAndGet((int) count, Math::max);
                             oracle.asked(to, id, count);
                         });
-        leader.greeting =
+        leader.onHello =
                 () -> {
-                    var greeting = leader.welcome(leader);
-                    greeting.countMax = limit.get();
-                    return greeting.toBytes();
+                    var welcome = leader.welcome(leader);
+                    welcome.countMax = limit.get();
+                    return welcome.toBytes();
                 };
         Dialer dialer =
                 (host, port, timeout) -> {
@@ -370,15 +370,15 @@ class LeaderTest extends Scene {
         ScriptedNode leader = leader(new Oracle());
         EpicEpochClient client = connect(leader);
         client.timestamp();
-        leader.greeting =
+        leader.onHello =
                 () -> {
-                    var greeting = leader.welcome(byNotice ? null : leader);
-                    greeting.cluster = null;
-                    byte[] welcome = greeting.toBytes();
+                    var welcome = leader.welcome(byNotice ? null : leader);
+                    welcome.cluster = null;
+                    byte[] bytes = welcome.toBytes();
                     byte[] notice = ScriptedNode.leaderNotice(1, leader.address());
-                    byte[] both = Arrays.copyOf(welcome, welcome.length + notice.length);
-                    System.arraycopy(notice, 0, both, welcome.length, notice.length);
-                    return byNotice ? both : welcome;
+                    byte[] both = Arrays.copyOf(bytes, bytes.length + notice.length);
+                    System.arraycopy(notice, 0, both, bytes.length, notice.length);
+                    return byNotice ? both : bytes;
                 };
         int asked = leader.asked.get();
         leader.hangUp();
@@ -389,7 +389,7 @@ class LeaderTest extends Scene {
         var why = assertInstanceOf(RefusedException.class, error.getCause());
         assertEquals(ErrorCode.NOT_READY, why.code());
         assertEquals(asked, leader.asked.get());
-        leader.greeting = () -> leader.welcome(leader).toBytes();
+        leader.onHello = () -> leader.welcome(leader).toBytes();
         client.timestamp();
     }
 

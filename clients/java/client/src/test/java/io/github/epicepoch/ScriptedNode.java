@@ -33,7 +33,7 @@ final class ScriptedNode implements AutoCloseable {
     final AtomicInteger met = new AtomicInteger();
     final BlockingQueue<byte[]> hellos = new LinkedBlockingQueue<>();
     /** The welcome, as bytes. If it is null, the node accepts connections and says nothing. */
-    volatile Supplier<byte[]> greeting = () -> welcome(this).toBytes();
+    volatile Supplier<byte[]> onHello = () -> welcome(this).toBytes();
 
     volatile Asked script = (to, id, count) -> {};
 
@@ -69,11 +69,11 @@ final class ScriptedNode implements AutoCloseable {
     }
 
     /** Returns a welcome that names this leader, or no leader if it is null. */
-    Greeting welcome(ScriptedNode leader) {
-        Greeting greeting = new Greeting(id);
-        greeting.members.add(new Member(id, address()));
-        greeting.leader = leader == null ? null : new Member(leader.id, leader.address());
-        return greeting;
+    EditableWelcome welcome(ScriptedNode leader) {
+        EditableWelcome welcome = new EditableWelcome(id);
+        welcome.members.add(new Member(id, address()));
+        welcome.leader = leader == null ? null : new Member(leader.id, leader.address());
+        return welcome;
     }
 
     private void accept() {
@@ -104,7 +104,7 @@ final class ScriptedNode implements AutoCloseable {
                 if (kind == Frame.HELLO) {
                     byte[] tail = in.readNBytes(argument);
                     hellos.add(ByteBuffer.allocate(head.length + argument).put(head).put(tail).array());
-                    byte[] said = greeting.get();
+                    byte[] said = onHello.get();
                     with.say(said == null ? new byte[0] : said);
                 } else if (kind == Frame.REQUEST) {
                     asked.incrementAndGet();
@@ -185,7 +185,7 @@ final class ScriptedNode implements AutoCloseable {
     }
 
     /** A welcome that a test can change before the node sends it. */
-    static final class Greeting {
+    static final class EditableWelcome {
         private final long node;
         Cluster cluster = CLUSTER;
         Member leader;
@@ -196,7 +196,7 @@ final class ScriptedNode implements AutoCloseable {
         /** Fields behind the others. */
         byte[] more = {};
 
-        Greeting(long node) {
+        EditableWelcome(long node) {
             this.node = node;
         }
 

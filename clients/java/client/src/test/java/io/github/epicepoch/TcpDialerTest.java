@@ -36,11 +36,11 @@ class TcpDialerTest extends Scene {
     void aHintToAnImpossiblePortIsPassedOver() throws Exception {
         ScriptedNode leader = leader(new ScriptedNode.Oracle());
         ScriptedNode follower = node(2);
-        follower.greeting =
+        follower.onHello =
                 () -> {
-                    var greeting = follower.welcome(null);
-                    greeting.leader = new Member(1, "127.0.0.1:70000");
-                    return greeting.toBytes();
+                    var welcome = follower.welcome(null);
+                    welcome.leader = new Member(1, "127.0.0.1:70000");
+                    return welcome.toBytes();
                 };
         connect(follower, leader).timestamp();
     }
