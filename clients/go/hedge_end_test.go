@@ -98,7 +98,7 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 	}
 }
 
-func TestWhatEndedConnectionsOweIsNotOwedByTheNext(t *testing.T) {
+func TestEndedConnectionsLeaveNoBurntRequests(t *testing.T) {
 	c := between(t)
 	c.hedge.conn = idleConnection(t, "second:1")
 	c.hedge.copies[7] = asked{count: 1}

@@ -271,7 +271,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoOracleIsSaidToBeNone(t *testing.T) {
+func TestAServerOfAnotherProtocolIsNoOracle(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -191,7 +191,7 @@ class Hedging(Case):
             await self.get(client)
             self.assertEqual(leader.met, 2)
 
-    async def test_what_an_ended_connection_owes_is_not_owed_by_the_next(self) -> None:
+    async def test_an_ended_connection_leaves_no_burnt_requests(self) -> None:
         leader = await self.node()
         client = await self.hedging(leader)
         await self.get(client)

@@ -278,7 +278,7 @@ class Answers(Case):
         await client.connect(10)
         await self.get(client)
 
-    async def test_what_is_no_oracle_is_said_to_be_none(self) -> None:
+    async def test_a_server_of_another_protocol_is_no_oracle(self) -> None:
         async def answer(reader: object, writer: asyncio.StreamWriter) -> None:
             writer.write(b"220 ready")
             self.addCleanup(writer.close)

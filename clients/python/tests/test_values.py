@@ -22,7 +22,7 @@ class Values(unittest.TestCase):
         with self.assertRaises(TypeError):
             low < (2, 0)  # type: ignore[operator]
 
-    def test_what_is_no_timestamp_is_refused(self) -> None:
+    def test_bad_timestamps_and_ranges_are_refused(self) -> None:
         for epoch, index in ((-1, 0), (0, -1), (2**64, 0), (0, 2**64)):
             with self.assertRaises(ValueError):
                 Timestamp(epoch, index)

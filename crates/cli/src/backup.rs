@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_says_how_far_and_who() {
+    fn the_summary_of_a_backup_has_its_times_and_members() {
         let backup = Backup {
             name: "epicepoch".into(),
             cluster: epicepoch_wire::ClusterId(1),

@@ -247,7 +247,7 @@ fn a_message_is_the_first_text_that_is_no_field() {
 }
 
 #[test]
-fn what_must_not_be_started_again_is_not_by_the_unit_and_stands_in_the_book_and_the_help() {
+fn final_exit_codes_prevent_a_restart_and_are_documented() {
     let never = [USAGE, REMOVED, DIRECTORY].map(|code| code.to_string());
     let line = UNIT.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus="));
     let codes: Vec<_> = line.expect("the unit names them").split(' ').collect();

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_encode_prints_decodes_to_the_same_time() {
+    fn the_time_that_encode_prints_decodes_to_the_same_time() {
         let lowest = Timestamp::lowest_at(GOLDEN);
         assert_eq!(ns(&moment::time(lowest.epoch)), Ok(GOLDEN));
     }

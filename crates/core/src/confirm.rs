@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_to_the_round_counts_for_nothing() {
+    fn replies_that_do_not_belong_to_the_round_do_not_count() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
         let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         let good = reply(2, &begun.confirm, 3);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_an_invariant_is_refused() {
+    fn a_write_that_breaks_an_invariant_is_refused() {
         let state = |state| Write { hard_state: Some(state), ..Write::default() };
         let entries = |entries: &[u64]| Write {
             entries: entries.iter().map(|index| entry(*index, 2)).collect(),

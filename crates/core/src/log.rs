@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_given_out_as_asked() {
+    fn the_log_returns_the_requested_entries() {
         let log = log(1, 5, 0);
         assert_eq!((log.len(), log.is_empty()), (5, false));
         assert_eq!(log.iter().map(|entry| entry.index.0).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);

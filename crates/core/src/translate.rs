@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_peers_never_exchange_does_not_leave() {
+    fn messages_that_peers_never_exchange_are_not_sent() {
         let mut proposal = eraftpb::Message::default();
         proposal.set_msg_type(eraftpb::MessageType::MsgPropose);
         assert_eq!(message(&proposal), None);

@@ -415,7 +415,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn what_was_written_is_read_back(seed: u64) {
+        fn written_state_is_read_back(seed: u64) {
             let mut random = Rng::with_seed(seed);
             let disk = SimulatedDisk::default();
             let mut database = founded(&disk);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_an_invariant_is_not_believed() {
+    fn stored_data_that_breaks_an_invariant_is_rejected() {
         type Damage = fn(&mut Restored);
         let broken: [(&str, Damage); 9] = [
             ("the log has a gap", |r| drop(r.entries.remove(2))),

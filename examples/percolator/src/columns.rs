@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_not_rolled_back_and_its_answers_can_be_had_again() {
+    fn a_committed_write_is_not_rolled_back_and_its_answers_repeat() {
         let rollback = Request::Rollback { row: row(), start: at(10) };
         let found = replies([
             (0, prewrite(10)),

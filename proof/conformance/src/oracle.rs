@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_once_after_the_caller_asked_is_right() {
+    fn a_range_given_once_and_after_the_call_is_right() {
         let (oracle, now) = (Oracle::default(), Instant::now());
         let range = oracle.take(3, now + Duration::from_nanos(1));
         let (one, rest) = range.split_first(1).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_early_or_twice_or_made_up_or_miscounted_is_found() {
+    fn early_repeated_invented_and_miscounted_answers_are_found() {
         let (oracle, now) = (Oracle::default(), Instant::now());
         let range = oracle.take(3, now);
         let late = now + Duration::from_nanos(1);

@@ -219,7 +219,7 @@ fn a_half_closed_connection_does_not_see_the_other_end_close_in_a_blackhole() {
 }
 
 #[test]
-fn what_a_cut_holds_arrives_late_and_whole() {
+fn bytes_that_a_cut_holds_arrive_late_and_whole() {
     let behind = Behind::new();
     let (mut near, mut far) = behind.dial(1);
     behind.links.set(ONE, TWO, Fault::cut(Cut::Hold));

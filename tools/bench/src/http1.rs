@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_answer_is_an_error() {
+    fn bytes_that_are_not_an_answer_are_an_error() {
         for wrong in [
             &b"SSH-2.0-OpenSSH\r\n\r\n"[..],
             b"HTTP/1.1 abc\r\n\r\n",

@@ -51,7 +51,7 @@ fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
 }
 
 #[test]
-fn who_connects_again_was_not_free_while_nobody_listened() {
+fn an_outage_does_not_count_as_lateness_of_the_generator() {
     let measured = undisturbed(|| with_an_outage(256));
     let (counts, table) = (&measured.counts, measured.to_string());
     // When the outage began, the 256 connections had claimed about a quarter of all 1000 requests.

@@ -71,7 +71,7 @@ fn a_certificate_that_cannot_be_written_leaves_no_key_behind() {
 }
 
 #[test]
-fn what_is_no_pair_is_refused_with_setting_and_file() {
+fn a_bad_pair_is_refused_with_its_setting_and_file() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("one").unwrap();
     let issue = || authority.node(NodeId(1), &[], Validity::days(1)).unwrap();
@@ -207,7 +207,7 @@ fn an_authority_signs_for_its_own_cluster_alone() {
 }
 
 #[test]
-fn what_is_signed_does_not_outlive_its_authority() {
+fn a_certificate_does_not_outlive_its_authority() {
     let authority = Authority::new("one").unwrap();
     let issued = authority.node(NodeId(1), &[], Validity::days(100_000)).unwrap();
     let directory = tempfile::tempdir().unwrap();

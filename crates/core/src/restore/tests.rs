@@ -215,7 +215,7 @@ fn clocks_that_disagree_prove_nothing_whichever_is_wrong() {
 }
 
 #[test]
-fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
+fn an_epoch_given_by_hand_only_raises_the_floor_and_has_a_bound() {
     let now = TAKEN + 60 * S;
     let by_hand = |epoch: u64| Grounds { by_hand: Some(Epoch(epoch)), ..grounds(now, &[now]) };
     let proved = floor(Some(&taken()), &grounds(now, &[now])).expect("a proof");

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gone_request_asked_for_is_burned_and_its_slot_is_used_again() {
+    fn timestamps_of_a_gone_request_are_burnt_and_its_slot_is_reused() {
         let mut queue = WaitQueue::new(2);
         let gone = queue.enter(1, 5, || 0).unwrap();
         let stays = queue.enter(1, 1, || 0).unwrap();

@@ -111,9 +111,9 @@ const fn says_already(done: &Done) -> bool {
     )
 }
 
-/// The leader answers a repeated command with "already" only after a quorum has confirmed its lead.
+/// Another node may have become the leader in the meantime.
 #[test]
-fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads() {
+fn a_leader_answers_already_only_after_a_quorum_has_confirmed_its_lead() {
     for command in repeated() {
         let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
         let number = queue.ask(command.clone());

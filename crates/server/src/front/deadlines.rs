@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_request_behind_hot_ones_has_ten_seconds_of_its_own() {
+    fn a_partial_request_behind_whole_ones_has_ten_seconds_of_its_own() {
         let slow = Fixture::new();
         slow.state.record_requests(false, true);
         assert!(!slow.is_overdue_after(9));

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_spent_its_allowance_waits_for_the_next_turn() {
+    fn a_future_that_has_spent_its_allowance_waits_for_the_next_turn() {
         let turns = Arc::new(Turns::default());
         let mut context = Context::from_waker(Waker::noop());
         turns.begin(&context);

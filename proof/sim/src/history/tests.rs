@@ -131,7 +131,7 @@ fn a_request_gets_one_answer_of_the_right_size() {
 }
 
 #[test]
-fn what_follows_an_advance_is_above_it_and_it_goes_as_far_as_is_allowed() {
+fn timestamps_after_an_advance_are_above_it_and_an_advance_has_a_bound() {
     let given = |epoch| {
         of(|history| {
             give(history, Request { above: Epoch(7), ..request(1) }, range(epoch, 0, 1));
@@ -216,7 +216,7 @@ fn ranges_are_owned_once_and_the_ceiling_rises_with_time() {
 }
 
 #[test]
-fn what_is_applied_is_the_same_everywhere_and_no_id_comes_back() {
+fn applied_state_is_the_same_everywhere_and_no_id_comes_back() {
     let applied = |index: u64, state: &State, now: &Published| {
         let mut history = History::default();
         let first = State { removed: [NodeId(3)].into(), ..self::state() };
@@ -280,7 +280,7 @@ fn out(kind: MessageKind) -> Outgoing {
 }
 
 #[test]
-fn what_leaves_was_promised_and_is_durable() {
+fn a_sent_message_was_promised_and_is_durable() {
     let vote = out(MessageKind::RequestVoteResponse);
     let released = |out: &Outgoing, promise, disk: &Restored| {
         of(|history| {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_threads_saw_is_judged_together() {
+    fn answers_of_two_threads_are_checked_together() {
         for (second, clean) in [(2, true), (1, false), (0, false)] {
             let origin = Instant::now();
             let (checker, lines) = Checker::start(origin, 2);

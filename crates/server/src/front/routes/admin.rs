@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_never_done() {
+    fn a_command_with_bad_parameters_is_refused() {
         for (admin, query, part) in [
             (Admin::Transfer, "to=", "to is"),
             (Admin::Transfer, "to=0", "to is"),

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_understood() {
+    fn valid_queries_are_parsed() {
         assert_eq!(Ask::parse(None, 9), Ok(Ask { count: 1, format: Format::Binary }));
         for (query, count, format) in [
             ("", 1, Format::Binary),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_is_a_post_and_needs_the_right_to_and_nothing_else_does() {
+    fn only_posts_with_the_right_change_state() {
         for row in TABLE {
             let changes = matches!(row.route, Route::Admin(admin) if admin.changes());
             assert_eq!(row.methods == Methods::Post, changes, "{}", row.path);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_operators_see_is_for_operators() {
+    fn metrics_and_admin_pages_are_only_for_operators() {
         for row in TABLE {
             let is_of_operators = row.path.starts_with("/admin") || row.path == "/metrics";
             let is_open = matches!(row.right, Right::Health | Right::Timestamps);

@@ -232,7 +232,7 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
 
     #[test]
-    fn what_changes_expires_or_breaks_is_told_once() {
+    fn each_change_expiry_and_fault_is_reported_once() {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("one").unwrap();
         let issue = |days| authority.node(NodeId(1), &[], Validity::days(days)).unwrap();

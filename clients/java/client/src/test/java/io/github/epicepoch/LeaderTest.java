@@ -137,7 +137,7 @@ class LeaderTest extends Scene {
     }
 
     @Test
-    void whatIsNoOracleIsSaidToBeNone() throws Exception {
+    void aServerOfAnotherProtocolIsNoOracle() throws Exception {
         try (ServerSocket other = new ServerSocket(0, 8, InetAddress.getByName("127.0.0.1"))) {
             ScriptedNode.daemon(
                     () -> {
@@ -210,7 +210,7 @@ class LeaderTest extends Scene {
 
     @ParameterizedTest
     @ValueSource(ints = {7, 13, 18, 64, 65, 66})
-    void whatNoRetryHealsIsSeenAtOnce(int code) throws Exception {
+    void aRefusalThatNoRetryHealsEndsTheCallAtOnce(int code) throws Exception {
         ScriptedNode leader = leader((to, id, count) -> to.refuse(id, code, "no"));
         EpicEpochClient client = connect(leader);
         var error = assertThrows(EpicEpochException.class, client::timestamp);
