@@ -231,7 +231,7 @@ for (const why of ["no token", "a refusal"]) {
       }
       return "";
     };
-    leader.greet = () => {
+    leader.onHello = () => {
       if (leader.met === 1) {
         return leader.welcome(leader);
       }

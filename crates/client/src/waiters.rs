@@ -17,7 +17,7 @@ pub(crate) type Outcome = Result<TimestampRange, TimestampsError>;
 
 /// A caller's entry in a batch. The generation shows whether the caller still waits.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     slot: usize,
     generation: u64,
     count: u64,
@@ -40,7 +40,7 @@ enum State {
 /// Callers that share one request.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     total: u64,
 }
 
@@ -52,7 +52,7 @@ impl Batch {
 
     /// The number of callers that joined.
     pub(crate) fn callers(&self) -> usize {
-        self.places.len()
+        self.entries.len()
     }
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Waiters {
     free: Vec<usize>,
     /// The callers whose request has not been sent yet, or must be repeated. The oldest is in
     /// front.
-    open: VecDeque<Place>,
-    spare: Vec<Vec<Place>>,
+    open: VecDeque<Entry>,
+    spare: Vec<Vec<Entry>>,
 }
 
 impl Waiters {
@@ -89,7 +89,7 @@ impl Waiters {
         taken.deadline = deadline;
         taken.state = State::Waiting(None);
         let is_first = self.open.is_empty();
-        self.open.push_back(Place { slot, generation: taken.generation, count });
+        self.open.push_back(Entry { slot, generation: taken.generation, count });
         Some((slot, is_first))
     }
 
@@ -124,20 +124,20 @@ impl Waiters {
     /// `count_max` timestamps. A caller with a larger count gets its own batch, which the node
     /// refuses. Returns `None` if no caller waits for a request.
     pub(crate) fn take_batch(&mut self, count_max: u64) -> Option<Batch> {
-        let mut batch = Batch { places: self.spare.pop().unwrap_or_default(), total: 0 };
-        while let Some(place) = self.open.front().copied() {
-            if self.is_waiting(place) {
-                let is_full = batch.places.len() == BATCH_CALLERS_MAX
-                    || batch.total.saturating_add(place.count) > count_max;
-                if is_full && !batch.places.is_empty() {
+        let mut batch = Batch { entries: self.spare.pop().unwrap_or_default(), total: 0 };
+        while let Some(entry) = self.open.front().copied() {
+            if self.is_waiting(entry) {
+                let is_full = batch.entries.len() == BATCH_CALLERS_MAX
+                    || batch.total.saturating_add(entry.count) > count_max;
+                if is_full && !batch.entries.is_empty() {
                     break;
                 }
-                batch.places.push(place);
-                batch.total += place.count;
+                batch.entries.push(entry);
+                batch.total += entry.count;
             }
             self.open.pop_front();
         }
-        if batch.places.is_empty() {
+        if batch.entries.is_empty() {
             self.recycle(batch);
             return None;
         }
@@ -159,33 +159,33 @@ impl Waiters {
     ) {
         assert_eq!(range.count(), batch.total, "a range of another batch");
         let mut rest = Some(range);
-        for place in &batch.places {
-            let split = rest.and_then(|range| range.split_first(place.count));
+        for entry in &batch.entries {
+            let split = rest.and_then(|range| range.split_first(entry.count));
             let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
             rest = tail;
-            let outcome = if self.slots[place.slot].deadline <= now {
+            let outcome = if self.slots[entry.slot].deadline <= now {
                 Err(TimestampsError::DeadlineExceeded { last: last.cloned() })
             } else {
                 Ok(head)
             };
-            self.finish(*place, outcome, wakers);
+            self.finish(*entry, outcome, wakers);
         }
         self.recycle(batch);
     }
 
     /// Fails every caller of a batch.
     pub(crate) fn fail(&mut self, batch: Batch, error: &TimestampsError, wakers: &mut Vec<Waker>) {
-        for place in &batch.places {
-            self.finish(*place, Err(error.clone()), wakers);
+        for entry in &batch.entries {
+            self.finish(*entry, Err(error.clone()), wakers);
         }
         self.recycle(batch);
     }
 
     /// Puts the callers of an unanswered batch back into the open batch, in front of the others.
     pub(crate) fn requeue(&mut self, batch: Batch) {
-        for place in batch.places.iter().rev() {
-            if self.is_waiting(*place) {
-                self.open.push_front(*place);
+        for entry in batch.entries.iter().rev() {
+            if self.is_waiting(*entry) {
+                self.open.push_front(*entry);
             }
         }
         self.recycle(batch);
@@ -193,8 +193,8 @@ impl Waiters {
 
     /// Fails every caller whose request has not been sent.
     pub(crate) fn fail_open(&mut self, error: &TimestampsError, wakers: &mut Vec<Waker>) {
-        while let Some(place) = self.open.pop_front() {
-            self.finish(place, Err(error.clone()), wakers);
+        while let Some(entry) = self.open.pop_front() {
+            self.finish(entry, Err(error.clone()), wakers);
         }
     }
 
@@ -230,8 +230,8 @@ impl Waiters {
     /// Whether any caller waits for its request to be sent. If none does, the next caller is the
     /// first of its batch.
     pub(crate) fn is_wanted(&mut self) -> bool {
-        while let Some(place) = self.open.front().copied() {
-            if self.is_waiting(place) {
+        while let Some(entry) = self.open.front().copied() {
+            if self.is_waiting(entry) {
                 return true;
             }
             self.open.pop_front();
@@ -243,16 +243,16 @@ impl Waiters {
     /// at least as many callers enter as there are slots. So the cost per call is constant.
     fn forget_the_gone(&mut self) {
         let slots = &self.slots;
-        self.open.retain(|place| is_waiting(slots, *place));
+        self.open.retain(|entry| is_waiting(slots, *entry));
     }
 
-    fn is_waiting(&self, place: Place) -> bool {
-        is_waiting(&self.slots, place)
+    fn is_waiting(&self, entry: Entry) -> bool {
+        is_waiting(&self.slots, entry)
     }
 
-    fn finish(&mut self, place: Place, outcome: Outcome, wakers: &mut Vec<Waker>) {
-        let slot = &mut self.slots[place.slot];
-        if slot.generation != place.generation {
+    fn finish(&mut self, entry: Entry, outcome: Outcome, wakers: &mut Vec<Waker>) {
+        let slot = &mut self.slots[entry.slot];
+        if slot.generation != entry.generation {
             return;
         }
         if let State::Waiting(waker) = &mut slot.state {
@@ -262,16 +262,16 @@ impl Waiters {
     }
 
     fn recycle(&mut self, mut batch: Batch) {
-        batch.places.clear();
+        batch.entries.clear();
         if self.spare.len() < SPARE_MAX {
-            self.spare.push(batch.places);
+            self.spare.push(batch.entries);
         }
     }
 }
 
-fn is_waiting(slots: &[Slot], place: Place) -> bool {
-    let slot = &slots[place.slot];
-    slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
+fn is_waiting(slots: &[Slot], entry: Entry) -> bool {
+    let slot = &slots[entry.slot];
+    slot.generation == entry.generation && matches!(slot.state, State::Waiting(_))
 }
 
 /// At most this many callers of one client may wait.
@@ -432,7 +432,7 @@ mod tests {
             }
             waiters.leave(slot);
             let (open, slots) = (waiters.open.len(), waiters.slots.len());
-            assert!(open <= 2 * slots, "{open} places for {slots} slots");
+            assert!(open <= 2 * slots, "{open} entries for {slots} slots");
         }
         waiters.enter(4, later()).unwrap();
         let batch = waiters.take_batch(COUNT_MAX).unwrap();

@@ -85,7 +85,7 @@ impl NodeShared {
         detail: &str,
     ) {
         let now_ns = self.clock.monotonic_ns();
-        self.authz.denials.note((right, reason), caller.from, detail, now_ns);
+        self.authz.denials.record((right, reason), caller.from, detail, now_ns);
     }
 
     /// The most timestamps that one answer may have at present.
@@ -211,11 +211,11 @@ pub struct Accepts {
 
 /// Two failed accepts belong to one series if at most this time is between them, nanoseconds. After
 /// a failure the node tries again every 50 ms; after a success it waits for the next client.
-const ONE_ROW_NS: u64 = 200_000_000;
+const SERIES_GAP_MAX_NS: u64 = 200_000_000;
 /// A series of failed accepts counts only if it is at least this long, nanoseconds from the first
 /// failure to the last. At one try every 50 ms, that is three failures. A single failure does not
 /// predict the next one.
-const ROW_MIN_NS: u64 = 100_000_000;
+const SERIES_MIN_NS: u64 = 100_000_000;
 
 impl Accepts {
     /// Records that a client was accepted.
@@ -227,7 +227,7 @@ impl Accepts {
     pub fn failed(&self, now_ns: u64) {
         let since_ns = self.failing_since_ns.load(Ordering::Relaxed);
         let failed_ns = self.failed_ns.swap(now_ns, Ordering::Relaxed);
-        if since_ns == 0 || now_ns.saturating_sub(failed_ns) > ONE_ROW_NS {
+        if since_ns == 0 || now_ns.saturating_sub(failed_ns) > SERIES_GAP_MAX_NS {
             self.failing_since_ns.store(now_ns.max(1), Ordering::Relaxed);
         }
     }
@@ -239,8 +239,8 @@ impl Accepts {
         let since_ns = self.failing_since_ns.load(Ordering::Relaxed);
         let failed_ns = self.failed_ns.load(Ordering::Relaxed);
         since_ns > 0
-            && failed_ns.saturating_sub(since_ns) >= ROW_MIN_NS
-            && now_ns.saturating_sub(failed_ns) <= ONE_ROW_NS
+            && failed_ns.saturating_sub(since_ns) >= SERIES_MIN_NS
+            && now_ns.saturating_sub(failed_ns) <= SERIES_GAP_MAX_NS
     }
 }
 

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_finds_a_greeting_in_the_packet() {
+    fn a_server_finds_a_client_hello_in_the_packet() {
         let hello = ClientHello::new().unwrap();
         let mut packet = hello.packet(7);
         assert_eq!(packet.len(), PACKET_LEN);

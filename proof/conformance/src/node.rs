@@ -241,7 +241,7 @@ impl Node {
         let peer = Peer { stream: Arc::new(Mutex::new(writing)), node: self.clone() };
         lock(&self.inner.peers).push(peer.clone());
         let (mut input, mut chunk) = (Vec::new(), [0; 4096]);
-        let mut is_greeted = false;
+        let mut has_hello = false;
         loop {
             match stream.read(&mut chunk) {
                 Ok(0) | Err(_) => return Ok(()),
@@ -253,10 +253,10 @@ impl Node {
             {
                 let message = ToServer::decode(&frame).map_err(|error| error.to_string())?;
                 taken += frame.len();
-                if is_greeted == matches!(message, ToServer::ClientHello(_)) {
+                if has_hello == matches!(message, ToServer::ClientHello(_)) {
                     return Err(format!("{message:?}, but hello comes first and once"));
                 }
-                is_greeted = true;
+                has_hello = true;
                 self.handle(&peer, message)?;
             }
             input.drain(..taken);

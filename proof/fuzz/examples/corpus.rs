@@ -380,7 +380,7 @@ fn http2() -> io::Result<()> {
     frame::put(&mut bytes, kind::RST_STREAM, 0, 7, &[0, 0, 0, 7]);
     frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, 0, &[0, 1, 0, 0]);
     frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0, 0, 0, 9, 0, 0, 0, 0]);
-    put("http2_answer", "farewell", &bytes)?;
+    put("http2_answer", "goaway", &bytes)?;
     http2_requests()
 }
 
@@ -391,13 +391,13 @@ fn http2_requests() -> io::Result<()> {
     const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
     let mut bytes = vec![2 | 6 << 2];
     frame::put_settings(&mut bytes, &[(setting::INITIAL_WINDOW_SIZE, 20)]);
-    let hot = b"\x82\x86\x44\x0e/timestamp?n=2\x41\x01a";
-    frame::put(&mut bytes, kind::HEADERS, WHOLE, 1, hot);
+    let fast_path = b"\x82\x86\x44\x0e/timestamp?n=2\x41\x01a";
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 1, fast_path);
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 3, b"\x82\x86\xbf\xbe");
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 5, b"\x82\x86\xbf\xbe");
     let told = b"\x82\x86\xbf\xbe\0\x14epicepoch-request-id\x0242";
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 7, told);
-    put("http2_request", "hot", &bytes)?;
+    put("http2_request", "fast_path", &bytes)?;
     // `/timestamp` and `a:8080` in the Huffman code, with a dependency and padding.
     let coded = b"\x02\0\0\0\x05\x10\x83\x86\x04\x88\x62\x7b\x6b\x69\x1d\x48\x5a\xdf\0\0";
     let flags = flag::END_HEADERS | flag::PADDED | flag::PRIORITY;

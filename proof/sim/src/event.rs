@@ -171,7 +171,7 @@ pub(crate) enum Event {
         count: u64,
     },
     /// The hello of a client with a session arrives.
-    Greet {
+    ClientHello {
         worker: usize,
         session: usize,
         link: LinkId,
@@ -323,7 +323,7 @@ impl Event {
             | Self::Pong { .. }
             | Self::Refused { .. } => return Some((Plane::Raft, 0)),
             Self::Arrive { worker, .. }
-            | Self::Greet { worker, .. }
+            | Self::ClientHello { worker, .. }
             | Self::Notice { worker, .. }
             | Self::Leave { worker, .. }
             | Self::Follow { worker }
@@ -381,7 +381,9 @@ impl Event {
             Self::Client { client } => (16, *client as u64),
             Self::GiveUp { asker } => (17, asker.attempt),
             Self::Answered { answer, .. } => (18, answer.digest()),
-            Self::Greet { session, link, .. } => (29, (*session as u64) << 32 ^ link.number()),
+            Self::ClientHello { session, link, .. } => {
+                (29, (*session as u64) << 32 ^ link.number())
+            }
             Self::Notice { session, link, .. } => (30, (*session as u64) << 32 ^ link.number()),
             Self::Call { session, caller } => (31, (*session as u64) << 32 ^ *caller as u64),
             Self::CallEnds { session, number, .. } => (32, (*session as u64) << 32 ^ number),

@@ -261,10 +261,10 @@ impl World {
         }
         let what = self.unwell(healed).unwrap_or_default();
         let seconds = bound_ns / SECOND;
-        let standing = self.standing();
+        let statuses = self.node_statuses();
         let spared = self.ids().filter(|id| self.lasting(*id).is_some()).count();
         let healed = if spared == 0 { "everything".into() } else { format!("all but {spared}") };
-        Err(Failure::Liveness(format!("{seconds} s after {healed} had healed {what}{standing}")))
+        Err(Failure::Liveness(format!("{seconds} s after {healed} had healed {what}{statuses}")))
     }
 
     /// In some runs with wrong clocks the run goes on until all samples from before the repair of
@@ -340,9 +340,9 @@ impl World {
         while self.is_well_placed() == Some(false) {
             if self.now_ns >= bound_ns {
                 let seconds = PLACED_NS_MAX / SECOND;
-                let standing = self.standing();
+                let statuses = self.node_statuses();
                 let what = format!("after {seconds} s leadership is not where it should be");
-                return Err(Failure::Liveness(format!("{what}{standing}")));
+                return Err(Failure::Liveness(format!("{what}{statuses}")));
             }
             let next_ns = self.now_ns + 250 * MS;
             self.live_until(next_ns, halves)?;

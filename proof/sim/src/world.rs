@@ -190,7 +190,7 @@ impl World {
         for worker in 0..WORKERS {
             self.schedule_own(id, 2 * offset_ns, Event::WorkerTick { worker });
         }
-        self.note(|| format!("{id} starts"));
+        self.record(|| format!("{id} starts"));
         self.pump(id);
         self.connect(id);
     }
@@ -204,7 +204,7 @@ impl World {
     /// Ends the process at once. Writes that were not durable are lost, except some that had
     /// reached the disk but were not acknowledged.
     pub(crate) fn crash(&mut self, id: NodeId) {
-        self.note(|| format!("{id} crashes"));
+        self.record(|| format!("{id} crashes"));
         self.break_links(id);
         let pending = self.at(id).disk.pending();
         let kept = if self.random.bool() { 0 } else { self.random.usize(0..=pending) };
@@ -341,7 +341,7 @@ impl World {
         NodeId(self.random.u64(1..=self.nodes.len() as u64))
     }
 
-    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn record(&mut self, line: impl FnOnce() -> String) {
         self.record_of(Kind::Other, line);
     }
 
@@ -449,7 +449,9 @@ impl World {
         let Some(running) = &node.running else {
             match event {
                 Event::Arrive { asker, .. } => self.arrive_nowhere(to, asker),
-                Event::Greet { session, link, .. } => self.greet_nowhere(to, session, link),
+                Event::ClientHello { session, link, .. } => {
+                    self.refuse_client_hello(to, session, link);
+                }
                 _ => {}
             }
             return true;
@@ -460,7 +462,7 @@ impl World {
         // A peer of an ended history of the cluster sent this message. In production this node
         // would not accept a connection from that peer.
         let is_client =
-            matches!(event, Event::Arrive { .. } | Event::Leave { .. } | Event::Greet { .. });
+            matches!(event, Event::Arrive { .. } | Event::Leave { .. } | Event::ClientHello { .. });
         if boot.is_none() && era != self.restores.era && !is_client {
             self.count("message of an ended history");
             return true;
@@ -497,7 +499,7 @@ impl World {
             | Event::Pong { .. } => {}
             Event::Raft { from, bytes, .. } => {
                 let message = epicepoch_wire::raft_message::RaftMessage::decode(bytes);
-                self.note(|| format!("{to} receives from {from}: {message:?}"));
+                self.record(|| format!("{to} receives from {from}: {message:?}"));
             }
             Event::Ask { confirm, .. } => {
                 let line = || format!("{to} asks for term {}: {confirm:?}", confirm.term);
@@ -530,7 +532,9 @@ impl World {
             }
             Event::Refused { by, boot } => self.refused(id, by, boot),
             Event::Arrive { worker, asker, count } => self.arrive(id, worker, asker, count),
-            Event::Greet { worker, session, link } => self.greet(id, worker, session, link),
+            Event::ClientHello { worker, session, link } => {
+                self.answer_client_hello(id, worker, session, link);
+            }
             Event::Notice { worker, session, link } => self.notice(id, worker, session, link),
             Event::Leave { worker, asker } => self.leave(id, worker, asker),
             Event::Follow { worker } => self.follow(id, worker),
@@ -588,7 +592,7 @@ impl World {
     }
 
     /// The status of every node, as text for people.
-    pub(crate) fn standing(&self) -> String {
+    pub(crate) fn node_statuses(&self) -> String {
         let node = |node: &Node| {
             let status = node.running.as_ref().map(|running| running.replica().status());
             format!("\nnode {}: {status:?}", node.id)

@@ -70,9 +70,9 @@ async fn serve(
         if !request[..len].ends_with(b"\r\n\r\n") {
             continue;
         }
-        let is_hot = request[..len].starts_with(b"GET /timestamp ");
+        let is_timestamp_request = request[..len].starts_with(b"GET /timestamp ");
         len = 0;
-        if !is_hot {
+        if !is_timestamp_request {
             stream.write_all(members).await?;
             continue;
         }

@@ -216,7 +216,7 @@ mod tests {
     use crate::latency;
 
     #[test]
-    fn glances_add_up_and_what_holds_since_the_beginning_is_replaced() {
+    fn snapshots_add_up_and_totals_since_the_start_are_replaced() {
         let mut times = latency::histogram();
         latency::record(&mut times, Duration::from_micros(150));
         latency::record(&mut times, Duration::from_millis(300));

@@ -330,7 +330,7 @@ fn a_peer_that_breaks_the_protocol_is_found_out() {
         ("a ping of the wrong length", kind::PING, 0, 0, b"1234567"),
         ("a window that grows by nothing", kind::WINDOW_UPDATE, 0, 1, &[0; 4]),
         ("a window that grows too far", kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]),
-        ("a farewell cut short", kind::GOAWAY, 0, 0, &[0; 7]),
+        ("a GOAWAY cut short", kind::GOAWAY, 0, 0, &[0; 7]),
     ];
     for (what, kind, flags, stream, payload) in cases {
         let mut script = Script::new(1, &[]);

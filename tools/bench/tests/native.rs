@@ -55,7 +55,7 @@ fn serve(play: Play) -> Target {
 fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
     let mut input = Vec::new();
     let mut answered = 0;
-    let mut greeted = false;
+    let mut has_hello = false;
     let mut held_back = None;
     let here = stream.local_addr().unwrap().to_string();
     loop {
@@ -73,7 +73,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                         std::thread::sleep(after);
                     }
                     let member = MemberAddr { node: NodeId(1), addr: here.clone() };
-                    assert!(!std::mem::replace(&mut greeted, true), "a second hello");
+                    assert!(!std::mem::replace(&mut has_hello, true), "a second hello");
                     let leader = Some(member);
                     Welcome { leader, ..welcome() }.encode(&mut out);
                 }

@@ -92,7 +92,7 @@ struct Tally {
 
 impl Tally {
     /// Runs `steps` one after the other.
-    fn lane(&self, steps: &[&'static Step], is_idle: bool) {
+    fn run_in_order(&self, steps: &[&'static Step], is_idle: bool) {
         for step in steps {
             if !self.is_to_run(step, is_idle) {
                 continue;
@@ -221,8 +221,8 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
                 Beside::Computes => tally.builds.are_in_memory(),
             });
         thread::scope(|scope| {
-            scope.spawn(|| tally.lane(&beside, true));
-            tally.lane(&main, false);
+            scope.spawn(|| tally.run_in_order(&beside, true));
+            tally.run_in_order(&main, false);
             let failed =
                 tally.ended.lock().expect("no panic").values().any(|ended| ended.result.is_err());
             if failed && !tally.is_to_go_on {
@@ -241,7 +241,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             ended.insert(name, Ended::at_once(Ok(())));
         }
         drop(ended);
-        tally.lane(&steps, false);
+        tally.run_in_order(&steps, false);
     }
     let took = start.elapsed().as_secs();
     let ended = tally.ended.into_inner().expect("no panic");

@@ -118,7 +118,7 @@ pub enum TransferError {
     NotCaughtUp(#[from] NotCaughtUp),
     /// No other voter can take over: wait until one is caught up and heard.
     #[error("no other voter is caught up and was heard within an election timeout")]
-    Nobody,
+    NoCandidate,
     /// A handover is under way: wait until it has ended.
     #[error("leadership is being handed over already")]
     Busy,

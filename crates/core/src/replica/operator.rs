@@ -50,7 +50,7 @@ impl Replica {
                 let voters = self.voters.iter().map(|(node, _)| node);
                 let fit = voters.filter(|node| self.check_caught_up(*node).is_ok());
                 let fit: BTreeSet<NodeId> = fit.collect();
-                self.next_successor(|node| fit.contains(&node)).ok_or(TransferError::Nobody)?
+                self.next_successor(|node| fit.contains(&node)).ok_or(TransferError::NoCandidate)?
             }
         };
         self.transfer(to, HandOver::Asked);

@@ -155,9 +155,9 @@ fn leadership_is_not_offered_without_a_live_voter() {
     let mut bench = Bench::led(&[1, 2, 3]);
     bench.ticks(ELECTION_TICKS + 1);
     assert!(bench.is_leader(), "it has not given up yet");
-    assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
+    assert_eq!(hand_over(&mut bench, None), Err(TransferError::NoCandidate));
     let mut bench = Bench::led(&[1]);
-    assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
+    assert_eq!(hand_over(&mut bench, None), Err(TransferError::NoCandidate));
 }
 
 /// A node with an empty directory begins with committed state. That state includes the

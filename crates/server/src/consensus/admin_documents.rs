@@ -87,7 +87,7 @@ fn denied(denied: &admin::Denied) -> Denied {
         | admin::Denied::Settings(SettingsError::NotServing | SettingsError::Busy) => {
             ErrorCode::Busy
         }
-        admin::Denied::Transfer(TransferError::NotCaughtUp(_) | TransferError::Nobody)
+        admin::Denied::Transfer(TransferError::NotCaughtUp(_) | TransferError::NoCandidate)
         | admin::Denied::Change(ChangeError::NotCaughtUp(_)) => ErrorCode::NotCaughtUp,
         admin::Denied::Overloaded => ErrorCode::Overloaded,
         admin::Denied::Unconfirmed => ErrorCode::NoQuorum,

@@ -45,12 +45,12 @@ struct Table {
 #[derive(Debug)]
 struct Present {
     connections: usize,
-    origin: Arc<Origin>,
+    rate: Arc<AddressRate>,
 }
 
 /// The state of an address, which its connections share.
 #[derive(Debug, Default)]
-struct Origin {
+struct AddressRate {
     /// The monotonic time at which all requests so far would be finished at exactly the allowed
     /// rate (the virtual scheduling algorithm of ITU-T I.371).
     paid_until_ns: AtomicU64,
@@ -89,18 +89,18 @@ impl AddressLimits {
         let mut is_back = false;
         let present = table.address_limits.entry(key).or_insert_with(|| {
             is_back = true;
-            Present { connections: 0, origin: Arc::default() }
+            Present { connections: 0, rate: Arc::default() }
         });
         if present.connections >= connections_max {
             return None;
         }
         let was_gone = present.connections == 0 && !is_back;
         present.connections += 1;
-        let origin = present.origin.clone();
+        let rate = present.rate.clone();
         table.gone -= usize::from(was_gone);
         drop(table);
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Some(ConnectionPermit { address_limits: self.clone(), key, origin })
+        Some(ConnectionPermit { address_limits: self.clone(), key, rate })
     }
 
     fn leave(&self, key: Key) {
@@ -119,7 +119,7 @@ impl AddressLimits {
         // address.
         table.gone += 1;
         if table.gone > table.gone_max.max(GONE_MAX) {
-            let paid_until = |it: &Present| it.origin.paid_until_ns.load(Ordering::Relaxed);
+            let paid_until = |it: &Present| it.rate.paid_until_ns.load(Ordering::Relaxed);
             let newest = table.address_limits.values().map(paid_until).max().unwrap_or(0);
             // An address with a request debt has asked within [`BURST_NS`].
             let owes = |it: &Present| paid_until(it) > 0 && paid_until(it) + BURST_NS > newest;
@@ -139,7 +139,7 @@ impl AddressLimits {
 pub(crate) struct ConnectionPermit {
     address_limits: Arc<AddressLimits>,
     key: Key,
-    origin: Arc<Origin>,
+    rate: Arc<AddressRate>,
 }
 
 impl ConnectionPermit {
@@ -152,7 +152,7 @@ impl ConnectionPermit {
     /// The allowed requests are counted.
     pub(crate) fn take(&self, requests: u32, now_ns: u64) -> u32 {
         let Some(request_ns) = self.address_limits.request_ns else { return requests };
-        let paid_until = &self.origin.paid_until_ns;
+        let paid_until = &self.rate.paid_until_ns;
         let mut taken = 0;
         // Relaxed ordering is enough: no other memory is read depending on this value.
         let _ = paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until_ns| {
@@ -170,7 +170,7 @@ impl ConnectionPermit {
         let back_ns = u64::from(requests) * request_ns;
         // Relaxed ordering is enough, as in `take`. The value is at least `back_ns`, which `take`
         // has added.
-        let _ = self.origin.paid_until_ns.fetch_update(
+        let _ = self.rate.paid_until_ns.fetch_update(
             Ordering::Relaxed,
             Ordering::Relaxed,
             |until_ns| Some(until_ns.saturating_sub(back_ns)),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_may_be_asked_again_and_no_more() {
+    fn an_allowance_given_back_is_granted_again_but_is_not_saved_up() {
         let address_limits = rated(10);
         let permit = address_limits.admit(addr("192.0.2.1"), 1).unwrap();
         assert_eq!(permit.take(10, SECOND), 10);

@@ -56,11 +56,11 @@ fn flag_order(order: Ordering) -> Ordering {
 
 /// A model of `tokio::sync::Notify` for one waiting task.
 #[derive(Debug, Default)]
-pub(crate) struct Notify(Mutex<Rope>);
+pub(crate) struct Notify(Mutex<NotifyState>);
 
 #[derive(Debug, Default)]
-struct Rope {
-    is_rung: bool,
+struct NotifyState {
+    is_notified: bool,
     waiter: Option<Waker>,
 }
 
@@ -71,20 +71,20 @@ impl Notify {
 
     pub(crate) fn notify_one(&self) {
         let waiter = {
-            let mut rope = self.0.lock().unwrap();
-            rope.is_rung = true;
-            rope.waiter.take()
+            let mut state = self.0.lock().unwrap();
+            state.is_notified = true;
+            state.waiter.take()
         };
         waiter.into_iter().for_each(Waker::wake);
     }
 
     pub(crate) async fn notified(&self) {
         poll_fn(|context| {
-            let mut rope = self.0.lock().unwrap();
-            if std::mem::take(&mut rope.is_rung) {
+            let mut state = self.0.lock().unwrap();
+            if std::mem::take(&mut state.is_notified) {
                 return Poll::Ready(());
             }
-            rope.waiter = Some(context.waker().clone());
+            state.waiter = Some(context.waker().clone());
             Poll::Pending
         })
         .await;

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_gets_as_many_places_as_there_are() {
+    fn a_burst_gets_no_more_slots_than_are_free() {
         let admission = AdmissionLimit::new(3);
         assert_eq!([admission.take(2), admission.take(2), admission.take(2)], [2, 1, 0]);
         admission.give_back(2);
@@ -56,7 +56,7 @@ mod interleavings {
     use super::*;
 
     /// A mistake: counts all wanted requests, then takes back those that exceed the limit.
-    fn take_in_two_steps(admission: &AdmissionLimit, wanted: u32) -> u32 {
+    fn take_without_atomicity(admission: &AdmissionLimit, wanted: u32) -> u32 {
         let before = admission.taken.fetch_add(wanted as usize, Ordering::Relaxed);
         let granted = admission.max.saturating_sub(before).min(wanted as usize) as u32;
         admission.give_back(wanted - granted);
@@ -65,26 +65,26 @@ mod interleavings {
 
     /// The limit is two requests, and this worker has one. The worker gives its request back and
     /// takes it again, while a burst of eight requests arrives on another worker.
-    fn run_beside_a_request(take: fn(&AdmissionLimit, u32) -> u32) {
+    fn burst_beside_a_request(take: fn(&AdmissionLimit, u32) -> u32) {
         let admission = Arc::new(AdmissionLimit::new(2));
         assert_eq!(admission.take(1), 1);
         let others = admission.clone();
-        let run = thread::spawn(move || take(&others, 8));
+        let burst = thread::spawn(move || take(&others, 8));
         admission.give_back(1);
         let own = take(&admission, 1);
-        let granted = run.join().unwrap();
-        assert!(own == 1 || granted == 2, "refused while a place was free");
-        assert!(own + granted <= 2, "more places than there are");
+        let granted = burst.join().unwrap();
+        assert!(own == 1 || granted == 2, "refused while a slot was free");
+        assert!(own + granted <= 2, "more requests than the limit");
     }
 
     #[test]
-    fn a_request_is_refused_only_while_all_places_are_taken() {
-        loom::model(|| run_beside_a_request(AdmissionLimit::take));
+    fn a_request_is_refused_only_while_all_slots_are_taken() {
+        loom::model(|| burst_beside_a_request(AdmissionLimit::take));
     }
 
     #[test]
-    #[should_panic(expected = "refused while a place was free")]
-    fn mistaken_places_that_are_taken_and_given_back() {
-        loom::model(|| run_beside_a_request(take_in_two_steps));
+    #[should_panic(expected = "refused while a slot was free")]
+    fn mistaken_slots_that_are_taken_and_given_back() {
+        loom::model(|| burst_beside_a_request(take_without_atomicity));
     }
 }

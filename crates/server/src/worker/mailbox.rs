@@ -82,7 +82,7 @@ impl Mailbox {
     }
 
     /// Waits for [`Mailbox::notify_published`] or [`Mailbox::stop`]. Only the worker may wait.
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn notified(&self) {
         self.notify.notified().await;
     }
 
@@ -128,7 +128,7 @@ mod interleavings {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Mistake {
         Nothing,
-        RungBeforeFlag,
+        NotifiedBeforeFlag,
         FlagTakenAfterReading,
     }
 
@@ -142,8 +142,8 @@ mod interleavings {
     /// One turn of a worker, which reads its mailbox only after a notification. Returns whether
     /// there was a notification.
     fn turn(mailbox: &Mailbox, shared: &Shared, seen: &mut Term, mistake: Mistake) -> bool {
-        let rung = pin!(mailbox.rung());
-        if rung.poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        let notified = pin!(mailbox.notified());
+        if notified.poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             return false;
         }
         let early = (mistake == Mistake::FlagTakenAfterReading).then(|| shared.published().term);
@@ -165,7 +165,7 @@ mod interleavings {
         let consensus = thread::spawn(move || {
             for term in [Term(5), LAST] {
                 own.publish(Arc::new(published(term)));
-                if mistake == Mistake::RungBeforeFlag {
+                if mistake == Mistake::NotifiedBeforeFlag {
                     to.notify.notify_one();
                     to.is_published.store(true, Ordering::Release);
                 } else {
@@ -192,8 +192,8 @@ mod interleavings {
 
     #[test]
     #[should_panic(expected = "the last publication is missed")]
-    fn mistaken_a_bell_that_rings_before_the_flag_is_set() {
-        loom::model(|| mail(Mistake::RungBeforeFlag));
+    fn mistaken_a_notification_before_the_flag_is_set() {
+        loom::model(|| mail(Mistake::NotifiedBeforeFlag));
     }
 
     #[test]

@@ -335,7 +335,7 @@ impl Ticket {
     /// # Panics
     /// When no request is left.
     pub(crate) fn give_one_back(&mut self) -> bool {
-        assert!(self.requests > 0, "a place was given back twice");
+        assert!(self.requests > 0, "a request was given back twice");
         self.requests -= 1;
         self.sequencer.admission.give_back(1);
         self.sequencer.count_waiting(|own| own - 1);

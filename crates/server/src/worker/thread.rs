@@ -163,7 +163,7 @@ impl Worker {
         loop {
             tokio::select! {
                 biased;
-                () = mailbox.rung() => {
+                () = mailbox.notified() => {
                     if mailbox.take_published() {
                         self.follow_publication();
                     }

@@ -43,7 +43,7 @@ pub(super) struct Watched<'a> {
 /// Invariant: from the moment the flag is set until the future is polled, the task that polls it is
 /// awake or has been woken.
 struct Notify {
-    has_rung: AtomicBool,
+    is_notified: AtomicBool,
     watch: Arc<Watch>,
 }
 
@@ -53,7 +53,7 @@ impl Wake for Notify {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.has_rung.swap(true, Ordering::AcqRel) {
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
             self.watch.wake();
         }
     }
@@ -62,7 +62,7 @@ impl Wake for Notify {
 impl<'a> Watched<'a> {
     /// Watches `future`. The first poll always polls it.
     pub(super) fn new(watch: &Arc<Watch>, future: impl Future<Output = ()> + 'a) -> Self {
-        let notify = Arc::new(Notify { has_rung: AtomicBool::new(true), watch: watch.clone() });
+        let notify = Arc::new(Notify { is_notified: AtomicBool::new(true), watch: watch.clone() });
         Self { future: Box::pin(future), waker: notify.clone().into(), notify }
     }
 
@@ -70,7 +70,7 @@ impl<'a> Watched<'a> {
     pub(super) fn poll(&mut self) -> Poll<()> {
         // The flag is cleared before the poll, so that a wake-up during the poll leads to another
         // poll.
-        if !self.notify.has_rung.swap(false, Ordering::AcqRel) {
+        if !self.notify.is_notified.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
         self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wakes_a_future_while_it_is_polled_is_not_lost() {
+    fn a_wake_during_a_poll_is_not_lost() {
         let task = Arc::new(Task::default());
         let watch = Arc::new(Watch::default());
         let polls = Cell::new(0);

@@ -42,7 +42,7 @@ fn ends(kind: Flood, labels: &[&str]) -> Outcome {
     assert!(labels.contains(&counted[0].0.as_str()), "{kind:?}: {counted:?}");
     assert_eq!(counted[0].1, 1);
     assert_eq!(node.request("GET /timestamp").status, 200);
-    assert_eq!(node.metric("epicepoch_waiting_requests"), 0, "what it asked for keeps no place");
+    assert_eq!(node.metric("epicepoch_waiting_requests"), 0, "a closed connection holds no slot");
     outcome
 }
 

@@ -59,14 +59,14 @@ impl World {
         self.trusts(trusted_ns);
         self.pump(id);
         if let Err(fatal @ Fatal::Unreadable { .. }) = result {
-            self.note(|| format!("{id} must stop: {fatal}"));
+            self.record(|| format!("{id} must stop: {fatal}"));
             self.crash(id);
             self.close(id);
             self.holds_unreadable(id, || format!("node {id}: {fatal}"));
             return;
         }
         if let Err(fatal) = result {
-            self.note(|| format!("{id} must stop: {fatal}"));
+            self.record(|| format!("{id} must stop: {fatal}"));
             if matches!(fatal, Fatal::Removed { .. }) {
                 return self.end_removed(id);
             }
@@ -240,7 +240,7 @@ impl World {
         if !self.at(node).running.as_ref().is_some_and(is_running) {
             return;
         }
-        self.note(|| format!("{by} refuses {node}, which was rolled back"));
+        self.record(|| format!("{by} refuses {node}, which was rolled back"));
         if !self.at(node).disk.is_rolled_back() {
             let what = || format!("node {by} takes node {node} for rolled back, which it is not");
             self.history.violate(Invariant::Possible, what);
@@ -294,7 +294,7 @@ impl World {
             return;
         };
         self.summary.refusals += 1;
-        self.note(|| format!("{to} refuses {message:?} of {from}: {error}"));
+        self.record(|| format!("{to} refuses {message:?} of {from}: {error}"));
         let is_expected = self.plant().is_some_and(Plant::is_in_disk);
         match error {
             MessageError::LostEntries { .. } if self.at(to).disk.is_rolled_back() => {
@@ -360,7 +360,7 @@ impl World {
                 let before = running.seen.promise.load();
                 running.seen.promise.raise(promise);
                 if promise > before {
-                    self.note(|| format!("{id} promises term {promise}"));
+                    self.record(|| format!("{id} promises term {promise}"));
                 }
             }
             Share::Publish(published) => {
@@ -368,8 +368,8 @@ impl World {
                     self.history.check_published(&published, running.seen.promise.load());
                 }
                 running.seen.publish(published.clone());
-                self.tell_workers(id);
-                self.note(|| {
+                self.notify_workers(id);
+                self.record(|| {
                     let Published { term, role, leader, grant, .. } = &*published;
                     format!("{id} publishes term {term}, {role:?}, leader {leader:?}, {grant:?}")
                 });
@@ -411,7 +411,7 @@ impl World {
     /// Hands a write to the disk.
     fn write(&mut self, id: NodeId, write: Write) {
         let number = write.number;
-        self.note(|| format!("{id} writes {write:?}"));
+        self.record(|| format!("{id} writes {write:?}"));
         self.see_reserved(id, &write);
         self.node(id).disk.submit(write);
         self.begin_write(id);
@@ -426,7 +426,7 @@ impl World {
     }
 
     fn read_report(&mut self, id: NodeId, report: &Report) {
-        self.note(|| format!("{id} reports {report:?}"));
+        self.record(|| format!("{id} reports {report:?}"));
         self.summary.take_report(report);
         self.report_to_operators(id, report);
         if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {

@@ -242,7 +242,7 @@ impl World {
             }
         };
         self.count(what);
-        self.note(|| format!("{node}: {what}, {planes:?}, for {} ms", lasts_ns / MS));
+        self.record(|| format!("{node}: {what}, {planes:?}, for {} ms", lasts_ns / MS));
         self.schedule_world(lasts_ns, Event::End { end: End::Links });
         // A node whose Raft links are cut does not hear of elections. On slow links it may still
         // get yes answers that voters sent before an election.
@@ -296,7 +296,7 @@ impl World {
             }
         };
         self.count(what);
-        self.note(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
+        self.record(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
         self.schedule_world(lasts_ns, Event::End { end: End::Disk(node) });
     }
 
@@ -307,7 +307,7 @@ impl World {
         self.crash(node);
         let mut random = self.random.fork();
         self.node(node).disk.rot(&mut random);
-        self.note(|| format!("{node}: a bit of its disk turns over"));
+        self.record(|| format!("{node}: a bit of its disk turns over"));
         self.schedule_world(MS, Event::End { end: End::Start(node) });
         self.schedule_world(lasts_ns, Event::End { end: End::Disk(node) });
     }
@@ -333,7 +333,7 @@ impl World {
             return;
         }
         self.count("disk rolled back");
-        self.note(|| format!("{node}: its disk is rolled back to an older copy"));
+        self.record(|| format!("{node}: its disk is rolled back to an older copy"));
         self.crash(node);
         self.node(node).disk.rolled_back();
         self.schedule_world(MS, Event::End { end: End::Start(node) });
@@ -350,7 +350,7 @@ impl World {
         let are_all = self.chance(FAILING_EVERYWHERE);
         for id in self.ids().filter(|id| are_all || *id == node) {
             let lasts_ns = self.random.u64(FAILING_NS.0..=FAILING_NS.1);
-            self.note(|| format!("{id}: accepts fail for {} ms", lasts_ns / MS));
+            self.record(|| format!("{id}: accepts fail for {} ms", lasts_ns / MS));
             self.fail_accepts_of(id, lasts_ns);
         }
     }

@@ -75,7 +75,7 @@ impl World {
         }
         let what = self.slow_some(node);
         self.count(what);
-        self.note(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
+        self.record(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
         self.schedule_world(lasts_ns, Event::End { end: End::Slow });
     }
 

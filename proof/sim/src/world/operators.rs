@@ -287,7 +287,7 @@ impl World {
         if self.is_planted(Plant::GenesisOfToday) {
             record = genesis_of_today(&record);
         }
-        self.note(|| format!("{id} begins with the state of {from} at {}", record.index));
+        self.record(|| format!("{id} begins with the state of {from} at {}", record.index));
         self.count("joined with a member's state");
         let is_real = self.at(from).disk.is_real();
         let node = self.node(id);
@@ -429,7 +429,7 @@ impl World {
     pub(crate) fn divide(&mut self, node: NodeId, from: u16, planes: &[Plane]) {
         let others: Vec<NodeId> = self.ids().filter(|id| from >> (id.0 - 1) & 1 == 1).collect();
         if self.nemesis.pause_ns > 0 {
-            self.note(|| format!("{node} is cut off from {others:?}, {planes:?}"));
+            self.record(|| format!("{node} is cut off from {others:?}, {planes:?}"));
             self.cut_all(&[node], &others, planes, true);
         }
     }

@@ -12,7 +12,7 @@ impl World {
     /// A command arrives at a running node. Returns the answer if the node answers at once.
     pub(crate) fn command(&mut self, id: NodeId, command: Command) -> Option<Answer> {
         self.settle(id);
-        self.note(|| format!("{id} is asked for {command:?}"));
+        self.record(|| format!("{id} is asked for {command:?}"));
         self.nemesis.nonce += 1;
         let nonce = self.nemesis.nonce;
         let asked = self.history.ordered(nonce);
@@ -51,7 +51,7 @@ impl World {
         let Answered { reply: asked, answer, .. } = answered;
         let term = running.shared.published().term;
         let by = Teller { node: id, term, applied: running.applied };
-        self.note(|| format!("{by:?} tells {asked:?} {answer:?}"));
+        self.record(|| format!("{by:?} tells {asked:?} {answer:?}"));
         self.count(match &answer {
             Ok(
                 Done::Transferred { is_already: true, .. }

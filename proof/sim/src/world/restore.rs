@@ -146,7 +146,7 @@ impl World {
             }
         };
         self.count("restored from a backup");
-        self.note(|| format!("all is lost, and a history begins above {}", genesis.floor));
+        self.record(|| format!("all is lost, and a history begins above {}", genesis.floor));
         self.history.restored(genesis.floor, &backup.removed);
         // The documents tell operators to use only backups of the new history from now on.
         self.restores.backups.clear();

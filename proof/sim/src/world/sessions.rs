@@ -214,7 +214,7 @@ impl World {
             own.turn_at = Some(self.sessions.base + nanos(at_ns));
             self.schedule_world(at_ns - self.now_ns, Event::SessionTimer { session: at, at_ns });
         }
-        let is_over = !wakers.is_empty() && self.tell_callers(at, &mut own);
+        let is_over = !wakers.is_empty() && self.poll_callers(at, &mut own);
         if is_over {
             // The cluster has a new history, so the application begins a new session.
             self.count("session of an ended history");
@@ -230,7 +230,7 @@ impl World {
         own.links.push(Link { id, to, worker, boot: None, is_open: false, leader: None, out });
         if !self.do_accepts_fail(to) {
             let after_ns = self.client_link_ns();
-            self.schedule(to, None, after_ns, Event::Greet { worker, session: at, link: id });
+            self.schedule(to, None, after_ns, Event::ClientHello { worker, session: at, link: id });
         }
     }
 
@@ -272,9 +272,9 @@ impl World {
         }
     }
 
-    /// Checks what the session tells its callers. Returns whether the session is of an ended
+    /// Polls the calls and checks their outcomes. Returns whether the session is of an ended
     /// history.
-    fn tell_callers(&mut self, at: usize, own: &mut Client) -> bool {
+    fn poll_callers(&mut self, at: usize, own: &mut Client) -> bool {
         let mut is_over = false;
         for caller in 0..own.callers.len() {
             let Some((entry, call)) = own.callers[caller].waits else { continue };
@@ -311,7 +311,13 @@ impl World {
     }
 
     /// A hello arrives at a process, which answers with its welcome.
-    pub(crate) fn greet(&mut self, id: NodeId, worker: usize, at: usize, link: LinkId) {
+    pub(crate) fn answer_client_hello(
+        &mut self,
+        id: NodeId,
+        worker: usize,
+        at: usize,
+        link: LinkId,
+    ) {
         let (boot, published) = {
             let running = self.at(id).running();
             (running.identity.boot, running.seen.published())
@@ -326,7 +332,7 @@ impl World {
     }
 
     /// A hello arrives at a machine without a running process. It is refused, or stays unanswered.
-    pub(crate) fn greet_nowhere(&mut self, id: NodeId, at: usize, link: LinkId) {
+    pub(crate) fn refuse_client_hello(&mut self, id: NodeId, at: usize, link: LinkId) {
         if self.random.bool() {
             let (addr, reason) = (address(id), String::new());
             let refused = OpenError::FailedAttempt(FailedAttempt::Unreachable { addr, reason });

@@ -118,7 +118,7 @@ impl World {
     /// zones, and no voter is in that zone.
     fn zones_refused(&mut self, leader: NodeId, error: &SettingsError) {
         self.count("settings refused: unknown zone");
-        self.note(|| format!("{leader} refuses: {error}"));
+        self.record(|| format!("{leader} refuses: {error}"));
         let published = self.at(leader).running().shared.published();
         // A voter that a joint configuration removes does not count.
         let voters = published.voters.incoming().map(|(voter, _)| voter);

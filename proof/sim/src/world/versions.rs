@@ -36,7 +36,7 @@ impl World {
             return;
         }
         self.count(if reads > before { "node updated" } else { "node downgraded" });
-        self.note(|| format!("{node} reads up to format {reads} from its next start on"));
+        self.record(|| format!("{node} reads up to format {reads} from its next start on"));
         self.crash(node);
         self.close(node);
         self.node(node).version.install(reads);

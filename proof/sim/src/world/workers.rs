@@ -80,7 +80,7 @@ impl World {
 
     /// The consensus plane has published, and tells its workers. Each worker reads the publication
     /// a little later.
-    pub(crate) fn tell_workers(&mut self, id: NodeId) {
+    pub(crate) fn notify_workers(&mut self, id: NodeId) {
         for worker in 0..WORKERS {
             let after_ns = self.random.u64(0..=self.conditions.step_ns);
             self.schedule_own(id, after_ns, Event::Follow { worker });
@@ -302,7 +302,7 @@ impl World {
         let _ = own.sequencer.complete(confirmed, allocate, &running.seen, wake);
         if let Some((term, allocated)) = stamped {
             self.trusts(trusted_ns);
-            self.note(|| format!("{id} stamps {allocated:?} in term {term}"));
+            self.record(|| format!("{id} stamps {allocated:?} in term {term}"));
             if let Ok(range) = allocated {
                 let is_proved = self.at(id).running().consensus.clock().is_proved();
                 let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
@@ -374,7 +374,7 @@ impl World {
             let Some((round, failure)) = failed else { break };
             self.history.round_failed(identity, WorkerId(worker as u32), round);
             self.summary.rounds_failed += 1;
-            self.note(|| format!("{id} fails a round: {failure:?}"));
+            self.record(|| format!("{id} fails a round: {failure:?}"));
             self.wake(id, worker, &woken);
             self.want_turn(id, worker);
         }

@@ -391,7 +391,7 @@ impl Session {
                 if name == b":status" {
                     status = Some(number_of(value));
                 } else if let Some(stream) = stream.as_mut().filter(|_| is_first) {
-                    stream.note(name, value);
+                    stream.record(name, value);
                 }
             })?;
             self.is_last_ok = status == Some(STATUS_OK);
@@ -520,7 +520,7 @@ impl Session {
 
 impl Stream {
     /// Stores the headers that explain a refusal.
-    fn note(&mut self, name: &[u8], value: &[u8]) {
+    fn record(&mut self, name: &[u8], value: &[u8]) {
         let field = match name {
             _ if name == HEADER_ERROR.as_bytes() => &mut self.error,
             _ if name == HEADER_LEADER.as_bytes() => &mut self.leader,

@@ -22,7 +22,7 @@ pub struct Denials {
 
 impl Denials {
     /// Counts a refusal, and logs it if a line is due.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &self,
         (right, reason): (Right, Reason),
         from: Option<IpAddr>,
@@ -69,7 +69,7 @@ mod tests {
         let lines: Vec<_> = lines.collect();
         assert_eq!(lines, [0, 999, 999, 999, 999]);
         for _ in 0..3 {
-            denials.note((Right::Change, Reason::NoToken), None, "", 0);
+            denials.record((Right::Change, Reason::NoToken), None, "", 0);
         }
         assert_eq!(denials.count(Right::Change, Reason::NoToken), 3);
         assert_eq!(denials.count(Right::Operations, Reason::NoToken), 0);

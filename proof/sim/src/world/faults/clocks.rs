@@ -110,7 +110,7 @@ impl World {
         self.count("clocks wrong unseen by a majority");
         self.nemesis.lull_until_ns = self.now_ns + lasts_ns;
         for other in others {
-            self.note(|| format!("{other}: process paused for {} ms", lasts_ns / MS));
+            self.record(|| format!("{other}: process paused for {} ms", lasts_ns / MS));
             self.pause(other, 0..THREADS, lasts_ns);
         }
         let is_creeping = matches!(wrong, Wrong::Creeping { .. });
@@ -150,7 +150,7 @@ impl World {
             }
         };
         self.count(what);
-        self.note(|| format!("{node}: {what}, {wrong:?}"));
+        self.record(|| format!("{node}: {what}, {wrong:?}"));
         self.schedule_world(lasts_ns * 3, Event::End { end: End::Clock(node) });
     }
 

@@ -33,7 +33,7 @@ const LASTING: [(Lasting, &str); 4] = [
 impl World {
     /// Ends every fault.
     pub(crate) fn heal(&mut self) {
-        self.note(|| "everything heals".into());
+        self.record(|| "everything heals".into());
         self.nemesis.pause_ns = 0;
         self.conditions = NetworkConditions::FAIR;
         self.links = Links::default();
@@ -77,7 +77,7 @@ impl World {
             let (kind, what) = LASTING[self.random.usize(0..LASTING.len())];
             lasting[node.0 as usize - 1] = Some(kind);
             self.count(what);
-            self.note(|| format!("{node}: {what}"));
+            self.record(|| format!("{node}: {what}"));
         }
         // `heal` must not start a process that is to stay down. It ends all other faults. Of these,
         // only the drawn ones begin again below.

@@ -47,7 +47,7 @@ impl World {
     /// The consensus plane learns that its process is going to stop.
     pub(crate) fn depart(&mut self, node: NodeId) {
         self.count("told to stop");
-        self.note(|| format!("{node} is told to stop"));
+        self.record(|| format!("{node} is told to stop"));
         let running = self.node(node).running_mut();
         running.shutdown_in = Some(running.replica().status().term);
         self.drive(node, Consensus::handle_shutdown_request);
@@ -112,7 +112,7 @@ impl World {
         if is_long {
             self.count("of these pauses, for up to a minute");
         }
-        self.note(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
+        self.record(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
         self.pause(node, all, lasts_ns);
     }
 
