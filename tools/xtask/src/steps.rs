@@ -115,7 +115,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("rustdoc", "rustdoc reports nothing", BOTH, 900, Commands(&[
         "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir $BUILDS/lints",
     ])).beside(Beside::Computes),
-    Step::new("changed-tests", "Tests of changed crates and of crates that depend on them succeed", CHECK, 1200,
+    Step::new("changed-tests", "The tests that a change can affect succeed", CHECK, 1200,
         Function(changes::tests)),
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
         Function(|sh| changes::planted(sh, false))),
