@@ -88,14 +88,6 @@ impl Sequencer {
         }
     }
 
-    /// Adds a request for `count` timestamps to the open batch. The ticket resolves to its outcome.
-    ///
-    /// # Errors
-    /// The code of the refusal, when the request cannot wait.
-    pub(crate) fn join(self: &Rc<Self>, count: u64) -> Result<Ticket, ErrorCode> {
-        self.join_burst(1, |_| count)
-    }
-
     /// Adds a burst of requests, read together from one connection, to the open batch. It admits
     /// the first requests of the burst, as many as the admission limit allows. Given a number of
     /// requests, `total` returns how many timestamps the first that many requests of the burst ask
@@ -103,7 +95,7 @@ impl Sequencer {
     ///
     /// # Errors
     /// The code of the refusal, when no request of the burst can wait.
-    pub(crate) fn join_burst(
+    pub(crate) fn join(
         self: &Rc<Self>,
         requests: u32,
         total: impl FnOnce(u32) -> u64,

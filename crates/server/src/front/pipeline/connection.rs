@@ -1,18 +1,24 @@
 //! The loop that drives one client's connection of any protocol. It answers requests whose round is
 //! over, lets new requests join the open batch, and writes. It stops reading while too much waits.
-//! It does not interpret a byte itself.
+//! It does not interpret a byte itself. [`Rated`] and [`settle`] hold the decisions about requests
+//! for timestamps; the service uses them, too.
 
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use epicepoch_core::sequencer::Outcome;
+use epicepoch_wire::TimestampRange;
 use epicepoch_wire::http::ErrorCode;
 
 use super::protocol::{Common, Line, Protocol, Stage};
-use super::queue::{Answers, Refused, Settled};
+use super::queue::{Answers, Refused};
 use super::refusal::Refusal;
 use crate::front::deadlines::ClientState;
+use crate::metrics::worker::WorkerMetrics;
 use crate::security::tls::socket::Socket;
+use crate::worker::sequencer::{Sequencer, Ticket};
 
 /// At most this many reads of one connection, or retries of held bytes, before other connections
 /// have a turn. A refusal is immediate, so a client that keeps sending could otherwise occupy the
@@ -138,8 +144,8 @@ impl<P: Protocol> Connection<P> {
         let is_held_up = self.line.queue.joined() > 0 && self.line.queue.has_new();
         let before = self.line.queue.bursts();
         loop {
-            while let Poll::Ready(Some(settled)) = self.line.queue.poll(context) {
-                self.answer(settled);
+            while let Poll::Ready(Some((requests, outcome))) = self.line.queue.poll(context) {
+                self.answer(0..requests, outcome);
             }
             if !self.line.queue.has_new() {
                 return false;
@@ -165,71 +171,47 @@ impl<P: Protocol> Connection<P> {
                 return false;
             }
             // All requests were cancelled.
-            let requests = queue.len();
-            self.answer(Settled { requests, outcome: None });
+            self.answer(0..self.line.queue.len(), None);
             return true;
         }
         let sequencer = &self.common.sequencer;
-        let allowed = state.take(wanted, &sequencer.shared.clock);
-        let joined = match allowed {
-            0 => Err(ErrorCode::Overloaded),
-            allowed => sequencer.join_burst(allowed, |admitted| queue.total(admitted)),
-        };
-        let code = match joined {
+        let rated = Rated::new(sequencer, state, wanted);
+        let (admitted, code) = match rated.join(sequencer, |admitted| queue.total(admitted)) {
             Ok(ticket) => {
                 let admitted = ticket.requests();
                 queue.join(ticket);
-                if P::WAITS_FOR_ROOM {
-                    // Requests that must wait are taken out of the rate's count. They are counted
-                    // when they join a batch.
-                    state.give_back(allowed - admitted);
-                    return true;
-                }
-                if admitted == wanted {
-                    return true;
-                }
-                ErrorCode::Overloaded
+                (admitted, ErrorCode::Overloaded)
             }
-            Err(_) if P::WAITS_FOR_ROOM && queue.joined() > 0 => {
-                state.give_back(allowed);
-                return false;
-            }
-            Err(code) => code,
+            Err(code) => (0, code),
         };
-        if allowed < wanted {
-            let over = u64::from(wanted - allowed);
-            sequencer.metrics().requests_over_rate.add_alone(over);
+        if P::WAITS_FOR_ROOM && queue.joined() > 0 {
+            // Requests that must wait are taken out of the rate's count. They are counted when they
+            // join a batch.
+            state.give_back(rated.allowed - admitted);
+            return admitted > 0;
         }
-        self.refuse(self.line.queue.joined(), self.line.queue.len(), code);
+        if admitted < wanted {
+            rated.count_refused(sequencer);
+            self.answer(self.line.queue.joined()..self.line.queue.len(), Some(Err(code)));
+        }
         true
     }
 
-    /// Answers the oldest requests.
-    fn answer(&mut self, Settled { requests, outcome }: Settled) {
-        match outcome {
-            None => self.line.queue.drain(0..requests, |_, _| {}),
-            Some(Ok(range)) => {
-                let Self { common, protocol, line } = self;
-                let answered = line.queue.live_of(0..requests) as u64;
-                let answers = Answers { queue: &mut line.queue, requests, range };
-                protocol.answer(common, answers, line.outbox.bytes());
-                P::count(common.sequencer.metrics(), OK, answered);
-            }
-            Some(Err(code)) => return self.refuse(0, requests, code),
-        }
-        self.line.record_in_flight();
-    }
-
-    /// Refuses the requests `first..end`.
-    fn refuse(&mut self, first: usize, end: usize, code: ErrorCode) {
+    /// Answers or refuses `requests`, or drops them if all were cancelled. Only the oldest requests
+    /// may get timestamps.
+    fn answer(&mut self, requests: Range<usize>, outcome: Option<Outcome>) {
         let Self { common, protocol, line } = self;
-        let refusal = Refusal::now(&common.sequencer, code);
-        let requests = line.queue.live_of(first..end) as u64;
-        let refused = Refused { queue: &mut line.queue, range: first..end };
-        protocol.refuse(common, refused, &refusal, line.outbox.bytes());
-        let metrics = common.sequencer.metrics();
-        P::count(metrics, refusal.code.status(), requests);
-        metrics.count_refusals(refusal.code, requests);
+        let (queue, out) = (&mut line.queue, line.outbox.bytes());
+        let live = queue.live_of(requests.clone()) as u64;
+        match outcome.map(|outcome| settle(&common.sequencer, outcome, live, P::count)) {
+            None => queue.drain(requests, |_, _| {}),
+            Some(Ok(range)) => {
+                protocol.answer(common, Answers { queue, requests: requests.end, range }, out);
+            }
+            Some(Err(refusal)) => {
+                protocol.refuse(common, Refused { queue, range: requests }, &refusal, out);
+            }
+        }
         line.record_in_flight();
     }
 
@@ -287,4 +269,62 @@ fn parse_requests<P: Protocol>(
         line.held.extend_from_slice(rest);
     }
     line.record_in_flight();
+}
+
+/// Requests of one client, of which the rate of its address allows some. The allowed ones count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rated {
+    wanted: u32,
+    allowed: u32,
+}
+
+impl Rated {
+    fn new(sequencer: &Sequencer, client: &ClientState, wanted: u32) -> Self {
+        Self { wanted, allowed: client.take(wanted, &sequencer.shared.clock) }
+    }
+
+    /// A single request. It is refused at once if the rate does not allow it.
+    pub(crate) fn single(sequencer: &Sequencer, client: &ClientState) -> Result<Self, ErrorCode> {
+        let rated = Self::new(sequencer, client, 1);
+        rated.count_refused(sequencer);
+        if rated.allowed == 0 { Err(ErrorCode::Overloaded) } else { Ok(rated) }
+    }
+
+    /// Lets the allowed requests join the open batch, as many as the admission limit of the node
+    /// allows. Returns the code of the refusal if none can join.
+    #[inline]
+    pub(crate) fn join(
+        self,
+        sequencer: &Rc<Sequencer>,
+        total: impl FnOnce(u32) -> u64,
+    ) -> Result<Ticket, ErrorCode> {
+        match self.allowed {
+            0 => Err(ErrorCode::Overloaded),
+            allowed => sequencer.join(allowed, total),
+        }
+    }
+
+    /// Counts the requests that are refused because of the rate.
+    fn count_refused(self, sequencer: &Sequencer) {
+        if self.allowed < self.wanted {
+            let over = u64::from(self.wanted - self.allowed);
+            sequencer.metrics().requests_over_rate.add_alone(over);
+        }
+    }
+}
+
+/// Counts requests whose outcome is known, with `count` by their status. Returns the refusal if
+/// they get no timestamps.
+#[inline]
+pub(crate) fn settle(
+    sequencer: &Sequencer,
+    outcome: Outcome,
+    requests: u64,
+    count: impl FnOnce(&WorkerMetrics, u16, u64),
+) -> Result<TimestampRange, Refusal> {
+    let settled = outcome.map_err(|code| Refusal::now(sequencer, code));
+    let status = settled.as_ref().map_or_else(|refusal| refusal.code.status(), |_| OK);
+    let metrics = sequencer.metrics();
+    count(metrics, status, requests);
+    settled.inspect_err(|refusal| metrics.count_refusals(refusal.code, requests))
 }

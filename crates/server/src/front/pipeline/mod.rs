@@ -3,7 +3,7 @@
 //! bytes and formats answers. The pipeline holds no timestamp and no proof: requests join the
 //! batches of the worker's sequencer.
 //!
-//! - `connection`: the loop that drives one client's connection.
+//! - `connection`: the loop that drives one client's connection, and the decisions about requests.
 //! - `protocol`: the parts that each protocol provides.
 //! - `queue`: requests that wait, and the bursts in which they joined batches.
 //! - `refusal`: why a request gets no timestamps now.

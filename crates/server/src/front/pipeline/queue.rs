@@ -74,14 +74,6 @@ struct Burst {
     requests: usize,
 }
 
-/// The outcome of the requests at the front of a queue.
-#[derive(Debug)]
-pub(super) struct Settled {
-    pub(super) requests: usize,
-    /// `None` if all of the requests were cancelled.
-    pub(super) outcome: Option<Outcome>,
-}
-
 impl<R> Default for Queue<R> {
     fn default() -> Self {
         Self {
@@ -226,8 +218,12 @@ impl<R: Waiting> Queue<R> {
         self.bursts.push_back(Burst { ticket: Some(ticket), requests });
     }
 
-    /// Ready with the outcome of the oldest burst. Its requests stay at the front of the queue.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Settled>> {
+    /// Ready with the oldest burst: how many requests it has, and their outcome, which is `None` if
+    /// all were cancelled. The requests stay at the front of the queue.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<(usize, Option<Outcome>)>> {
         let Some(burst) = self.bursts.front_mut() else { return Poll::Ready(None) };
         let outcome = match &mut burst.ticket {
             None => None,
@@ -239,7 +235,7 @@ impl<R: Waiting> Queue<R> {
         let requests = burst.requests;
         self.bursts.pop_front();
         self.joined -= requests;
-        Poll::Ready(Some(Settled { requests, outcome }))
+        Poll::Ready(Some((requests, outcome)))
     }
 
     /// Removes the requests of `range`, and passes each to `each` with its request id. Requests

@@ -28,8 +28,9 @@ use super::query::{Ask, BadQuery, Format};
 use super::table::{Route, Row};
 use crate::admin_queue::Denied;
 use crate::front::deadlines::{ClientState, InFlight};
-use crate::front::pipeline::refusal::{Leaving, Refusal};
-use crate::metrics::worker::PathLabel;
+use crate::front::pipeline::connection::{Rated, settle};
+use crate::front::pipeline::refusal::Leaving;
+use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::security::authz::{Port, Reason, Right};
 use crate::worker::sequencer::{Sequencer, Ticket};
 use crate::worker::view::View;
@@ -111,9 +112,10 @@ impl NodeService {
         }
         let row = Row::of(request.uri().path());
         let label = row.map_or(PathLabel::Other, Row::label);
-        if let Some(refused) = self.refuse_over_rate(label) {
-            return Step::Done(refused);
-        }
+        let rated = match Rated::single(&self.sequencer, &self.client) {
+            Ok(rated) => rated,
+            Err(code) => return Step::Done(self.refuse(label, code)),
+        };
         let Some(row) = row else {
             let code = ErrorCode::NotFound;
             return refuse(label, answer::refusal(&view, code), code);
@@ -128,7 +130,9 @@ impl NodeService {
             return Step::Done(self.refuse_right(row.right, label, reason));
         }
         match row.route {
-            Route::Timestamp => return self.wait_for_timestamps(&view, request.uri().query()),
+            Route::Timestamp => {
+                return self.wait_for_timestamps(rated, &view, request.uri().query());
+            }
             Route::Admin(admin) => return self.operate(&view, admin, request),
             Route::Up | Route::Ready | Route::Leader | Route::Members | Route::Metrics => {}
         }
@@ -141,9 +145,10 @@ impl NodeService {
     /// Refuses a request for timestamps that a fast path has parsed, but may not answer.
     pub(crate) fn refuse_caller(&self, reason: Reason, request_id: &[u8]) -> Answer {
         let label = PathLabel::Timestamp;
-        let refused = self.refuse_over_rate(label);
-        let mut answer =
-            refused.unwrap_or_else(|| self.refuse_right(Right::Timestamps, label, reason));
+        let mut answer = match Rated::single(&self.sequencer, &self.client) {
+            Ok(_) => self.refuse_right(Right::Timestamps, label, reason),
+            Err(code) => self.refuse(label, code),
+        };
         if let Ok(id) = HeaderValue::from_bytes(request_id)
             && !id.is_empty()
         {
@@ -152,16 +157,8 @@ impl NodeService {
         answer
     }
 
-    /// The refusal if the client's address has used up its rate; `None` otherwise.
-    fn refuse_over_rate(&self, label: PathLabel) -> Option<Answer> {
-        if self.client.take(1, &self.sequencer.shared.clock) > 0 {
-            return None;
-        }
-        self.sequencer.metrics().requests_over_rate.add_alone(1);
-        let code = ErrorCode::Overloaded;
-        let answer = answer::refusal(&self.sequencer.view(), code);
-        self.count(label, &answer, Some(code));
-        Some(answer)
+    fn refuse(&self, label: PathLabel, code: ErrorCode) -> Answer {
+        self.settled(label, Err(code), Format::default())
     }
 
     fn refuse_right(&self, right: Right, label: PathLabel, reason: Reason) -> Answer {
@@ -196,8 +193,7 @@ impl NodeService {
         let (answer, code) = match outcome {
             Ok(document) => (answer::json(&view, format!("{document}\n").into()), None),
             Err(Denied { code: code @ ErrorCode::NotLeader, .. }) => {
-                let refusal = Refusal::now(&self.sequencer, code);
-                (answer::refused(&refusal), Some(refusal.code))
+                return self.refuse(PathLabel::Admin, code);
             }
             Err(Denied { code, text }) => {
                 (answer::refusal_with(&view, code, format!("{text}\n").into()), Some(code))
@@ -207,7 +203,7 @@ impl NodeService {
         answer
     }
 
-    fn wait_for_timestamps(&self, view: &View, query: Option<&str>) -> Step {
+    fn wait_for_timestamps(&self, rated: Rated, view: &View, query: Option<&str>) -> Step {
         // A follower learns of a new MAX_N a heartbeat after the leader has applied it. So only the
         // leader enforces MAX_N. A follower names the leader, and refuses only counts beyond the
         // highest possible MAX_N.
@@ -221,32 +217,25 @@ impl NodeService {
                 return Step::Done(answer);
             }
         };
-        match self.sequencer.join(ask.count) {
+        match rated.join(&self.sequencer, |_| ask.count) {
             Ok(ticket) => Step::Waiting { ticket, format: ask.format },
-            Err(code) => Step::Done(self.timestamps(Err(code), ask.format)),
+            Err(code) => Step::Done(self.refuse(PathLabel::Timestamp, code)),
         }
     }
 
-    /// The answer to a request for timestamps.
-    fn timestamps(&self, outcome: Outcome, format: Format) -> Answer {
-        match outcome {
+    /// The answer with timestamps in `format`, or the refusal.
+    fn settled(&self, label: PathLabel, outcome: Outcome, format: Format) -> Answer {
+        let count = |it: &WorkerMetrics, status, n| it.count_answers(label, status, n);
+        match settle(&self.sequencer, outcome, 1, count) {
             Ok(range) => {
-                let view = self.sequencer.view();
                 let body = match format {
                     Format::Binary => Body::list(range),
                     Format::Range => Body::range(&range),
                     Format::Json => Body::json(range),
                 };
-                let answer = answer::timestamps(&view, format, body);
-                self.count(PathLabel::Timestamp, &answer, None);
-                answer
+                answer::timestamps(&self.sequencer.view(), format, body)
             }
-            Err(code) => {
-                let refusal = Refusal::now(&self.sequencer, code);
-                let answer = answer::refused(&refusal);
-                self.count(PathLabel::Timestamp, &answer, Some(refusal.code));
-                answer
-            }
+            Err(refusal) => answer::refused(&refusal),
         }
     }
 
@@ -319,7 +308,7 @@ impl Future for Answering {
                     let outcome = ready!(Pin::new(ticket).poll(context));
                     let format = *format;
                     self.step = Step::Taken;
-                    break self.service.timestamps(outcome, format);
+                    break self.service.settled(PathLabel::Timestamp, outcome, format);
                 }
                 Step::Done(_) => {
                     let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {
