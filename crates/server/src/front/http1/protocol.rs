@@ -1,7 +1,7 @@
 //! HTTP/1.1 in the pipeline: it serves `GET /timestamp` only. At any other request, hyper takes
 //! over the rest of the connection.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use epicepoch_wire::Timestamp;
@@ -9,28 +9,21 @@ use epicepoch_wire::Timestamp;
 use super::scan::{FastRequest, REQUEST_LEN_MAX, Scan, scan};
 use super::templates::{Echo, RefusalTemplate, ResponseTemplates};
 use crate::front::deadlines::ClientState;
-use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
+use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol, Stage};
 use crate::front::pipeline::queue::{Answers, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::answer;
+use crate::front::routes::date::Dated;
 use crate::front::routes::query::{Ask, LIST_COUNT_MAX};
-use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::worker::sequencer::Sequencer;
 
-/// At most this many requests of one connection are read but not answered yet. Further requests
-/// wait in the socket.
-const IN_FLIGHT_MAX: usize = 120;
-/// The node stops reading from a client when this many bytes of answers are due or wait to be
-/// written. The last answer may exceed the limit. The number is the size of hyper's buffers: one
-/// buffer, and one chunk of a list.
-const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Approximate bytes of the head of an answer.
 const HEAD_LEN: usize = 256;
 
 // After a partial request, the read limit still has room for the rest of that request.
 const _: () = assert!(REQUEST_LEN_MAX < Http1::READ_LEN_MAX);
 const _: () = assert!(LIST_COUNT_MAX as usize * Timestamp::LEN <= ANSWERS_LEN_MAX);
-const _: () = assert!(IN_FLIGHT_MAX * (HEAD_LEN + Timestamp::LEN) <= ANSWERS_LEN_MAX);
+const _: () = assert!(Http1::QUEUE_LEN_MAX * (HEAD_LEN + Timestamp::LEN) <= ANSWERS_LEN_MAX);
 
 /// The protocol HTTP/1.1 in the pipeline. Its connections need no state beside the pipeline's.
 #[derive(Debug)]
@@ -64,24 +57,18 @@ impl Waiting for Request {
 
 impl Protocol for Http1 {
     type Request = Request;
-    type Shared = RefCell<ResponseTemplates>;
+    type Shared = RefCell<Dated<ResponseTemplates>>;
 
+    const QUEUE_LEN_MAX: usize = 120;
     const READ_LEN_MAX: usize = 16 << 10;
     const WAITS_FOR_ROOM: bool = true;
 
-    fn share(sequencer: &Rc<Sequencer>) -> Self::Shared {
-        RefCell::new(ResponseTemplates::new(sequencer))
+    fn share(_: &Rc<Sequencer>) -> Self::Shared {
+        RefCell::default()
     }
 
     fn begin(_: &Rc<Common<Self>>, _: &Rc<ClientState>) -> Self {
         Self
-    }
-
-    #[inline]
-    fn room(&self, line: &Line<Request>) -> usize {
-        let is_full = line.queue.len() >= IN_FLIGHT_MAX
-            || line.queue.owed_len() + line.outbox.len() >= ANSWERS_LEN_MAX;
-        if is_full { 0 } else { Self::READ_LEN_MAX }
     }
 
     #[inline]
@@ -134,7 +121,7 @@ impl Protocol for Http1 {
 
     #[inline]
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
-        let mut templates = refreshed(common);
+        let mut templates = common.templates();
         answers.each(|Request { ask, closes, .. }, request_id, first| {
             templates.answer(ask, Echo { request_id, closes }, first, out);
         });
@@ -147,15 +134,11 @@ impl Protocol for Http1 {
         refusal: &Refusal,
         out: &mut Vec<u8>,
     ) {
-        let templates = refreshed(common);
+        let templates = common.templates();
         let template = RefusalTemplate::new(answer::refused(refusal));
         refused.each(|Request { closes, .. }, request_id| {
             templates.refusal(&template, Echo { request_id, closes }, out);
         });
-    }
-
-    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
-        metrics.count_answers(PathLabel::Timestamp, status, requests);
     }
 
     /// The last answer announces the end of the connection.
@@ -165,13 +148,6 @@ impl Protocol for Http1 {
         }
         line.stop();
     }
-}
-
-/// The answer templates, refreshed.
-fn refreshed(common: &Common<Http1>) -> RefMut<'_, ResponseTemplates> {
-    let mut templates = common.shared.borrow_mut();
-    templates.refresh(&common.sequencer);
-    templates
 }
 
 #[inline]

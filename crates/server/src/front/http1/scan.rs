@@ -6,15 +6,13 @@
 //!
 //! The result is the same however reads split the request, and whatever bytes follow it.
 
-use crate::front::routes::query::{Ask, FAST_QUERY_LEN_MAX};
+use crate::front::routes::query::{Ask, fast_query, is_fast_request_id};
 
 /// At most this many bytes in a request of the fast path: many times more than clients usually
 /// send.
 pub const REQUEST_LEN_MAX: usize = 4096;
 /// At most this many header lines in a request of the fast path.
 const LINES_MAX: usize = 48;
-/// At most this many bytes in a request id that the answer repeats.
-const REQUEST_ID_LEN_MAX: usize = epicepoch_wire::http::REQUEST_ID_LEN_MAX;
 
 /// The result of a scan: what the bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +67,8 @@ struct Scanner<'a> {
 impl<'a> Scanner<'a> {
     fn request(mut self, max_n: u64) -> Result<FastRequest<'a>, Stop> {
         self.literal(b"GET /timestamp")?;
-        let query = if self.peek()? == b'?' { self.query()? } else { None };
+        let Some(query) = fast_query(&self.bytes[self.at..]) else { return Err(Stop::Other) };
+        self.at += query.len();
         self.literal(b" HTTP/1.1\r\n")?;
         let Some(ask) = Ask::parse_fast(query, max_n) else { return Err(Stop::Other) };
         let Lines { hosts, request_id, authorization, closes } = self.lines()?;
@@ -98,21 +97,6 @@ impl<'a> Scanner<'a> {
         } else {
             Err(Stop::Other)
         }
-    }
-
-    /// Consumes a query of letters, digits, `=` and `&`, with its question mark.
-    fn query(&mut self) -> Result<Option<&'a str>, Stop> {
-        self.at += 1;
-        let rest = &self.bytes[self.at..];
-        let is_of_query = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'=' | b'&');
-        let len = rest.iter().take_while(|byte| is_of_query(**byte)).count();
-        if len > FAST_QUERY_LEN_MAX {
-            return Err(Stop::Other);
-        }
-        self.at += len;
-        // There must be a byte after the query. The caller checks which one it is.
-        self.peek()?;
-        Ok(std::str::from_utf8(&rest[..len]).ok())
     }
 
     /// Consumes every header line and the empty line behind them.
@@ -187,11 +171,10 @@ impl<'a> Lines<'a> {
                     return Err(Stop::Other);
                 }
             }
-            b'e' if is(REQUEST_ID) => {
-                let is_fit = (1..=REQUEST_ID_LEN_MAX).contains(&value.len());
-                if !is_fit || self.request_id.replace(value).is_some() {
-                    return Err(Stop::Other);
-                }
+            b'e' if is(REQUEST_ID)
+                && (!is_fast_request_id(value) || self.request_id.replace(value).is_some()) =>
+            {
+                return Err(Stop::Other);
             }
             // The fast path does not take requests with headers that describe a body, its length,
             // another protocol or one hop.
@@ -247,6 +230,7 @@ const fn are_visible(word: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_wire::http::REQUEST_ID_LEN_MAX;
     use proptest::prelude::*;
 
     use super::*;

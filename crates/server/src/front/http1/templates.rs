@@ -1,9 +1,7 @@
 //! Answers as the bytes that hyper would write. The templates hold everything that is the same for
-//! all requests. They are made again when the second of the `Date` or the publication has changed;
-//! only then is the clock read.
+//! all requests.
 
 use std::io::Write as _;
-use std::rc::Rc;
 
 use epicepoch_wire::http::HEADER_REQUEST_ID;
 use epicepoch_wire::{Timestamp, TimestampRange};
@@ -11,16 +9,13 @@ use http::HeaderValue;
 
 use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::body::Body;
-use crate::front::routes::date::Date;
+use crate::front::routes::date::{Date, Templates};
 use crate::front::routes::query::{Ask, Format};
-use crate::worker::sequencer::Sequencer;
 use crate::worker::view::View;
 
 /// The parts that are the same in all answers of this second.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ResponseTemplates {
-    view: Rc<View>,
-    date: Date,
     /// The `Date` header and the end of the head.
     date_and_end: Vec<u8>,
     /// The status line and headers of an answer with timestamps, up to the headers that differ.
@@ -49,17 +44,11 @@ impl Echo<'_> {
     }
 }
 
-impl ResponseTemplates {
-    /// Templates of the current second and publication.
-    pub(super) fn new(sequencer: &Sequencer) -> Self {
-        let view = sequencer.view();
-        let start = start_of(&answer::timestamps(&view, Format::Binary, Body::Empty));
-        let date = Date::new(sequencer.shared.clock.monotonic_ns());
+impl Templates for ResponseTemplates {
+    fn new(view: &View, date: &Date, _: u64) -> Self {
         let mut templates = Self {
-            view,
-            date_and_end: date_and_end(&date),
-            date,
-            start,
+            date_and_end: date_and_end(date),
+            start: start_of(&answer::timestamps(view, Format::Binary, Body::Empty)),
             one: Vec::new(),
             range: Vec::new(),
             list: (0, Vec::new()),
@@ -68,15 +57,9 @@ impl ResponseTemplates {
         templates.range = templates.whole(TimestampRange::LEN);
         templates
     }
+}
 
-    /// Makes the templates again if the second or the publication has changed. The time is the
-    /// worker's last clock reading: at most a round trip or an idle tick old.
-    pub(super) fn refresh(&mut self, sequencer: &Sequencer) {
-        if self.date.is_past(sequencer.recent_ns()) || !Rc::ptr_eq(&self.view, &sequencer.view()) {
-            *self = Self::new(sequencer);
-        }
-    }
-
+impl ResponseTemplates {
     /// Appends the answer to `ask`. Its first timestamp is `first`.
     #[inline]
     pub(super) fn answer(&mut self, ask: Ask, echo: Echo<'_>, first: Timestamp, out: &mut Vec<u8>) {

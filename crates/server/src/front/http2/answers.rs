@@ -3,19 +3,16 @@
 //! answers need one byte per header. Other answers are rare and do not change the table. The table
 //! is emptied before it is filled, so the node need not track its contents.
 
-use std::rc::Rc;
-
 use epicepoch_wire::Timestamp;
 use epicepoch_wire::http::HEADER_REQUEST_ID;
 use epicepoch_wire::http2::frame::{self, HEAD_LEN, flag, kind};
 use epicepoch_wire::http2::hpack::{INDEXED, KEPT, NEWEST, SIZE_UPDATE, TABLE_LEN_MAX, put_string};
-use http::header::{CONTENT_LENGTH, DATE, HeaderMap};
+use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 
 use crate::front::routes::answer;
 use crate::front::routes::body::Body;
-use crate::front::routes::date::Date;
+use crate::front::routes::date::{Date, Templates};
 use crate::front::routes::query::Format;
-use crate::worker::sequencer::Sequencer;
 use crate::worker::view::View;
 
 /// Bytes of the client's table that the node uses. The node's headers fill a third of them.
@@ -78,12 +75,10 @@ impl Table {
     }
 }
 
-/// The parts of answers that are the same for one worker. They are made again when the second of
-/// the `Date` or the publication has changed.
-#[derive(Debug)]
+/// The parts of answers that are the same for one worker.
+#[derive(Debug, Default)]
 pub(crate) struct ResponseTemplates {
-    view: Rc<View>,
-    date: Date,
+    date: Option<HeaderValue>,
     generation: u64,
     /// Status and headers without the length, as literals that are not stored in a table.
     plain: Vec<u8>,
@@ -98,42 +93,12 @@ pub(crate) struct ResponseTemplates {
     one: Vec<u8>,
 }
 
-impl ResponseTemplates {
-    /// Templates of the current second and publication.
-    pub(super) fn new(sequencer: &Sequencer) -> Self {
-        let mut templates = Self {
-            view: sequencer.view(),
-            date: Date::new(sequencer.shared.clock.monotonic_ns()),
-            generation: 0,
-            plain: Vec::new(),
-            rest: Vec::new(),
-            rest_again: Vec::new(),
-            all: Vec::new(),
-            one: Vec::new(),
-        };
-        templates.make();
-        templates
-    }
-
-    /// Makes the templates again if the second or the publication has changed. The time is the
-    /// worker's last clock reading: at most a round trip or an idle tick old.
-    pub(super) fn refresh(&mut self, sequencer: &Sequencer) {
-        let (now_ns, view) = (sequencer.recent_ns(), sequencer.view());
-        let is_past = self.date.is_past(now_ns);
-        if is_past || !Rc::ptr_eq(&view, &self.view) {
-            if is_past {
-                self.date = Date::new(now_ns);
-            }
-            self.view = view;
-            self.make();
-        }
-    }
-
-    fn make(&mut self) {
-        self.generation += 1;
-        let answer = answer::timestamps(&self.view, Format::Binary, Body::Empty);
-        let mut headers = answer.headers().clone();
-        headers.extend(self.date.value().map(|date| (DATE, date.clone())));
+impl Templates for ResponseTemplates {
+    fn new(view: &View, date: &Date, generation: u64) -> Self {
+        let mut headers =
+            answer::timestamps(view, Format::Binary, Body::Empty).into_parts().0.headers;
+        let date = date.value().cloned();
+        headers.extend(date.clone().map(|date| (DATE, date)));
         let literals = |literal: u8| {
             let mut block = Vec::new();
             for (name, value) in &headers {
@@ -154,16 +119,23 @@ impl ResponseTemplates {
         put_literal(KEPT, index::CONTENT_LENGTH, name, length.as_bytes(), &mut kept_length);
         let count = headers.len() as u8;
         let from_table: Vec<u8> = (0..count).map(|at| NEWEST + at).collect();
-        self.plain = [&status[..], &literals(0)].concat();
-        self.rest = [&TABLE_ANEW[..], &status, &literals(KEPT)].concat();
-        self.rest_again = [&status[..], &from_table].concat();
-        self.all = [&TABLE_ANEW[..], &status, &kept_length, &literals(KEPT)].concat();
-        self.one.clear();
-        let block = [&self.rest_again[..], &[NEWEST + count]].concat();
-        frame::put(&mut self.one, kind::HEADERS, flag::END_HEADERS, 0, &block);
-        frame::put(&mut self.one, kind::DATA, flag::END_STREAM, 0, &[0; Timestamp::LEN]);
+        let rest_again = [&status[..], &from_table].concat();
+        let (mut one, block) = (Vec::new(), [&rest_again[..], &[NEWEST + count]].concat());
+        frame::put(&mut one, kind::HEADERS, flag::END_HEADERS, 0, &block);
+        frame::put(&mut one, kind::DATA, flag::END_STREAM, 0, &[0; Timestamp::LEN]);
+        Self {
+            date,
+            generation,
+            plain: [&status[..], &literals(0)].concat(),
+            rest: [&TABLE_ANEW[..], &status, &literals(KEPT)].concat(),
+            rest_again,
+            all: [&TABLE_ANEW[..], &status, &kept_length, &literals(KEPT)].concat(),
+            one,
+        }
     }
+}
 
+impl ResponseTemplates {
     /// Appends the whole answer with one timestamp and without a request id.
     pub(super) fn one(&self, table: &mut Table, id: u32, stamp: Timestamp, out: &mut Vec<u8>) {
         if table.holds == Holds::All(self.generation) {
@@ -238,7 +210,7 @@ impl ResponseTemplates {
         {
             put_length(len as usize, out);
         }
-        if let Some(date) = self.date.value() {
+        if let Some(date) = &self.date {
             put_literal(0, index::DATE, DATE.as_str(), date.as_bytes(), out);
         }
         put_request_id(request_id, out);

@@ -7,12 +7,11 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
-use crate::front::routes::query::{Ask, FAST_QUERY_LEN_MAX};
+use crate::front::routes::query::{Ask, fast_query, is_fast_request_id};
 
 /// At most this many bytes in a request's head, as HTTP/2 counts them: each field counts its name,
 /// its value and 32 bytes.
 pub const HEAD_LEN_MAX: usize = 16 << 10;
-const REQUEST_ID_LEN_MAX: usize = epicepoch_wire::http::REQUEST_ID_LEN_MAX;
 
 /// The content of the latest header block.
 #[derive(Debug, Default)]
@@ -178,27 +177,19 @@ impl Head {
         if !matches!(self.value(METHOD), b"GET" | b"POST") {
             return None;
         }
-        let query = match self.value(PATH).strip_prefix(b"/timestamp")? {
-            b"" => None,
-            [b'?', query @ ..] if query.len() <= FAST_QUERY_LEN_MAX => Some(query),
-            _ => return None,
-        };
-        let is_of_query = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'=' | b'&');
-        if !query.unwrap_or_default().iter().all(is_of_query) {
-            return None;
-        }
+        let rest = self.value(PATH).strip_prefix(b"/timestamp")?;
+        let query = fast_query(rest).filter(|query| query.len() == rest.len())?;
         if self.content_length.unwrap_or(0) != 0 {
             return None;
         }
         match self.request_id {
             Once::Absent => {}
-            Once::Is(id) if (1..=REQUEST_ID_LEN_MAX).contains(&(id.end - id.start)) => {}
+            Once::Is(_) if is_fast_request_id(self.request_id()) => {}
             Once::Is(_) | Once::Repeated => return None,
         }
         if let Once::Repeated = self.authorization {
             return None;
         }
-        let query = query.map(std::str::from_utf8).transpose().ok()?;
         Ask::parse_fast(query, max_n)
     }
 
@@ -308,6 +299,8 @@ const IS_OF_VALUE: [bool; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_wire::http::REQUEST_ID_LEN_MAX;
+
     use super::*;
     use crate::front::routes::query::Format;
 

@@ -1,7 +1,7 @@
 //! HTTP/2 in the pipeline: `GET /timestamp` joins batches, all other requests go to the service.
 //! The session decides what the client's frames mean.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -13,25 +13,19 @@ use super::exchange::{Exchanges, Ready};
 use super::meter::FrameMeter;
 use super::session::{Event, Fault, STREAMS_MAX, Session};
 use crate::front::deadlines::ClientState;
-use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
+use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol, Stage};
 use crate::front::pipeline::queue::{Answers, Interest, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::body::Body;
+use crate::front::routes::date::Dated;
 use crate::front::routes::query::{Ask, Format};
 use crate::front::routes::service::NodeService;
-use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::security::authz::Port;
 use crate::worker::sequencer::Sequencer;
 
-/// The node stops reading from a client at this many bytes of answers that are due or wait to be
-/// written. The last answer may exceed it.
-const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Approximate bytes of an answer without its body. Each open stream may need that many.
 const ANSWER_HEAD_LEN: usize = 64;
-/// The node stops reading when this many requests wait, including cancelled ones. It is four times
-/// the number of requests that may be open.
-const QUEUE_LEN_MAX: usize = 4 * STREAMS_MAX;
 /// The status of a request whose head is too long.
 const HEAD_TOO_LONG: u16 = 431;
 
@@ -87,13 +81,15 @@ impl Waiting for Request {
 
 impl Protocol for Http2 {
     type Request = Request;
-    type Shared = RefCell<ResponseTemplates>;
+    type Shared = RefCell<Dated<ResponseTemplates>>;
 
+    /// More than may be open, because cancelled requests count, too.
+    const QUEUE_LEN_MAX: usize = 4 * STREAMS_MAX;
     const READ_LEN_MAX: usize = (32 << 10) + HEAD_LEN;
     const WAITS_FOR_ROOM: bool = true;
 
-    fn share(sequencer: &Rc<Sequencer>) -> Self::Shared {
-        RefCell::new(ResponseTemplates::new(sequencer))
+    fn share(_: &Rc<Sequencer>) -> Self::Shared {
+        RefCell::default()
     }
 
     fn begin(common: &Rc<Common<Self>>, state: &Rc<ClientState>) -> Self {
@@ -106,13 +102,6 @@ impl Protocol for Http2 {
             table: Table::default(),
             exchanges: Exchanges::default(),
         }
-    }
-
-    #[inline]
-    fn room(&self, line: &Line<Request>) -> usize {
-        let is_full = line.queue.len() >= QUEUE_LEN_MAX
-            || line.queue.owed_len() + line.outbox.len() >= ANSWERS_LEN_MAX;
-        if is_full { 0 } else { Self::READ_LEN_MAX }
     }
 
     fn receive<'a>(
@@ -169,7 +158,7 @@ impl Protocol for Http2 {
     }
 
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
-        let templates = refreshed(common);
+        let templates = common.templates();
         let Self { session, table, exchanges, .. } = self;
         let Some(session) = session else { unreachable!("a request came without a preface") };
         answers.each(|Request { stream: id, ask, .. }, request_id, first| {
@@ -204,7 +193,7 @@ impl Protocol for Http2 {
         refusal: &Refusal,
         out: &mut Vec<u8>,
     ) {
-        let templates = refreshed(common);
+        let templates = common.templates();
         let Self { session, table, exchanges, .. } = self;
         let Some(session) = session else { unreachable!("a request came without a preface") };
         let (parts, body) = answer::refused(refusal).into_parts();
@@ -221,10 +210,6 @@ impl Protocol for Http2 {
                 exchanges.send(id, Body::Whole(text.clone()));
             }
         });
-    }
-
-    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
-        metrics.count_answers(PathLabel::Timestamp, status, requests);
     }
 
     /// Announces the end of the connection. Requests that arrive before the client knows of the end
@@ -340,7 +325,7 @@ impl Http2 {
         let ends = is_head || body_len == Some(0);
         let other =
             Other { status: parts.status.as_u16(), headers: &parts.headers, body_len, ends };
-        refreshed(common).other(&mut self.table, id, &other, &[], out);
+        common.templates().other(&mut self.table, id, &other, &[], out);
         let body = if is_head { Body::Empty } else { body };
         if body.len() != Some(0) {
             self.exchanges.send(id, body);
@@ -365,11 +350,4 @@ impl Http2 {
         self.exchanges.clear();
         line.record_in_flight();
     }
-}
-
-/// The answer templates, refreshed.
-fn refreshed(common: &Common<Http2>) -> RefMut<'_, ResponseTemplates> {
-    let mut templates = common.shared.borrow_mut();
-    templates.refresh(&common.sequencer);
-    templates
 }

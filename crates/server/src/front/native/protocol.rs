@@ -90,6 +90,7 @@ impl Protocol for Native {
     type Request = Request;
     type Shared = Shared;
 
+    const QUEUE_LEN_MAX: usize = IN_FLIGHT_MAX;
     /// Bytes of as many requests as may be in flight.
     const READ_LEN_MAX: usize = IN_FLIGHT_MAX * HEADER_LEN;
     const WAITS_FOR_ROOM: bool = false;

@@ -10,8 +10,13 @@ use super::outbox::Outbox;
 use super::queue::{Answers, Queue, Refused, Waiting};
 use super::refusal::Refusal;
 use crate::front::deadlines::ClientState;
-use crate::metrics::worker::WorkerMetrics;
+use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::worker::sequencer::Sequencer;
+
+/// The node stops reading from a client of HTTP at this many bytes of answers that are due or wait
+/// to be written. The last answer may exceed it. The number is the size of hyper's buffers: one
+/// buffer, and one chunk of a list.
+pub(crate) const ANSWERS_LEN_MAX: usize = 32 << 10;
 
 /// A client protocol on one connection.
 pub(crate) trait Protocol: Sized {
@@ -20,6 +25,9 @@ pub(crate) trait Protocol: Sized {
     /// The state that the connections of one worker share.
     type Shared;
 
+    /// At most this many requests of one connection wait, including cancelled ones. Further requests
+    /// wait in the socket.
+    const QUEUE_LEN_MAX: usize;
     /// At most this many bytes are parsed after one read, including bytes held from earlier reads.
     const READ_LEN_MAX: usize;
     /// Whether requests beyond the admission limit may wait. If they may, they wait behind earlier
@@ -35,7 +43,12 @@ pub(crate) trait Protocol: Sized {
 
     /// How many bytes may be read now, including held ones. 0 while too many requests wait for
     /// answers, or too many answers wait for the client.
-    fn room(&self, line: &Line<Self::Request>) -> usize;
+    #[inline]
+    fn room(&self, line: &Line<Self::Request>) -> usize {
+        let is_full = line.queue.len() >= Self::QUEUE_LEN_MAX
+            || line.queue.owed_len() + line.outbox.len() >= ANSWERS_LEN_MAX;
+        if is_full { 0 } else { Self::READ_LEN_MAX }
+    }
 
     /// Accepts as many whole requests as fit, and returns the remaining bytes. The first `seen`
     /// bytes were passed before.
@@ -68,7 +81,10 @@ pub(crate) trait Protocol: Sized {
     );
 
     /// Counts answers and refusals.
-    fn count(metrics: &WorkerMetrics, status: u16, requests: u64);
+    #[inline]
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
+        metrics.count_answers(PathLabel::Timestamp, status, requests);
+    }
 
     /// Stops accepting requests, and tells the client. Accepted requests are still answered.
     fn close(&mut self, line: &mut Line<Self::Request>);

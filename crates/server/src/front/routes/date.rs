@@ -1,9 +1,15 @@
-//! The `Date` header of answers (RFC 9110, 6.6.1), made once a second.
+//! The `Date` header of answers (RFC 9110, 6.6.1), made once a second. So are templates: the bytes
+//! that all answers of a worker share.
 
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::HeaderValue;
 use jiff::fmt::rfc2822::DateTimePrinter;
+
+use crate::front::pipeline::protocol::{Common, Protocol};
+use crate::worker::view::View;
 
 const NANOS_OF_A_SECOND: u64 = 1_000_000_000;
 
@@ -46,5 +52,38 @@ impl Date {
             *self = Self::new(now_ns);
         }
         self.value.clone()
+    }
+}
+
+/// The bytes that the answers of a protocol share.
+pub(crate) trait Templates: Default {
+    /// Makes the bytes for a publication and a date. No two calls have the same `generation`.
+    fn new(view: &View, date: &Date, generation: u64) -> Self;
+}
+
+/// The templates of one worker, and what they were made for. They are made for the first answer.
+#[derive(Debug, Default)]
+pub(crate) struct Dated<T> {
+    view: Option<Rc<View>>,
+    date: Date,
+    generation: u64,
+    templates: T,
+}
+
+impl<T: Templates, P: Protocol<Shared = RefCell<Dated<T>>>> Common<P> {
+    /// The templates, made again if the second or the publication has changed. The time is the
+    /// worker's last clock reading: at most a round trip or an idle tick old.
+    #[inline]
+    pub(crate) fn templates(&self) -> RefMut<'_, T> {
+        let mut dated = self.shared.borrow_mut();
+        let (now_ns, view) = (self.sequencer.recent_ns(), self.sequencer.view());
+        let is_same = dated.view.as_ref().is_some_and(|made_for| Rc::ptr_eq(made_for, &view));
+        if !is_same || dated.date.is_past(now_ns) {
+            dated.date.at(now_ns);
+            dated.generation += 1;
+            dated.templates = T::new(&view, &dated.date, dated.generation);
+            dated.view = Some(view);
+        }
+        RefMut::map(dated, |dated| &mut dated.templates)
     }
 }

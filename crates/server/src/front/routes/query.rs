@@ -1,11 +1,12 @@
 //! The parameters of a request for timestamps: `n` and `format`. The meaning of an invalid query is
-//! never guessed: the query is refused with a specific code.
+//! never guessed: the query is refused with a specific code. For fast paths, this module also says
+//! which bytes of a query and which request ids they take.
 
-use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
+use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, REQUEST_ID_LEN_MAX};
 use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
 
 /// At most this many bytes in a query on a fast path: both parameters with their longest values.
-pub(crate) const FAST_QUERY_LEN_MAX: usize = 64;
+const FAST_QUERY_LEN_MAX: usize = 64;
 /// At most this many timestamps in one answer of a fast path, 16 kB. Longer lists are made in
 /// chunks while they are sent; a fast path cannot do that.
 pub const LIST_COUNT_MAX: u64 = 1000;
@@ -41,11 +42,15 @@ pub struct BadQuery {
 }
 
 impl Ask {
-    /// Parses a query that a fast path can answer. `None` for the others, which the service
-    /// answers: invalid queries, JSON and long lists.
+    const ONE: Self = Self { count: 1, format: Format::Binary };
+
+    /// Parses a query, with its question mark, that a fast path can answer. `None` for the others,
+    /// which the service answers: invalid queries, JSON and long lists.
+    #[inline]
     #[must_use]
-    pub fn parse_fast(query: Option<&str>, max_n: u64) -> Option<Self> {
-        let ask = Self::parse(query, max_n).ok()?;
+    pub fn parse_fast(query: &str, max_n: u64) -> Option<Self> {
+        let Some(query) = query.strip_prefix('?') else { return Some(Self::ONE) };
+        let ask = Self::parse(Some(query), max_n).ok()?;
         match ask.format {
             Format::Binary => (ask.count <= LIST_COUNT_MAX).then_some(ask),
             Format::Range => Some(ask),
@@ -93,7 +98,7 @@ impl Ask {
     /// # Errors
     /// When any part of the query is invalid.
     pub fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
-        let Some(query) = query else { return Ok(Self { count: 1, format: Format::default() }) };
+        let Some(query) = query else { return Ok(Self::ONE) };
         let (mut n, mut format) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -136,6 +141,21 @@ impl Ask {
             BadQuery { code: ErrorCode::BadCount, text }
         })
     }
+}
+
+/// The query at the start of `bytes`, with its question mark; empty if there is none. A fast path
+/// takes letters, digits, `=` and `&`. `None` if the query is too long.
+#[inline]
+pub(crate) fn fast_query(bytes: &[u8]) -> Option<&str> {
+    let Some((b'?', rest)) = bytes.split_first() else { return Some("") };
+    let is_of_query = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'=' | b'&');
+    let len = rest.iter().take_while(|byte| is_of_query(byte)).count();
+    if len > FAST_QUERY_LEN_MAX { None } else { std::str::from_utf8(&bytes[..=len]).ok() }
+}
+
+/// Whether a fast path takes this request id.
+pub(crate) fn is_fast_request_id(id: &[u8]) -> bool {
+    (1..=REQUEST_ID_LEN_MAX).contains(&id.len())
 }
 
 /// Parses a number of decimal digits only: no sign, no space, no exponent.
