@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{self, ErrorFrame};
+use http::header::ALT_SVC;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -24,8 +25,9 @@ use tokio::time::{sleep, timeout};
 
 use super::deadlines::{ClientState, SWEEP_INTERVAL, Timeout};
 use super::http1::hyper_stream::ClientStream;
-use super::http1::protocol::Http1;
+use super::http1::protocol::{Http1, put_last};
 use super::http2::protocol::Http2;
+use super::routes::answer;
 use super::routes::service::NodeService;
 use super::sniff::{OPENING_LEN, Opening, is_tls};
 use crate::front::native::protocol::Native;
@@ -54,6 +56,8 @@ const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 /// shorter than [`LINGER_TIME_MAX`], because native clients close as soon as they read the goodbye.
 /// The node must also write the last TLS record within this time.
 const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
+/// The refusal of a client without TLS at a port that needs it.
+const PLAIN_REFUSED: &str = "this port accepts only TLS: use https, or give the client --ca-file";
 /// After a client's last answer, the node reads and drops at most this many bytes.
 const LINGER_LEN_MAX: u64 = 4 << 20;
 
@@ -242,7 +246,7 @@ impl Clients {
             stream if tls.takes_plain => return Some(stream),
             stream => {
                 self.sequencer.metrics().plain_refused.add_alone(1);
-                refuse_plain(stream, first).await;
+                self.refuse_plain(stream, first).await;
                 return None;
             }
         };
@@ -271,6 +275,24 @@ impl Clients {
                 metrics.handshakes_failed.add_alone(1);
                 None
             }
+        }
+    }
+
+    /// Tells a client without TLS that this port needs it.
+    async fn refuse_plain(&self, mut stream: Socket, first: u8) {
+        let (mut bytes, code) = (Vec::new(), ErrorCode::BadRequest);
+        if first == native::FIRST_BYTE {
+            let code = code as u16;
+            ErrorFrame { code, closes: true, id: 0, text: PLAIN_REFUSED }.encode(&mut bytes);
+        } else {
+            let text = format!("{PLAIN_REFUSED}\n").into();
+            let mut answer = answer::refusal_with(&self.sequencer.view(), code, text);
+            // Only an answer over TLS may tell a client where HTTP/3 is.
+            answer.headers_mut().remove(ALT_SVC);
+            put_last(&self.http1, answer, &mut bytes);
+        }
+        if stream.write_all(&bytes).await.is_ok() {
+            linger(stream, LINGER_TIME_MAX).await;
         }
     }
 
@@ -422,31 +444,6 @@ fn protocol() -> http1::Builder {
         .header_read_timeout(None);
     protocol
 }
-
-/// Tells a client without TLS that this port needs it.
-async fn refuse_plain(mut stream: Socket, first: u8) {
-    let mut answer = Vec::new();
-    if first == native::FIRST_BYTE {
-        let code = ErrorCode::BadRequest as u16;
-        ErrorFrame { code, closes: true, id: 0, text: PLAIN_REFUSED }.encode(&mut answer);
-    } else {
-        let length = PLAIN_REFUSED.len() + 1;
-        let code = ErrorCode::BadRequest.name();
-        answer.extend_from_slice(
-            format!(
-                "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\
-                 epicepoch-error: {code}\r\nconnection: close\r\n\r\n{PLAIN_REFUSED}\n"
-            )
-            .as_bytes(),
-        );
-    }
-    if stream.write_all(&answer).await.is_ok() {
-        linger(stream, LINGER_TIME_MAX).await;
-    }
-}
-
-/// The text for a client that speaks no TLS where it must.
-const PLAIN_REFUSED: &str = "this port speaks TLS alone: use https, or give the client --ca-file";
 
 /// Reads and drops the bytes that a client sends after its last answer, within limits.
 async fn linger(mut stream: Socket, limit: Duration) {

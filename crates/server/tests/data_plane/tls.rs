@@ -209,6 +209,9 @@ fn a_plain_client_at_a_port_that_requires_tls_is_told_so() {
     let reply = plain.request("GET /timestamp");
     assert_eq!(reply.error(), (400, ErrorCode::BadRequest.name()));
     assert!(reply.text().contains("TLS"), "{}", reply.text());
+    assert_eq!(reply.header("cache-control"), "no-store");
+    assert_eq!(reply.header("connection"), "close");
+    assert!(!reply.header("epicepoch-cluster").is_empty());
     assert!(plain.is_closed());
     let mut native = TcpStream::connect(secured.node.addr).unwrap();
     native.set_read_timeout(Some(WAIT_MAX)).unwrap();

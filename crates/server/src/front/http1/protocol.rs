@@ -12,7 +12,7 @@ use crate::front::deadlines::ClientState;
 use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol, Stage};
 use crate::front::pipeline::queue::{Answers, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
-use crate::front::routes::answer;
+use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::date::Dated;
 use crate::front::routes::query::{Ask, LIST_COUNT_MAX};
 use crate::worker::sequencer::Sequencer;
@@ -148,6 +148,12 @@ impl Protocol for Http1 {
         }
         line.stop();
     }
+}
+
+/// Appends an answer that is the last one of its connection, and has its whole body in memory.
+pub(crate) fn put_last(common: &Common<Http1>, answer: Answer, out: &mut Vec<u8>) {
+    let echo = Echo { request_id: &[], closes: true };
+    common.templates().refusal(&RefusalTemplate::new(answer), echo, out);
 }
 
 #[inline]
