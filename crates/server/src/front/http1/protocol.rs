@@ -61,7 +61,7 @@ impl Protocol for Http1 {
 
     const QUEUE_LEN_MAX: usize = 120;
     const READ_LEN_MAX: usize = 16 << 10;
-    const WAITS_FOR_ROOM: bool = true;
+    const WAITS_FOR_ADMISSION: bool = true;
 
     fn share(_: &Rc<Sequencer>) -> Self::Shared {
         RefCell::default()
@@ -84,7 +84,7 @@ impl Protocol for Http1 {
         let before = line.queue.len();
         let mut rest = bytes;
         while line.stage == Stage::Open && !rest.is_empty() {
-            if self.room(line) == 0 {
+            if self.read_allowance(line) == 0 {
                 line.is_full = true;
                 break;
             }

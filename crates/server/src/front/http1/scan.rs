@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_hot() {
+    fn common_requests_take_the_fast_path() {
         for (text, count, format) in [
             ("GET /timestamp HTTP/1.1\r\nHost: a:1\r\n\r\n", 1, Format::Binary),
             ("GET /timestamp HTTP/1.1\r\nhost:\r\n\r\n", 1, Format::Binary),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_hot_is_left_to_others() {
+    fn other_requests_do_not_take_the_fast_path() {
         let long = format!("x: {}\r\n", "y".repeat(REQUEST_LEN_MAX));
         let many = "x: y\r\n".repeat(LINES_MAX + 1);
         let id = format!("epicepoch-request-id: {}\r\n", "i".repeat(REQUEST_ID_LEN_MAX + 1));

@@ -53,7 +53,7 @@ enum Once {
 }
 
 impl Once {
-    fn note(&mut self, value: Span) {
+    fn record(&mut self, value: Span) {
         *self = match self {
             Self::Absent => Self::Is(value),
             Self::Is(_) | Self::Repeated => Self::Repeated,
@@ -138,8 +138,8 @@ impl Head {
                 self.is_malformed = length.is_none() || is_other;
                 self.content_length = length;
             }
-            b"authorization" => self.authorization.note(field.value),
-            REQUEST_ID => self.request_id.note(field.value),
+            b"authorization" => self.authorization.record(field.value),
+            REQUEST_ID => self.request_id.record(field.value),
             _ => {}
         }
     }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_hot() {
+    fn common_requests_take_the_fast_path() {
         assert_eq!(head(&BASE).fast_ask(9), Some(Ask { count: 1, format: Format::Binary }));
         let range = with(":path", "/timestamp?n=4294967296&format=range");
         assert_eq!(range.fast_ask(9), Some(Ask { count: 1 << 32, format: Format::Range }));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_malformed() {
+    fn bad_fields_make_a_request_malformed() {
         for (name, value) in [
             (":method", ""),
             (":path", ""),

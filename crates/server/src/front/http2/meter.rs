@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_owe_comes_back_with_time() {
+    fn the_debt_of_a_client_decreases_with_time() {
         let mut meter = begun();
         let ping = frame(kind::PING, 0, &[0; 8]);
         let pings = CREDIT_PER_SWEEP / COST_CONTROL;

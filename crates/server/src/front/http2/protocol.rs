@@ -86,7 +86,7 @@ impl Protocol for Http2 {
     /// More than may be open, because cancelled requests count, too.
     const QUEUE_LEN_MAX: usize = 4 * STREAMS_MAX;
     const READ_LEN_MAX: usize = (32 << 10) + HEAD_LEN;
-    const WAITS_FOR_ROOM: bool = true;
+    const WAITS_FOR_ADMISSION: bool = true;
 
     fn share(_: &Rc<Sequencer>) -> Self::Shared {
         RefCell::default()
@@ -133,7 +133,7 @@ impl Protocol for Http2 {
             session.set_max_n(max_n);
         }
         while line.stage == Stage::Open {
-            if self.room(line) == 0 {
+            if self.read_allowance(line) == 0 {
                 line.is_full = !rest.is_empty();
                 break;
             }

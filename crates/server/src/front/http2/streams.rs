@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_behind_one_that_stays_open_is_forgotten() {
+    fn closed_streams_behind_an_open_one_are_forgotten() {
         let mut streams = Streams::default();
         streams.push(1, true, None, 0);
         for nth in 1..10_000 {

@@ -69,7 +69,7 @@ enum Verdict {
 pub(crate) async fn serve(quic: QuicSocket, clients: Rc<Clients>, turns: Arc<Turns>) {
     let QuicSocket { socket, server, port, address_limits } = quic;
     let config = &clients.sequencer().shared.config;
-    let room = Room {
+    let limits = ConnectionLimits {
         address_limits,
         connections_max: config.connections_max,
         address_connections_max: config.limits.address_connections_max,
@@ -86,7 +86,7 @@ pub(crate) async fn serve(quic: QuicSocket, clients: Rc<Clients>, turns: Arc<Tur
     let mut looked_at = 0;
     while let Some(incoming) = endpoint.accept().await {
         let is_proven = incoming.remote_address_validated();
-        let permit = admit(&room, incoming.remote_address().ip(), clients.is_closing());
+        let permit = admit(&limits, incoming.remote_address().ip(), clients.is_closing());
         let metrics = clients.sequencer().metrics();
         let key = Key::of(incoming.remote_address().ip());
         let under_way = handshakes.under_way(key);
@@ -123,24 +123,27 @@ pub(crate) async fn serve(quic: QuicSocket, clients: Rc<Clients>, turns: Arc<Tur
 
 /// The limits of client connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Room {
+pub(crate) struct ConnectionLimits {
     pub(crate) address_limits: Arc<AddressLimits>,
     pub(crate) connections_max: usize,
     pub(crate) address_connections_max: usize,
 }
 
 fn admit(
-    room: &Room,
+    limits: &ConnectionLimits,
     addr: IpAddr,
     is_closing: bool,
 ) -> Result<ConnectionPermit, ConnectionRefusal> {
     if is_closing {
         return Err(ConnectionRefusal::Worker);
     }
-    if room.address_limits.connections() >= room.connections_max {
+    if limits.address_limits.connections() >= limits.connections_max {
         return Err(ConnectionRefusal::All);
     }
-    room.address_limits.admit(addr, room.address_connections_max).ok_or(ConnectionRefusal::Address)
+    limits
+        .address_limits
+        .admit(addr, limits.address_connections_max)
+        .ok_or(ConnectionRefusal::Address)
 }
 
 /// Decides about a new client. `all` handshakes are under way, `own` of them from its address. A

@@ -93,7 +93,7 @@ impl Protocol for Native {
     const QUEUE_LEN_MAX: usize = IN_FLIGHT_MAX;
     /// Bytes of as many requests as may be in flight.
     const READ_LEN_MAX: usize = IN_FLIGHT_MAX * HEADER_LEN;
-    const WAITS_FOR_ROOM: bool = false;
+    const WAITS_FOR_ADMISSION: bool = false;
 
     fn share(sequencer: &Rc<Sequencer>) -> Shared {
         Shared {
@@ -119,7 +119,7 @@ impl Protocol for Native {
 
     /// One read holds at most as many requests as may be in flight, so all of them are accepted.
     #[inline]
-    fn room(&self, line: &Line<Request>) -> usize {
+    fn read_allowance(&self, line: &Line<Request>) -> usize {
         if line.outbox.len() > OUTBOX_LEN_MAX {
             return 0;
         }

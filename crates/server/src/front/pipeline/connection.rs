@@ -184,7 +184,7 @@ impl<P: Protocol> Connection<P> {
             }
             Err(code) => (0, code),
         };
-        if P::WAITS_FOR_ROOM && queue.joined() > 0 {
+        if P::WAITS_FOR_ADMISSION && queue.joined() > 0 {
             // Requests that must wait are taken out of the rate's count. They are counted when they
             // join a batch.
             state.give_back(rated.allowed - admitted);
@@ -217,7 +217,7 @@ impl<P: Protocol> Connection<P> {
 
     /// Whether held bytes, which did not fit before, may be handled now.
     fn may_parse_held(&self) -> bool {
-        self.line.is_full && self.protocol.room(&self.line) > 0
+        self.line.is_full && self.protocol.read_allowance(&self.line) > 0
     }
 
     /// Reads once if allowed, and parses. Pending when there is nothing to read, or when too many
@@ -228,12 +228,12 @@ impl<P: Protocol> Connection<P> {
         stream: &mut Socket,
     ) -> Poll<io::Result<()>> {
         let Self { common, protocol, line } = self;
-        let (held, room) = (line.held.len(), protocol.room(line));
-        if line.stage != Stage::Open || held >= room {
+        let (held, allowance) = (line.held.len(), protocol.read_allowance(line));
+        if line.stage != Stage::Open || held >= allowance {
             return Poll::Pending;
         }
         let mut scratch = common.scratch.borrow_mut();
-        let scratch = &mut scratch[..room];
+        let scratch = &mut scratch[..allowance];
         let length = ready!(stream.poll_read_behind(context, &line.held, scratch))?;
         if length > held {
             parse_requests(common, protocol, line, &scratch[..length], held);

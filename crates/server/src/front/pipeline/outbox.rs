@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_socket_keeps_until_it_is_flushed_is_not_taken_for_written() {
+    fn bytes_that_a_socket_keeps_until_a_flush_do_not_count_as_written() {
         let mut outbox = Outbox::default();
         outbox.bytes().extend_from_slice(b"an answer");
         let mut context = Context::from_waker(Waker::noop());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_narrow_socket_takes_is_every_answer_once_and_in_order() {
+    fn a_narrow_socket_gets_every_answer_once_and_in_order() {
         let mut outbox = Outbox::default();
         let mut expected = Vec::new();
         let mut context = Context::from_waker(Waker::noop());

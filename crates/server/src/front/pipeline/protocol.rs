@@ -33,7 +33,7 @@ pub(crate) trait Protocol: Sized {
     /// Whether requests beyond the admission limit may wait. If they may, they wait behind earlier
     /// requests of this connection, as if the node had not read them yet. Otherwise they are
     /// refused at once.
-    const WAITS_FOR_ROOM: bool;
+    const WAITS_FOR_ADMISSION: bool;
 
     /// Creates the shared state, before the first connection.
     fn share(sequencer: &Rc<Sequencer>) -> Self::Shared;
@@ -44,7 +44,7 @@ pub(crate) trait Protocol: Sized {
     /// How many bytes may be read now, including held ones. 0 while too many requests wait for
     /// answers, or too many answers wait for the client.
     #[inline]
-    fn room(&self, line: &Line<Self::Request>) -> usize {
+    fn read_allowance(&self, line: &Line<Self::Request>) -> usize {
         let is_full = line.queue.len() >= Self::QUEUE_LEN_MAX
             || line.queue.owed_len() + line.outbox.len() >= ANSWERS_LEN_MAX;
         if is_full { 0 } else { Self::READ_LEN_MAX }

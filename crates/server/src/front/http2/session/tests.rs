@@ -318,7 +318,7 @@ fn faults_of_streams_end_the_connection_when_there_are_too_many() {
 }
 
 #[test]
-fn what_breaks_the_connection_is_told_by_its_code() {
+fn each_connection_error_has_its_code() {
     let settings = |name: u8, value: u32| {
         framed(kind::SETTINGS, 0, 0, &[&[0, name][..], &value.to_be_bytes()].concat())
     };
