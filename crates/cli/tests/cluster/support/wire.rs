@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use epicepoch_bench::http1::parse_response;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 /// An answer, copied out of the socket.
 #[derive(Clone, Debug)]
@@ -44,6 +45,12 @@ impl Wire {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         Ok(Self { stream, buffer: Vec::new() })
+    }
+
+    /// Fixes the size of the receive buffer. Otherwise the kernel makes the buffer of a client that
+    /// does not read larger from time to time.
+    pub(crate) fn fix_receive_buffer(&self, len: usize) -> io::Result<()> {
+        Ok(set_socket_recv_buffer_size(&self.stream, len)?)
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {

@@ -9,9 +9,11 @@ use crate::support::process::is_hangup_ignored;
 use crate::support::wire::{Wire, request};
 use crate::support::{Calling, Cluster, WAIT_MAX, Watch, holds_for, wait_until};
 
-/// A client requests this many answers and does not read them. Each has a few KiB. Together they
+/// A client requests this many answers and does not read them. Each has some 25 kB. Together they
 /// are more than all buffers hold.
 const UNREAD: usize = 2_000;
+/// The receive buffer of that client, in bytes.
+const UNREAD_LEN: usize = 4096;
 /// The log message of a node that becomes leader.
 const LEADS: &str = "this node leads\"";
 
@@ -20,7 +22,8 @@ const LEADS: &str = "this node leads\"";
 /// is stopping.
 #[test]
 fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
-    let mut cluster = Cluster::down_calm(&[("SHUTDOWN_TIMEOUT_MS", "20000")]);
+    let settings = [("SHUTDOWN_TIMEOUT_MS", "20000"), ("WORKERS", "1")];
+    let mut cluster = Cluster::down_calm(&settings);
     cluster.start_all();
     cluster.wait_until_ready();
     let calling = Calling::start(&cluster);
@@ -30,6 +33,7 @@ fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
         let others = cluster.others(leader);
         let (leaving, third) = (others[0], others[1]);
         let mut idler = Wire::open(cluster.nodes[leaving].http(), WAIT_MAX).expect("a connection");
+        idler.fix_receive_buffer(UNREAD_LEN).expect("a size that the kernel allows");
         let unread = request("GET", "/metrics", &[], b"").repeat(UNREAD);
         idler.send(&unread).expect("they are taken");
         assert_eq!(idler.receive().expect("an answer").status, 200);
@@ -39,8 +43,8 @@ fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
         wait_until("the unread answers fill the connection", WAIT_MAX, || {
             sleep(Duration::from_millis(50));
             let now = cluster.nodes[leaving].metric("epicepoch_requests_total");
-            // Since the last look, the node has answered only this request for metrics. So it
-            // cannot send the client any more answers.
+            // Since the last look, the node's only worker has answered only this request for
+            // metrics. So it cannot send the client any more answers.
             let is_full =
                 answered.zip(now).is_some_and(|(before, now): (f64, f64)| now - before < 1.5);
             answered = now;
