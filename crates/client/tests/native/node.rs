@@ -51,8 +51,8 @@ pub(crate) enum Play {
     Late(Duration),
     /// Does what [`Play::Late`] does, but the late answer has a timestamp of an older epoch.
     LateRepeat(Duration),
-    /// Answers after a random time, which is sometimes long. The node takes the timestamps before
-    /// or after that time, at random.
+    /// Answers after a random time, which is long for one request in eight. The node takes the
+    /// timestamps before or after that time, at random.
     Jitter,
 }
 
@@ -225,8 +225,9 @@ impl Node {
                 later(request.answer(Timestamp::new(Epoch(8), EpochIndex(0))).to_vec(), after);
             }
             Play::Jitter => {
-                let after = Duration::from_micros(match fastrand::u32(..8) {
-                    0 => fastrand::u64(5_000..60_000),
+                let after = Duration::from_micros(match self.asked().len() % 8 {
+                    0 => fastrand::u64(25_000..60_000),
+                    1 => fastrand::u64(5_000..25_000),
                     _ => fastrand::u64(..2_000),
                 });
                 if fastrand::bool() {
