@@ -127,8 +127,13 @@ class HedgingTest extends Scene {
     }
 
     /** Keeps the requests that a node has read. The test answers them by hand. */
-    private static final class Hand {
+    private static final class Hand implements ScriptedNode.Asked {
         private final BlockingQueue<Question> kept = new LinkedBlockingQueue<>();
+
+        @Override
+        public void asked(Peer to, long id, long count) {
+            kept.add(new Question(to, id, count));
+        }
 
         Question take(Predicate<Question> wanted) throws InterruptedException {
             AtomicReference<Question> found = new AtomicReference<>();
@@ -159,6 +164,16 @@ class HedgingTest extends Scene {
         assertEquals(new Timestamp(1, index), call.join());
     }
 
+    /** Calls once, and answers with this index. Returns the request. */
+    private static Question answered(EpicEpochClient client, Hand hand, long index)
+            throws InterruptedException {
+        var call = client.timestampAsync();
+        Question asked = hand.take(any -> true);
+        asked.answer(index);
+        expect(index, call);
+        return asked;
+    }
+
     /**
      * A request and its copy both get an answer. Whichever comes second, its range goes to no
      * caller. Callers that wait meanwhile may get timestamps below that range.
@@ -167,7 +182,7 @@ class HedgingTest extends Scene {
     @ValueSource(booleans = {false, true})
     void aBurntRangeGoesToNoCaller(boolean isCopyFirst) throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         EpicEpochClient client =
                 connect(
                         builder(leader)
@@ -224,7 +239,7 @@ class HedgingTest extends Scene {
     @Test
     void aMissingTokenOfTheSecondConnectionEndsNoCall() throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         AtomicInteger asked = new AtomicInteger();
         EpicEpochClient client =
                 connect(
@@ -245,12 +260,9 @@ class HedgingTest extends Scene {
     @Test
     void aBurntAnswerThatGoesBackwardsIsRefusedLoudly() throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         EpicEpochClient client = hedging(leader);
-        var warm = client.timestampAsync();
-        Question first = hand.take(any -> true);
-        first.answer(100);
-        expect(100, warm);
+        Question first = answered(client, hand, 100);
         var slow = client.timestampAsync();
         Question asked = hand.over(first.to());
         hand.copyOf(asked).answer(101);
@@ -267,12 +279,9 @@ class HedgingTest extends Scene {
     @Test
     void aCopysAnswerThatGoesBackwardsIsRefusedLoudly() throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         EpicEpochClient client = hedging(leader);
-        var warm = client.timestampAsync();
-        Question first = hand.take(any -> true);
-        first.answer(100);
-        expect(100, warm);
+        answered(client, hand, 100);
         var slow = begin(client::timestamp);
         hand.copyOf(hand.over(first.to())).answer(100);
         var error = assertThrows(ExecutionException.class, slow::get);
@@ -282,7 +291,7 @@ class HedgingTest extends Scene {
     @Test
     void aFirstAnswerMayLieBelowWhatWasReturnedBeforeTheHedge() throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         EpicEpochClient client = hedging(leader);
         var slow = client.timestampAsync();
         Question asked = hand.take(any -> true);
@@ -297,7 +306,7 @@ class HedgingTest extends Scene {
     @Test
     void aNodeThatSaysAgainThatItLeadsKeepsTheSecondConnection() throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         EpicEpochClient client = hedging(leader);
         var slow = client.timestampAsync();
         Question copy = hand.copyOf(hand.take(any -> true));
@@ -311,7 +320,7 @@ class HedgingTest extends Scene {
     @ValueSource(ints = {4, 66})
     void aRefusalOfWhatTheHedgeAnsweredIsNoDebtOfTheLeader(int code) throws Exception {
         Hand hand = new Hand();
-        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        ScriptedNode leader = leader(hand);
         EpicEpochClient client = hedging(leader);
         var slow = client.timestampAsync();
         Question asked = hand.take(any -> true);
