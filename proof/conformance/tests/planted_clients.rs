@@ -69,7 +69,6 @@ const HARMLESS: [&str; 2] = ["rust-simple", "rust-switch"];
 const LANGUAGES: [&str; 4] = ["go", "java", "python", "typescript"];
 
 #[test]
-#[ignore = "builds a copy of the Rust client: cargo xtask ci runs it"]
 fn every_fault_that_is_planted_in_the_rust_client_is_found() {
     let _turn = turn();
     let program = faulty_rust_program();
@@ -82,7 +81,6 @@ fn every_fault_that_is_planted_in_the_rust_client_is_found() {
 /// caller. So this test fails if a scenario demands more than the contract. The client is a copy of
 /// the Rust client with a patch.
 #[test]
-#[ignore = "builds a copy of the Rust client: cargo xtask ci runs it"]
 fn the_simplest_possible_client_holds_the_contract() {
     holds_the_contract(|| faulty_rust(faulty_rust_program(), "simple"));
 }
@@ -90,7 +88,6 @@ fn the_simplest_possible_client_holds_the_contract() {
 /// Tests the check of the order. A client that fetches ahead returns timestamps from before the
 /// call, so the check must find it.
 #[test]
-#[ignore = "builds a copy of the Rust client: cargo xtask ci runs it"]
 fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
     let _turn = turn();
     let clients = [rust(), faulty_rust(faulty_rust_program(), "prefetch")];

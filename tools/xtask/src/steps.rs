@@ -206,6 +206,8 @@ pub(crate) const STEPS: &[Step] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -214,6 +216,29 @@ mod tests {
         let Commands([command]) = step.run else { panic!("one command") };
         let readme = include_str!("../../../README.md");
         assert!(readme.contains(&format!("```sh\n{command}\n```")), "{command}");
+    }
+
+    #[test]
+    fn ci_runs_every_test_that_the_command_of_the_readme_leaves_out() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let grep = ["grep", "-l", r"^#\[ignore", "--", "*/tests/*.rs"];
+        let found = Command::new("git").args(grep).current_dir(root).output();
+        let found = String::from_utf8(found.expect("git is installed").stdout).expect("UTF-8");
+        let runs = |target: &str| {
+            let is_run_by = |command: &&str| {
+                command.contains(" -- --ignored") && command.contains(&format!("--test {target} "))
+            };
+            STEPS.iter().filter(|step| step.tiers.contains(&Tier::Ci)).any(|step| match step.run {
+                Commands(commands) => commands.iter().any(is_run_by),
+                Function(_) => false,
+            })
+        };
+        assert!(!found.is_empty(), "the tests of clients in other languages are left out");
+        for path in found.lines() {
+            let (_, file) = path.split_once("/tests/").expect("a test");
+            let target = file.split(['/', '.']).next().expect("a name");
+            assert!(runs(target), "no step of ci runs the ignored tests of {path}");
+        }
     }
 
     #[test]
