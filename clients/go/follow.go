@@ -339,8 +339,8 @@ func (c *Client) watch() {
 	}
 }
 
-// oldest returns the age of the oldest request in flight, or 0 if there is none. The caller holds
-// mu.
+// oldest returns the age of the oldest request in flight. Without a request in flight, it returns 0.
+// The caller must hold mu.
 func (c *Client) oldest(now time.Time) (age time.Duration) {
 	if c.inFlight == 0 {
 		return 0

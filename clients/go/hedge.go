@@ -354,8 +354,8 @@ func (h *hedger) forgive(id uint64) (burnt bool) {
 	return burnt
 }
 
-// oldest returns the age of the oldest request that only the second connection has answered, or 0
-// if there is none. The caller holds mu.
+// oldest returns the age of the oldest request that only the second connection has answered.
+// Without such a request, it returns 0. The caller must hold mu.
 func (h *hedger) oldest(now time.Time) (age time.Duration) {
 	if h == nil {
 		return 0

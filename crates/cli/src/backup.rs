@@ -339,8 +339,8 @@ mod tests {
         unlinked("one").expect("written");
         assert_eq!(fs::read_to_string(&path).expect("read"), "one");
         unlinked("two").expect_err("there already");
-        // Another process creates the file after `place_by` has checked that there is none. That
-        // file is kept, too.
+        // `place_by` finds no file. Then another process creates one. `place_by` must not replace
+        // it.
         let comes = |_: &Path, path: &Path| {
             fs::write(path, "three").expect("written");
             Err(io::ErrorKind::Unsupported.into())

@@ -89,7 +89,7 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(decode.wait().expect("ended").code(), Some(0));
 }
 
-/// Returns the writing end of a pipe that nobody can read.
+/// Returns the writing end of a pipe whose reading end is closed. Every write to it fails.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);

@@ -227,8 +227,8 @@ pub struct AnotherCluster {
     pub addr: String,
     /// Cluster and history of the first answer, or the quoted name that the options expect.
     pub expected: String,
-    /// What the answer contained: the cluster and history, or the quoted name of the cluster, or
-    /// the text of the node's refusal.
+    /// The cluster and history that the node named. If the node named only its cluster, that name
+    /// in quotes. If the node refused this client, the text of the refusal.
     pub found: String,
 }
 

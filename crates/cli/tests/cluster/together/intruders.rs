@@ -124,7 +124,8 @@ fn answered(node: &Node, frame: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout can be set");
     stream.write_all(frame).expect("a frame fits the socket buffer");
     let mut bytes = Vec::new();
-    // The node closes a refused connection, so the read may fail. What has arrived is kept.
+    // The node closes the connection of a peer that it refuses, so the read may fail. `bytes` then
+    // has what arrived before.
     let _whole = stream.read_to_end(&mut bytes);
     bytes
 }

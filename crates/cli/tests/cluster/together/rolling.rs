@@ -181,7 +181,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_reports_where() {
     cluster.assert_well();
 }
 
-/// Returns the writing end of a pipe that nobody can read.
+/// Returns the writing end of a pipe whose reading end is closed. Every write to it fails.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -192,7 +192,8 @@ fn unread() -> Stdio {
 fn a_rolling_restart_continues_when_its_output_is_not_read() {
     let mut cluster = Cluster::start_calm();
     cluster.wait_for_leader();
-    // The restart command also prints a line. It must not fail when nobody reads that line.
+    // The restart command itself prints a line. The command must succeed although the pipe for that
+    // line is closed.
     let restart = format!("echo restarting && {RESTART}");
     // The reader reads no line or two lines, then closes the pipe. So it closes the pipe at once,
     // or while the first node restarts.
