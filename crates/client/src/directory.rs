@@ -57,7 +57,8 @@ impl FailedAttempts {
         self.hops <= HOPS_MAX
     }
 
-    /// The failed attempt to report at the deadline.
+    /// The failed attempt to report at the deadline: the last one, or an earlier one that a node
+    /// answered, as [`FailedAttempts::record`] decides.
     pub(crate) fn last(&self) -> Option<&FailedAttempt> {
         self.last.as_ref()
     }

@@ -67,8 +67,8 @@ pub enum TimestampsError {
     /// or with a later deadline.
     #[error("no timestamp before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
-        /// The last failed attempt before the deadline, if any. If a node refused, its refusal is
-        /// reported, even if another node was silent later.
+        /// The last failed attempt before the deadline, if any. A refusal of a node is kept over
+        /// later attempts without an answer, until these are more than the known addresses.
         last: Option<FailedAttempt>,
     },
     /// The addresses lead to different clusters: correct them. Or the cluster was restored from a

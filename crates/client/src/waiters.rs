@@ -191,7 +191,7 @@ impl Waiters {
         self.recycle(batch);
     }
 
-    /// Fails every caller whose request has not been sent.
+    /// Fails every caller whose request has not been sent, or must be sent again.
     pub(crate) fn fail_open(&mut self, error: &TimestampsError, wakers: &mut Vec<Waker>) {
         while let Some(entry) = self.open.pop_front() {
             self.finish(entry, Err(error.clone()), wakers);

@@ -287,7 +287,7 @@ impl Clients {
         } else {
             let text = format!("{PLAIN_REFUSED}\n").into();
             let mut answer = answer::refusal_with(&self.sequencer.view(), code, text);
-            // Only an answer over TLS may tell a client where HTTP/3 is.
+            // This client has to use TLS first, and the operators' port has no HTTP/3.
             answer.headers_mut().remove(ALT_SVC);
             put_last(&self.http1, answer, &mut bytes);
         }

@@ -108,7 +108,7 @@ fn count(bytes: &[u8], mark: &[u8]) -> usize {
 }
 
 #[test]
-fn a_silent_connection_of_the_hot_path_keeps_little_after_a_burst() {
+fn a_silent_connection_of_the_fast_path_keeps_little_after_a_burst() {
     let id = "i".repeat(128);
     let request =
         format!("GET /timestamp HTTP/1.1\r\nhost: t\r\nepicepoch-request-id: {id}\r\n\r\n");

@@ -92,7 +92,7 @@ impl Protocol for Native {
 
     const QUEUE_LEN_MAX: usize = IN_FLIGHT_MAX;
     /// Bytes of as many requests as may be in flight.
-    const READ_LEN_MAX: usize = IN_FLIGHT_MAX * HEADER_LEN;
+    const READ_LEN_MAX: usize = Self::QUEUE_LEN_MAX * HEADER_LEN;
     const WAITS_FOR_ADMISSION: bool = false;
 
     fn share(sequencer: &Rc<Sequencer>) -> Shared {
@@ -123,7 +123,7 @@ impl Protocol for Native {
         if line.outbox.len() > OUTBOX_LEN_MAX {
             return 0;
         }
-        (IN_FLIGHT_MAX - line.queue.len()) * HEADER_LEN
+        (Self::QUEUE_LEN_MAX - line.queue.len()) * HEADER_LEN
     }
 
     #[inline]
