@@ -151,7 +151,8 @@ final class Hedger {
                 }
             }
         } catch (EpicEpochException error) {
-            if (!error.isRetryable()) {
+            // Any other error says nothing about the leader, whose connection is in use.
+            if (error instanceof WrongClusterException) {
                 requests.fail(error);
                 options.log(Level.ERROR, "no second connection", error);
                 options.failedAttempt(error);

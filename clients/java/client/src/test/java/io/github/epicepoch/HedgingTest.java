@@ -257,6 +257,31 @@ class HedgingTest extends Scene {
         assertEquals(1, leader.met.get());
     }
 
+    /** A node refuses the second connection. The first connection is healthy, so its calls go on. */
+    @Test
+    void aRefusedSecondConnectionEndsNoCall() throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader(hand);
+        int code = ErrorCode.UNAUTHORIZED.number();
+        AtomicInteger refused = new AtomicInteger();
+        leader.onHello =
+                () -> {
+                    if (leader.met.get() == 1) {
+                        return leader.welcome(leader).toBytes();
+                    }
+                    refused.incrementAndGet();
+                    return ScriptedNode.frame(Frame.ERROR, 0, code, 0, new byte[0]);
+                };
+        EpicEpochClient client =
+                connect(builder(leader).hedgeAfter(HEDGE).attemptTimeout(Duration.ofSeconds(4)));
+        var call = client.timestampAsync();
+        Question first = hand.take(any -> true);
+        // When the second attempt begins, the first one has failed.
+        await("the second connection is tried again", () -> refused.get() >= 2);
+        first.answer(5);
+        expect(5, call);
+    }
+
     @Test
     void aBurntAnswerThatGoesBackwardsIsRefusedLoudly() throws Exception {
         Hand hand = new Hand();
@@ -281,7 +306,7 @@ class HedgingTest extends Scene {
         Hand hand = new Hand();
         ScriptedNode leader = leader(hand);
         EpicEpochClient client = hedging(leader);
-        answered(client, hand, 100);
+        Question first = answered(client, hand, 100);
         var slow = begin(client::timestamp);
         hand.copyOf(hand.over(first.to())).answer(100);
         var error = assertThrows(ExecutionException.class, slow::get);
