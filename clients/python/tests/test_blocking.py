@@ -1,5 +1,6 @@
 """Tests of the client for threads, with a node on another thread."""
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -96,6 +97,65 @@ class Blocking(unittest.TestCase):
             client.timestamp()
         with self.assertRaises(ClosedError):
             client.connect()
+
+    def test_a_closed_client_says_so_to_a_thread_that_has_its_threads_number(self) -> None:
+        client = blocking.Client([self.node.addr])
+        client.close()
+        outcomes: list[BaseException] = []
+
+        def caller() -> None:
+            # The system gives the number of an ended thread to a later one.
+            client._thread._ident = threading.get_ident()  # type: ignore[attr-defined]
+            try:
+                client.close()
+                client.timestamp()
+            except BaseException as error:
+                outcomes.append(error)
+
+        thread = threading.Thread(target=caller)
+        thread.start()
+        thread.join(10)
+        self.assertEqual([type(each) for each in outcomes], [ClosedError])
+
+    def test_a_task_of_a_hook_that_never_ends_does_not_hold_up_close(self) -> None:
+        ended = threading.Event()
+        tasks = []
+
+        async def endless() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        class Hooks(Observer):
+            def answered(self, callers: int, timestamps: int, took: float) -> None:
+                tasks.append(asyncio.ensure_future(endless()))
+
+        with mock.patch.object(blocking, "CLOSE_SECONDS", 0.1):
+            client = blocking.Client([self.node.addr], Options(observer=Hooks()))
+            client.timestamp(10)
+            while not tasks:
+                time.sleep(0.001)
+            client.close()
+            client._thread.join(10)
+        self.assertFalse(client._thread.is_alive())
+        self.assertTrue(ended.is_set())
+
+    def test_a_handler_of_a_signal_may_close_the_client_while_its_thread_calls(self) -> None:
+        client = blocking.Client([self.node.addr])
+        client.connect(10)
+        hand_over = client._loop.call_soon_threadsafe
+
+        def interrupted(*arguments: Any) -> object:
+            # The handler runs at this moment, while the call has the lock.
+            client._loop.call_soon_threadsafe = hand_over  # type: ignore[method-assign]
+            client.close()
+            return hand_over(*arguments)
+
+        with mock.patch.object(client._loop, "call_soon_threadsafe", interrupted):
+            with self.assertRaises(ClosedError):
+                client.timestamp(10)
+        self.assertFalse(client._thread.is_alive())
 
     def test_a_client_that_finds_no_leader_leaves_no_thread(self) -> None:
         self.node.on_hello = lambda: None

@@ -21,6 +21,9 @@ from .timestamp import Timestamp, TimestampRange
 
 T = TypeVar("T")
 
+CLOSE_SECONDS = 5
+"""How long ``close`` waits for tasks that are not the client's own, and then for its thread."""
+
 
 class Client:
     """A client of one cluster, for threads. Share one client: calls at the same time share a
@@ -41,9 +44,10 @@ class Client:
         self._client = client.Client(addrs, options)
         self._options = options
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held while work is handed to the client's thread. So the thread gets no work after
-        ``close``, which it would never do."""
+        ``close``, which it would never do. A handler of a signal may run while its own thread holds
+        the lock, and may call the client."""
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="epicepoch", daemon=True)
@@ -78,7 +82,8 @@ class Client:
         return self._client.cluster
 
     def close(self) -> None:
-        """End all calls with ClosedError, and return when the client's thread has ended."""
+        """End all calls with ClosedError, and return when the client's thread has ended, after at
+        most ten seconds. The thread ends late if a hook or a ``token_source`` is slow."""
         if os.getpid() != self._process:
             return
         self._check_thread()
@@ -86,7 +91,7 @@ class Client:
             if not self._closed:
                 self._ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
                 self._closed = True
-        self._thread.join()
+        self._thread.join(2 * CLOSE_SECONDS)
 
     def __enter__(self) -> "Client":
         try:
@@ -119,13 +124,16 @@ class Client:
             await self._client.close()
             calls = asyncio.all_tasks() - {asyncio.current_task()}
             if calls:
-                await asyncio.wait(calls)
+                # A hook may have begun a task of its own, which may never end.
+                _, late = await asyncio.wait(calls, timeout=CLOSE_SECONDS)
+                for task in late:
+                    task.cancel()
             await asyncio.sleep(0)  # The last of them tells its caller now.
         finally:
             self._loop.stop()
 
     def _check_thread(self) -> None:
-        if threading.get_ident() == self._thread.ident:
+        if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a hook of the client called the client, which would wait for itself"
             )
@@ -140,7 +148,10 @@ class Client:
         with self._lock:
             if self._closed:
                 raise client.closed()
-            yield
+            try:
+                yield
+            except RuntimeError:  # A signal's handler has closed the client, and its loop.
+                raise client.closed() from None
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         try:
