@@ -315,19 +315,15 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	if b == nil {
 		burnt, err := c.hedge.isBurnt(conn.addr, id, answer)
 		c.mu.Unlock()
-		if burnt && err != nil {
-			c.hedge.fail(err)
+		if !burnt {
+			return protocolError("%s answered request %d, which is not under way", conn.addr, id)
 		}
-		if burnt {
-			return err
-		}
-		return protocolError("%s answered request %d, which is not under way", conn.addr, id)
+		c.logBackwards(conn.addr, err)
+		return err
 	}
 	if err := (asked{count: b.count, floor: b.floor}).check(conn.addr, answer); err != nil {
 		c.mu.Unlock()
-		if errors.Is(err, ErrWentBackwards) {
-			c.o.log.Error("timestamps went backwards", "addr", conn.addr, "error", err)
-		}
+		c.logBackwards(conn.addr, err)
 		// The error ends the connection, and with it all other calls.
 		b.finish(Range{}, err)
 		return err
@@ -336,11 +332,19 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	frames := c.seal()
 	c.mu.Unlock()
 	c.send(conn, frames)
-	if hook := c.o.hooks.Answered; hook != nil {
-		hook(b.waiting(), b.count, time.Since(b.sent))
-	}
+	callers, took := b.waiting(), time.Since(b.sent)
 	b.finish(answer, nil)
+	if hook := c.o.hooks.Answered; hook != nil {
+		hook(callers, answer.Count, took)
+	}
 	return nil
+}
+
+// logBackwards logs the error of an answer whose timestamps are too low.
+func (c *Client) logBackwards(addr string, err error) {
+	if errors.Is(err, ErrWentBackwards) {
+		c.o.log.Error("timestamps went backwards", "addr", addr, "error", err)
+	}
 }
 
 // rose records the highest returned timestamp. The caller holds mu.

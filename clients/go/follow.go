@@ -25,8 +25,8 @@ func (c *Client) run() {
 			return
 		}
 		c.o.log.Info("left the leader", "addr", conn.addr, "error", err)
-		c.failed(err)
 		c.failAll(err)
+		c.failed(err)
 		fruitless++
 		if conn.answered {
 			fruitless = 0
@@ -207,7 +207,7 @@ func (c *Client) serve(conn *connection) error {
 	}()
 	c.setReady(nil)
 	c.o.log.Info("following the leader", "addr", conn.addr)
-	if hook := c.o.hooks.LeaderChanged; hook != nil {
+	if hook := c.o.hooks.Connected; hook != nil {
 		hook(conn.addr)
 	}
 	for _, b := range oversize {

@@ -139,7 +139,9 @@ func TestABurntAnswerThatGoesBackwardsIsRefusedLoudly(t *testing.T) {
 			source.serve(to, id, count)
 		}
 	}
-	client := hedging(t, leader.addr())
+	var failed atomic.Int32
+	client := dial(t, []string{leader.addr()}, WithHedgeAfter(hedgeAfter), WithAttemptTimeout(hedgeAttempt),
+		WithHooks(Hooks{FailedAttempt: func(error) { failed.Add(1) }}))
 	get(t, client)
 	slow.Store(true)
 	get(t, client)
@@ -148,6 +150,13 @@ func TestABurntAnswerThatGoesBackwardsIsRefusedLoudly(t *testing.T) {
 	kept.Store(true)
 	if got, err := client.Timestamp(within(t, 10*time.Second)); !errors.Is(err, ErrWentBackwards) {
 		t.Fatal(got, err)
+	}
+	// The next call has a new connection. The failure ended the calls of the old one, and only these.
+	kept.Store(false)
+	slow.Store(false)
+	get(t, client)
+	if failed.Load() != 1 {
+		t.Fatal(failed.Load(), "failures were reported")
 	}
 }
 

@@ -37,8 +37,8 @@ type Hooks struct {
 	// FailedAttempt is called for each refused request, for each connection that ends, and for each
 	// failed attempt to find a leader. The client also calls it while no call waits.
 	FailedAttempt func(err error)
-	// LeaderChanged is called when the client sends requests to another address than before.
-	LeaderChanged func(addr string)
+	// Connected is called when the client has connected to a leader, also to the same one again.
+	Connected func(addr string)
 }
 
 func defaults() options {
