@@ -307,4 +307,30 @@ mod tests {
         directory.record_failed_attempt(&FailedAttempt::NoLeader { addr: "b:1".to_owned() }, now);
         assert!(!directory.is_suspect("b:1", now), "it answered");
     }
+
+    #[test]
+    fn a_suspect_is_kept_once_and_only_while_it_is_suspected() {
+        let mut directory = Directory::new(vec!["x:9".to_owned()], 1);
+        let now = Instant::now();
+        for (addr, at, count) in [("a:1", now, 1), ("a:1", now, 1), ("b:2", now + SUSPICION, 1)] {
+            let silent = FailedAttempt::Silent { addr: addr.to_owned() };
+            directory.record_failed_attempt(&silent, at);
+            assert_eq!(directory.suspects.len(), count, "{addr}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_reported_until_more_attempts_than_addresses_had_none() {
+        let addrs = ["a:1", "b:2"].map(str::to_owned);
+        let mut directory = Directory::new(addrs.to_vec(), 1);
+        let mut failed_attempts = FailedAttempts::default();
+        let answer = FailedAttempt::NoLeader { addr: addrs[0].clone() };
+        let silent = FailedAttempt::Silent { addr: addrs[1].clone() };
+        for (attempt, reported) in
+            [(&answer, &answer), (&silent, &answer), (&silent, &answer), (&silent, &silent)]
+        {
+            failed_attempts.record(&mut directory, attempt.clone(), 0);
+            assert_eq!(failed_attempts.last(), Some(reported));
+        }
+    }
 }

@@ -298,3 +298,41 @@ impl BadAnswer {
 fn because(last: Option<&FailedAttempt>) -> String {
     last.map_or_else(String::new, |failed_attempt| format!(": {failed_attempt}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error for a node that names `found` where the client expects `expected`.
+    fn another(expected: &str, found: &str) -> AnotherCluster {
+        let [addr, expected, found] = ["a:1", expected, found].map(str::to_owned);
+        AnotherCluster { addr, expected, found }
+    }
+
+    #[test]
+    fn a_later_history_of_the_same_cluster_is_a_restored_one() {
+        for (expected, found, advice) in [
+            ("7.01", "7.02", "was restored from a backup"),
+            ("7.02", "7.01", "has ended with a restore"),
+            ("7.01", "8.02", ""),
+            ("7.01", "7.002", ""),
+            ("7.01", "8.002", ""),
+            ("\"a\"", "\"b\"", ""),
+        ] {
+            let error = another(expected, found);
+            assert_eq!(error.is_restored(), advice.contains("restored"), "{error}");
+            let text = error.to_string();
+            let rest = text.split_once(expected).expect("the expected cluster is named").1;
+            assert!(rest.contains(advice) && advice.is_empty() == rest.is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_passed_deadline_names_the_last_failed_attempt() {
+        let silent = FailedAttempt::Silent { addr: "a:1".to_owned() };
+        let text = TimestampsError::DeadlineExceeded { last: Some(silent) }.to_string();
+        assert_eq!(text, "no timestamp before the deadline: a:1 did not answer in time");
+        let text = TimestampsError::DeadlineExceeded { last: None }.to_string();
+        assert_eq!(text, "no timestamp before the deadline");
+    }
+}

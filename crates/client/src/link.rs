@@ -135,3 +135,44 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> OpenError {
 
 /// Bytes of the receive buffer: enough for the longest frame.
 const INPUT_LEN: usize = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::dial::Alpn;
+
+    #[test]
+    fn a_refused_connection_is_tried_again_only_if_that_may_help() {
+        for (code, is_retried) in [
+            (ErrorCode::Overloaded, true),
+            (ErrorCode::NoQuorum, true),
+            (ErrorCode::Internal, true),
+            (ErrorCode::Unauthorized, false),
+            (ErrorCode::WrongCluster, false),
+        ] {
+            let refused = refused("a:1", code, "why");
+            assert_eq!(matches!(refused, OpenError::FailedAttempt(_)), is_retried, "{code}");
+            let is_another = matches!(refused, OpenError::AnotherCluster(_));
+            assert_eq!(is_another, code == ErrorCode::WrongCluster, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_buffer_is_empty_once_all_bytes_are_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let stream = Dialer::new(None, Alpn::Native).dial(&addr).await.unwrap();
+        let (mut node, _) = listener.accept().await.unwrap();
+        let input = vec![0; INPUT_LEN].into_boxed_slice();
+        let mut link = Link { stream, out: vec![1; 3], written: 0, input, filled: 0 };
+        let mut got = [0; 3];
+        tokio::select! {
+            end = link.exchange() => panic!("nothing has arrived: {end:?}"),
+            read = node.read_exact(&mut got) => assert_eq!(read.unwrap(), 3),
+        }
+        assert_eq!((got, link.out.len(), link.written), ([1; 3], 0, 0));
+    }
+}

@@ -106,6 +106,15 @@ mod tests {
     }
 
     #[test]
+    fn a_list_has_at_most_64_members() {
+        for (count, is_valid) in [(Members::COUNT_MAX, true), (Members::COUNT_MAX + 1, false)] {
+            let members = vec![r#"{"nodeID":1,"addr":"a:1"}"#; count].join(",");
+            let json = format!(r#"{{"leader":null,"members":[{members}]}}"#);
+            assert_eq!(Members::from_json(json.as_bytes(), None).is_ok(), is_valid, "{count}");
+        }
+    }
+
+    #[test]
     fn text_that_could_break_a_header_is_no_address() {
         for good in ["a:1", "[::1]:80", "node-1.x:65535"] {
             assert!(is_address(good), "{good}");

@@ -6,7 +6,8 @@ use epicepoch_wire::native::{COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
 
 use super::*;
-use crate::error::TimestampsError;
+use crate::directory::BACKOFF_MAX;
+use crate::error::{BadAnswer, TimestampsError};
 
 const AFTER: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_millis(400);
@@ -306,6 +307,44 @@ fn a_reply_of_a_connection_that_was_left_is_ignored() {
     assert_eq!(world.outcome(call), None);
     world.answer(new, request, 12);
     assert_eq!(world.outcome(call), Some(Ok(range(12, 1))));
+}
+
+#[test]
+fn a_late_event_of_a_connection_that_was_left_changes_nothing_while_another_is_opened() {
+    let (mut world, old) = World::serving();
+    let call = world.call(1);
+    let lost = world.asked(old);
+    world.session.handle_closed(old, &"reset", world.now);
+    world.pass(ATTEMPT / 4);
+    // The session connects to b:2 now. A late result of the first connection is not taken for it.
+    let bad = BadAnswer::foreign("a:1", "no welcome");
+    world.session.handle_opened(old, Err(bad.into()), world.now);
+    world.answer(old, lost, 10);
+    assert_eq!(world.outcome(call), None);
+    // The node b:2 knows no leader, so the session listens there. Garbage from a:1 is skipped.
+    let new = world.opened("b:2", 2, 0);
+    world.receive(old, &[0xff; 64]);
+    assert_eq!((world.outcome(call), world.closed.contains(&new)), (None, false));
+}
+
+#[test]
+fn a_node_without_a_leader_is_left_as_soon_as_it_closes_the_connection() {
+    let mut world = World::new(None);
+    world.call(1);
+    let listening = world.opened("a:1", 1, 0);
+    assert_eq!(world.opening, []);
+    world.session.handle_closed(listening, &"reset", world.now);
+    world.pass(BACKOFF_MAX);
+    assert_eq!(world.opening.front().map(|(_, addr)| addr.as_str()), Some("b:2"));
+}
+
+#[test]
+fn a_call_that_was_left_gives_its_number_to_another() {
+    let (mut world, _) = World::serving();
+    let (first, second) = (world.call(1), world.call(1));
+    world.session.leave(first);
+    assert_eq!(world.call(1), first);
+    assert_ne!(first, second);
 }
 
 #[test]

@@ -160,7 +160,10 @@ impl Node {
                         let code = ErrorCode::WrongCluster as u16;
                         ErrorFrame { code, closes: true, id: 0, text: "" }.encode(&mut out);
                     }
-                    ToServer::ClientHello(_) => self.welcome().encode(&mut out),
+                    ToServer::ClientHello(hello) => {
+                        assert!(hello.agent.starts_with("epicepoch-rust/"), "{}", hello.agent);
+                        self.welcome().encode(&mut out);
+                    }
                     ToServer::Request(request) => {
                         self.asked.lock().unwrap().push(request.count());
                         if self.play(play, request, nth, &mut kept, &mut out, &say).is_none() {
