@@ -6,6 +6,7 @@
 //! is the batching of the same section.
 
 mod answers;
+mod routing;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -15,6 +16,7 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
 pub use answers::{AnswerError, Answers};
+pub use routing::{LinkState, LinksUp, Receiver, Routing};
 
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
@@ -82,6 +84,14 @@ pub struct Begun {
     pub confirm: Confirm,
     /// The publication under which the round began. Ask its voters, except this node.
     pub published: Arc<Published>,
+}
+
+impl Begun {
+    /// Whether the round asks the member `node` with the data directory `store`.
+    #[must_use]
+    pub fn asks(&self, node: NodeId, store: StoreId) -> bool {
+        self.published.voters.position(node, store).is_some()
+    }
 }
 
 /// The rounds of one worker.

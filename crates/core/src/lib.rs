@@ -7,7 +7,7 @@
 //! - [`promise`]: the highest term that this node has promised.
 //! - [`quorum`]: the sets of voters that decide, also while membership is joint.
 //! - [`confirm`]: rounds that prove, after a batch has closed, that the term still holds; a
-//!   voter's answers.
+//!   voter's answers; over which links questions and answers go.
 //! - [`sequencer`]: which requests share a round, and what each of them is told.
 //! - [`allocator`]: the one serial place where timestamps are taken.
 //! - `sync`: the atomic, the lock and the pointer that the modules above are made of.

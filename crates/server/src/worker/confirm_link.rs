@@ -229,10 +229,8 @@ impl Link {
         }
         self.outstanding.set(self.outstanding.get().saturating_sub(1));
         self.progress_ns.set(sequencer.shared.clock.monotonic_ns());
-        if reply.worker == sequencer.worker {
+        if sequencer.links.is_own(header.from, reply) {
             sequencer.handle_reply(header.from, &reply);
-        } else {
-            sequencer.links.hand_over(header.from, reply);
         }
         Ok(())
     }

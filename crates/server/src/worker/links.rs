@@ -1,15 +1,15 @@
 //! A worker's confirm links to the other members. A round asks every voter over the worker's own
-//! links. If those links do not reach a quorum, the round also uses links of sibling workers. No
-//! function here waits for a link.
+//! links. If those links do not reach a quorum, the round also uses links of sibling workers. The
+//! core's [`Routing`] decides which; this module sends. No function here waits for a link.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_core::confirm::Begun;
+use epicepoch_core::confirm::{Begun, LinkState, Receiver, Routing};
 use epicepoch_core::positions::Positions;
-use epicepoch_core::publication::Published;
+use epicepoch_core::publication::{Identity, Published};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, HEADER_LEN, write_frame};
 use epicepoch_wire::{ClusterId, NodeId, WorkerId};
@@ -24,6 +24,7 @@ use crate::shared::nanos;
 pub(crate) struct Links {
     me: NodeId,
     worker: WorkerId,
+    routing: Routing,
     boxes: Arc<[Mailbox]>,
     metrics: Arc<Metrics>,
     own: RefCell<Vec<Rc<Link>>>,
@@ -35,15 +36,16 @@ impl Links {
     /// A worker without links. A link that leaves a confirm unanswered for two election timeouts
     /// will be closed: by then the voter, or the network to it, is gone.
     pub(crate) fn new(
-        me: NodeId,
+        me: Identity,
         worker: WorkerId,
         boxes: Arc<[Mailbox]>,
         metrics: Arc<Metrics>,
         election_timeout: Duration,
     ) -> Self {
         Self {
-            me,
+            me: me.node,
             worker,
+            routing: Routing::new(me, worker),
             boxes,
             metrics,
             own: RefCell::default(),
@@ -81,27 +83,16 @@ impl Links {
 
     /// Asks every voter of a round.
     pub(crate) fn ask(&self, begun: &Begun, now_ns: u64) {
-        let voters = &begun.published.voters;
-        if voters.len() <= 1 {
+        if begun.published.voters.len() <= 1 {
             return;
         }
         let mut frame = self.frame.borrow_mut();
         frame.clear();
         self.encode(begun, &mut frame);
         let links = self.own.borrow();
-        for link in links.iter() {
-            if voters.position(link.member.node, link.member.store).is_some() {
-                link.send(&frame, now_ns);
-            }
-        }
-        let is_up = |node| {
-            node == self.me || links.iter().any(|link| link.member.node == node && link.is_up())
-        };
-        if !voters.is_quorum_by(is_up) {
-            for (node, _) in voters.iter().filter(|(node, _)| !is_up(*node)) {
-                self.borrow(node, &frame);
-            }
-        }
+        let links = links.iter().map(|link| (state(link), link));
+        let send = |link: &Rc<Link>| link.send(&frame, now_ns);
+        self.routing.ask(begun, links, send, |node| self.borrow(node, &frame));
     }
 
     /// Asks one voter of a round, because its link connected after the round began.
@@ -109,7 +100,7 @@ impl Links {
         let mut frame = Vec::with_capacity(HEADER_LEN + Confirm::LEN);
         self.encode(begun, &mut frame);
         for link in self.own.borrow().iter().filter(|link| link.member.node == node) {
-            if begun.published.voters.position(node, link.member.store).is_some() {
+            if begun.asks(node, link.member.store) {
                 link.send(&frame, now_ns);
             }
         }
@@ -122,12 +113,19 @@ impl Links {
         }
     }
 
-    /// Passes the answer to a forwarded confirm to the sibling worker that asked.
-    pub(crate) fn hand_over(&self, from: NodeId, reply: ConfirmReply) {
-        if let Some(mailbox) = self.boxes.get(reply.worker.0 as usize) {
-            // When the mailbox is full, the answer is lost. That is safe, because a network may
-            // lose an answer, too.
-            let _ = mailbox.put(WorkerMessage::Reply { from, reply });
+    /// Whether an answer that has arrived over a link of this worker is for this worker. If it
+    /// answers a forwarded confirm, passes it to the sibling worker that asked.
+    pub(crate) fn is_own(&self, from: NodeId, reply: ConfirmReply) -> bool {
+        match self.routing.receiver(&reply) {
+            Receiver::Own => true,
+            Receiver::Sibling(worker) => {
+                if let Some(mailbox) = self.boxes.get(worker.0 as usize) {
+                    // When the mailbox is full, the answer is lost. That is safe, because a network
+                    // may lose an answer, too.
+                    let _ = mailbox.put(WorkerMessage::Reply { from, reply });
+                }
+                false
+            }
         }
     }
 
@@ -166,7 +164,7 @@ impl Links {
         let links = self.own.borrow();
         let up = || links.iter().filter(|link| link.is_up()).map(|link| link.member.node);
         let worker = self.worker.0 as usize;
-        self.boxes[worker].set_links_up(up());
+        self.boxes[worker].links_up.set(up());
         self.metrics.worker(worker).links.set(up().count() as u64);
     }
 
@@ -176,16 +174,17 @@ impl Links {
     }
 
     fn borrow(&self, node: NodeId, frame: &[u8]) {
-        let own = self.worker.0 as usize;
-        let siblings = self.boxes.iter().enumerate().filter(|(sibling, _)| *sibling != own);
-        for (_, mailbox) in siblings {
-            if mailbox.may_reach(node) {
-                let message = WorkerMessage::Forward { to: node, frame: frame.to_vec() };
-                if mailbox.put(message).is_ok() {
-                    self.metrics.worker(own).confirms_borrowed.add_alone(1);
-                    return;
-                }
+        let links = self.boxes.iter().map(|mailbox| &mailbox.links_up);
+        for sibling in self.routing.lenders(node, links) {
+            let message = WorkerMessage::Forward { to: node, frame: frame.to_vec() };
+            if self.boxes[sibling.0 as usize].put(message).is_ok() {
+                self.metrics.worker(self.worker.0 as usize).confirms_borrowed.add_alone(1);
+                return;
             }
         }
     }
+}
+
+fn state(link: &Link) -> LinkState {
+    LinkState { node: link.member.node, store: link.member.store, is_up: link.is_up() }
 }

@@ -4,9 +4,9 @@
 //! drops it.
 
 use std::net::TcpStream;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use epicepoch_core::confirm::LinksUp;
 use epicepoch_wire::NodeId;
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::peer_hello::PeerHello;
@@ -44,9 +44,8 @@ pub(crate) struct Mailbox {
     notify: Notify,
     is_published: AtomicBool,
     stop_at: Mutex<Option<Instant>>,
-    /// The members that this worker has links to: bit `node id modulo 64` is set. Two members may
-    /// share a bit, so this is only a hint.
-    links_up: AtomicU64,
+    /// The members that this worker has links to.
+    pub(crate) links_up: LinksUp,
 }
 
 impl Mailbox {
@@ -58,7 +57,7 @@ impl Mailbox {
             notify: Notify::new(),
             is_published: AtomicBool::new(false),
             stop_at: Mutex::new(None),
-            links_up: AtomicU64::new(0),
+            links_up: LinksUp::default(),
         };
         (mailbox, receiver)
     }
@@ -95,21 +94,6 @@ impl Mailbox {
     pub(crate) fn stop_at(&self) -> Option<Instant> {
         *self.stop_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Records the members that the worker has links to.
-    pub(crate) fn set_links_up(&self, nodes: impl Iterator<Item = NodeId>) {
-        let bits = nodes.fold(0, |bits, node| bits | link_bit(node));
-        self.links_up.store(bits, Ordering::Relaxed);
-    }
-
-    /// Whether the worker probably has a link to `node`.
-    pub(crate) fn may_reach(&self, node: NodeId) -> bool {
-        self.links_up.load(Ordering::Relaxed) & link_bit(node) != 0
-    }
-}
-
-const fn link_bit(node: NodeId) -> u64 {
-    1 << (node.0 % 64)
 }
 
 #[cfg(all(test, feature = "loom"))]

@@ -86,8 +86,8 @@ impl Start {
                 self;
             let local = LocalSet::new();
             let timeout = shared.config.election_timeout;
-            let node = shared.identity.node;
-            let links = Links::new(node, worker, boxes.clone(), metrics.clone(), timeout);
+            let me = shared.identity;
+            let links = Links::new(me, worker, boxes.clone(), metrics.clone(), timeout);
             let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, admission));
             let turns = Arc::new(Turns::default());
             let worker = Worker {
