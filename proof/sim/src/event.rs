@@ -12,6 +12,7 @@ use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::native::Welcome;
 use epicepoch_wire::{BootId, Epoch, NodeId, StorePosition, Timestamp, TimestampRange};
 
+use crate::node_set::NodeSet;
 use crate::plane::Plane;
 
 /// The answer to a request.
@@ -71,6 +72,8 @@ pub(crate) enum End {
     RolledBack(NodeId),
     Clock(NodeId),
     Update(NodeId),
+    /// Confirm links of one worker can connect again: those to the nodes of a set.
+    ConfirmLinks(NodeId, usize, NodeSet),
     BackUp,
 }
 
@@ -83,6 +86,7 @@ impl End {
             | Self::Disk(node)
             | Self::RolledBack(node)
             | Self::Update(node)
+            | Self::ConfirmLinks(node, ..)
             | Self::Clock(node) => Some(node),
             Self::Links | Self::Slow | Self::BackUp => None,
         }
@@ -201,13 +205,21 @@ pub(crate) enum Event {
         confirm: Confirm,
         published: Arc<Published>,
     },
-    /// A confirm frame has arrived. The voter has not read it yet.
-    Confirm {
-        from: NodeId,
+    /// A worker sends the confirm of a sibling worker over its own link to `to`.
+    Forward {
+        worker: usize,
+        to: NodeId,
         confirm: Confirm,
     },
-    /// A voter reads the next confirm frame of the leader's worker that runs as `boot`. Then it loads
-    /// its own Promise for the answer.
+    /// A confirm frame has arrived over a link of the asking node's worker `link`. The voter has
+    /// not read it yet.
+    Confirm {
+        from: NodeId,
+        link: usize,
+        confirm: Confirm,
+    },
+    /// A voter reads the next confirm frame on the link of a worker of `from` that runs as `boot`.
+    /// Then it loads its own Promise for the answer.
     Load {
         worker: usize,
         from: NodeId,
@@ -219,10 +231,28 @@ pub(crate) enum Event {
         to: NodeId,
         boot: BootId,
     },
+    /// A voter's answer arrives over the worker's link.
     Reply {
         from: NodeId,
         hello: PeerHello,
+        link: usize,
         reply: ConfirmReply,
+    },
+    /// A worker gets an answer that has arrived over a sibling's link.
+    HandedBack {
+        worker: usize,
+        from: NodeId,
+        reply: ConfirmReply,
+    },
+    /// The worker's confirm links to some nodes have ended.
+    LinksEnded {
+        worker: usize,
+        nodes: NodeSet,
+    },
+    /// The worker's confirm links to some nodes have connected.
+    LinksConnected {
+        worker: usize,
+        nodes: NodeSet,
     },
     Allocate {
         worker: usize,
@@ -307,8 +337,8 @@ impl Event {
         self.place().map(|(plane, at)| plane.threads().start + at)
     }
 
-    /// The plane that handles the event, and the thread within it. A question of worker N is
-    /// answered by worker N of the other node.
+    /// The plane that handles the event, and the thread within it. A question over a link of worker
+    /// N is answered by worker N of the other node.
     const fn place(&self) -> Option<(Plane, usize)> {
         let worker = match self {
             Self::Tick
@@ -330,11 +360,15 @@ impl Event {
             | Self::Turn { worker }
             | Self::Load { worker, .. }
             | Self::Send { worker, .. }
+            | Self::Forward { worker, .. }
+            | Self::HandedBack { worker, .. }
+            | Self::LinksEnded { worker, .. }
+            | Self::LinksConnected { worker, .. }
             | Self::Allocate { worker }
             | Self::Woken { worker, .. }
             | Self::WorkerTick { worker } => *worker,
-            Self::Ask { confirm, .. } | Self::Confirm { confirm, .. } => confirm.worker.0 as usize,
-            Self::Reply { reply, .. } => reply.worker.0 as usize,
+            Self::Ask { confirm, .. } => confirm.worker.0 as usize,
+            Self::Confirm { link, .. } | Self::Reply { link, .. } => *link,
             Self::Answer { request, .. } => request.worker,
             Self::Client { .. }
             | Self::GiveUp { .. }
@@ -372,10 +406,14 @@ impl Event {
             Self::Woken { slot, asker, .. } => (37, asker.attempt << 32 ^ *slot as u64),
             Self::Turn { worker } => (8, *worker as u64),
             Self::Ask { confirm, .. } => (9, confirm.round.0),
-            Self::Confirm { from, confirm } => (10, from.0 << 32 ^ confirm.round.0),
+            Self::Forward { to, confirm, .. } => (38, to.0 << 32 ^ confirm.round.0),
+            Self::Confirm { from, confirm, .. } => (10, from.0 << 32 ^ confirm.round.0),
             Self::Load { from, boot, .. } => (11, from.0 << 32 ^ boot.0),
             Self::Send { to, boot, .. } => (12, to.0 << 32 ^ boot.0),
             Self::Reply { from, reply, .. } => (13, from.0 << 32 ^ reply.promise.0),
+            Self::HandedBack { from, reply, .. } => (39, from.0 << 32 ^ reply.round.0),
+            Self::LinksEnded { worker, nodes } => (40, (*worker as u64) << 32 ^ nodes.digest()),
+            Self::LinksConnected { worker, nodes } => (41, (*worker as u64) << 32 ^ nodes.digest()),
             Self::Allocate { worker } => (14, *worker as u64),
             Self::Answer { answer, .. } => (15, answer.digest()),
             Self::Client { client } => (16, *client as u64),

@@ -14,9 +14,10 @@
 //! - [`plant`]: deliberate bugs that the checkers must find.
 //! - [`summary`]: what a run exercised.
 //!
-//! Private modules, from the bottom up: `parameters`, `plane`, `event`, `queue`, `callers`;
-//! `clock`, `disk`, `database`, `stamper`, `version` and `node` (a machine and its process); `world` (all nodes,
-//! links and clients, and in its folder what happens to them); `trace` (a run in words).
+//! Private modules, from the bottom up: `parameters`, `plane`, `node_set`, `event`, `queue`,
+//! `callers`; `clock`, `disk`, `database`, `stamper`, `version` and `node` (a machine and its
+//! process); `world` (all nodes, links and clients, and in its folder what happens to them);
+//! `trace` (a run in words).
 
 mod callers;
 mod clock;
@@ -26,6 +27,7 @@ mod event;
 pub mod history;
 mod network_conditions;
 mod node;
+mod node_set;
 mod parameters;
 mod plane;
 pub mod plant;

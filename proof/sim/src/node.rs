@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use epicepoch_core::admin::AdminCommands;
 use epicepoch_core::clock::TrustedClock;
-use epicepoch_core::confirm::Answers;
+use epicepoch_core::confirm::{Answers, LinksUp, Routing};
 use epicepoch_core::node::Node as Consensus;
 use epicepoch_core::publication::{Identity, Published, Shared, Step};
 use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
@@ -19,6 +19,7 @@ use crate::clock::MachineClock;
 use crate::disk::{Disk, Unreadable};
 use crate::event::{Event, PeerHello, Request};
 use crate::history::orders::Asked as Ordered;
+use crate::node_set::NodeSet;
 use crate::parameters::{
     CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, HEARTBEAT_TICKS, PROBE_NS, REQUEST_NS, RESERVATION_NS,
     SLOTS_MAX, THREADS, TICK_NS, WORKERS,
@@ -37,6 +38,14 @@ pub(crate) struct Worker {
     pub(crate) is_turn_due: bool,
     /// Batches that have no timestamps yet, although their rounds are confirmed.
     pub(crate) confirmed: VecDeque<ConfirmedBatch>,
+    /// True time at which a quorum last confirmed a round of the worker, nanoseconds.
+    pub(crate) confirmed_at_ns: u64,
+    /// The nodes that the worker has connected confirm links to.
+    pub(crate) links: NodeSet,
+    /// The same, as the other workers of the node see it.
+    pub(crate) links_up: LinksUp,
+    /// Decides over which links the worker asks, by the same code as in production.
+    pub(crate) routing: Routing,
     /// The answering ends of confirm links, by the boot that asks.
     pub(crate) callers: BTreeMap<(NodeId, BootId), Caller>,
 }
@@ -202,6 +211,10 @@ impl Node {
             tickets: BTreeMap::new(),
             is_turn_due: false,
             confirmed: VecDeque::new(),
+            confirmed_at_ns: 0,
+            links: NodeSet::default(),
+            links_up: LinksUp::default(),
+            routing: Routing::new(identity, WorkerId(id)),
             callers: BTreeMap::new(),
         };
         self.running = Some(Running {

@@ -369,6 +369,10 @@ impl World {
         let Some(leader) = self.serving().filter(|node| self.is_fit(node)) else {
             return Some("nobody holds a range".into());
         };
+        let workers = &leader.running().workers;
+        if let Some(worker) = workers.iter().position(|it| it.confirmed_at_ns <= healed.at_ns) {
+            return Some(format!("no round of worker {worker} of {} is confirmed", leader.id));
+        }
         if leader.running().replica().is_handing_over() {
             return Some(format!("{} waits for another one to take over", leader.id));
         }

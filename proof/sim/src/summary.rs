@@ -40,6 +40,12 @@ pub struct Summary {
     pub rounds_failed: u64,
     /// Number of answers of voters to rounds: first the yeses, then the noes.
     pub replies: [u64; 2],
+    /// Questions of rounds that a worker passed to a sibling, to send them over its link.
+    pub borrowed: u64,
+    /// Answers over borrowed links that were handed back.
+    pub handed_back: u64,
+    /// Those that came too late: their round had ended, or the worker had begun a new term.
+    pub handed_back_late: u64,
     /// Messages that were lost on the way.
     pub messages_lost: u64,
     /// Messages that arrived twice.
@@ -85,6 +91,9 @@ impl Summary {
         self.rounds_failed += other.rounds_failed;
         self.replies[0] += other.replies[0];
         self.replies[1] += other.replies[1];
+        self.borrowed += other.borrowed;
+        self.handed_back += other.handed_back;
+        self.handed_back_late += other.handed_back_late;
         self.messages_lost += other.messages_lost;
         self.messages_doubled += other.messages_doubled;
         self.messages_astray += other.messages_astray;
@@ -168,6 +177,11 @@ impl fmt::Display for Summary {
             self.rounds_failed,
             self.replies[0],
             self.replies[1]
+        )?;
+        writeln!(
+            f,
+            "borrowed links: {} questions sent over them, {} answers handed back, {} of these too late",
+            self.borrowed, self.handed_back, self.handed_back_late
         )?;
         writeln!(
             f,

@@ -3,6 +3,7 @@
 //! every event to its receiver.
 
 mod clients;
+mod confirm_links;
 pub(crate) mod consensus;
 pub(crate) mod faults;
 pub(crate) mod features;
@@ -36,6 +37,7 @@ use crate::queue::Queue;
 use crate::summary::Summary;
 use crate::trace::{Kind, Trace};
 use crate::world::clients::Client;
+use crate::world::confirm_links::ConfirmLinks;
 use crate::world::faults::Nemesis;
 use crate::world::features::Feature;
 use crate::world::links::Links;
@@ -66,6 +68,7 @@ pub(crate) struct World {
     pub(crate) genesis: Genesis,
     pub(crate) conditions: NetworkConditions,
     pub(crate) links: Links,
+    pub(crate) confirm_links: ConfirmLinks,
     pub(crate) clients: Vec<Client>,
     pub(crate) sessions: Sessions,
     pub(crate) nemesis: Nemesis,
@@ -99,6 +102,7 @@ impl World {
             genesis,
             conditions: NetworkConditions::FAIR,
             links: Links::default(),
+            confirm_links: ConfirmLinks::new(Feature::ConfirmLinks.is_of(seed)),
             clients: vec![],
             sessions: Sessions::default(),
             nemesis: Nemesis::default(),
@@ -193,6 +197,7 @@ impl World {
         self.record(|| format!("{id} starts"));
         self.pump(id);
         self.connect(id);
+        self.start_links(id);
     }
 
     /// Schedules another start of a process that could not start or ended by itself.
@@ -219,6 +224,7 @@ impl World {
         let ended = node.running.take().map(|running| running.identity.boot);
         if let Some(boot) = ended {
             self.history.ended(boot);
+            self.end_links(id);
         }
         for client in self.clients.iter_mut().filter(|client| client.connected == Some(id)) {
             client.connected = None;
@@ -395,6 +401,9 @@ impl World {
         if self.links.is_cut(from, to, plane) {
             return self.record_of(event.kind(), || format!("{from} to {to}, {plane:?}: cut"));
         }
+        if self.confirm_links.is_lost(from, to, event) {
+            return self.record_of(event.kind(), || format!("{from} to {to}: the link is broken"));
+        }
         if self.chance(self.conditions.lost) {
             self.summary.messages_lost += 1;
             return self.record_of(event.kind(), || format!("{from} to {to}, {plane:?}: lost"));
@@ -540,18 +549,18 @@ impl World {
             Event::Follow { worker } => self.follow(id, worker),
             Event::Turn { worker } => self.turn(id, worker),
             Event::Ask { confirm, published } => self.ask(id, confirm, &published),
-            Event::Confirm { from, confirm } => self.asked(id, from, confirm),
+            Event::Forward { worker, to, confirm } => self.forward(id, worker, to, confirm),
+            Event::Confirm { from, link, confirm } => self.asked(id, from, link, confirm),
             Event::Load { worker, from, boot } => self.load(id, worker, (from, boot)),
             Event::Send { worker, to, boot } => self.send_answers(id, worker, (to, boot)),
-            Event::Reply { from, hello, reply } => {
-                let known = self.at(id).running().shared.positions();
-                let is_checked = self.checks_positions();
-                if is_checked && known.check(from, hello.boot, hello.began).is_err() {
-                    self.summary.refusals += 1;
-                } else {
-                    self.reply(id, from, &reply);
-                }
+            Event::Reply { from, hello, link, reply } => {
+                self.reply(id, (from, hello), link, &reply);
             }
+            Event::HandedBack { worker, from, reply } => {
+                self.handed_back(id, worker, from, &reply);
+            }
+            Event::LinksEnded { worker, nodes } => self.links_ended(id, worker, nodes),
+            Event::LinksConnected { worker, nodes } => self.links_connected(id, worker, nodes),
             Event::Allocate { worker } => self.allocate(id, worker),
             Event::Woken { worker, slot, asker } => self.woken(id, worker, slot, asker),
             Event::Answer { request, answer } => self.answer(id, request, answer),

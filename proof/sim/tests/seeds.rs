@@ -9,7 +9,7 @@ const SEEDS: u64 = 100;
 
 /// The events that a hundred runs must include: every kind of fault, and every action of operators.
 /// Kinds that a hundred runs may miss are left out, and so are those that `disks.rs` checks.
-const KINDS: [&str; 82] = [
+const KINDS: [&str; 88] = [
     // Processes.
     "consensus paused",
     "crash",
@@ -21,12 +21,17 @@ const KINDS: [&str; 82] = [
     "told to stop",
     "workers paused",
     // Links.
+    "borrowed link had ended",
     "bridge partition",
+    "confirm link full",
+    "confirm links broken",
+    "confirm links full",
     "divided in a change",
     "far apart all along",
     "link broken",
     "link slow",
     "links cut",
+    "mailbox full",
     "links of a node slow",
     "node cut off",
     "one-way cut",
@@ -103,6 +108,7 @@ const KINDS: [&str; 82] = [
     "deaf for good",
     "disk stuck for good",
     "down for good",
+    "worker without links for good",
 ];
 
 #[test]
@@ -140,6 +146,8 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
         "{} leader changes",
         summary.leader_changes_median()
     );
+    assert!(summary.handed_back > 1_000, "{} answers over borrowed links", summary.handed_back);
+    assert!(summary.handed_back_late > 100, "{} of them late", summary.handed_back_late);
     let missing: Vec<&str> =
         KINDS.into_iter().filter(|kind| !summary.faults.contains_key(kind)).collect();
     assert!(missing.is_empty(), "none of {missing:?} in {:?}", summary.faults);

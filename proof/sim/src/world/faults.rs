@@ -104,6 +104,9 @@ const SLOW_BESIDE: u32 = 500;
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
+/// In runs whose confirm links break by themselves, this many of a thousand faults come together
+/// with such a break.
+const BROKEN_LINKS: u32 = 500;
 /// This many of a thousand changes of members repeat a change that is already done.
 const REPEATED: u32 = 250;
 /// In `CALM_RUNS` of a thousand runs, no fault begins in the last part of the run before all faults
@@ -131,6 +134,9 @@ impl World {
         let node = if self.random.bool() { self.any_leading() } else { self.any() };
         if self.has(Feature::FailingAccepts) && self.chance(FAILING_ACCEPTS) {
             self.fail_accepts(node);
+        }
+        if self.has(Feature::ConfirmLinks) && self.chance(BROKEN_LINKS) {
+            self.break_confirm_links(node);
         }
         self.strike(node);
     }
@@ -387,6 +393,7 @@ impl World {
                 self.cut_lasting();
             }
             End::Slow => self.links.hasten(),
+            End::ConfirmLinks(node, worker, nodes) => self.join_confirm_links(node, worker, nodes),
             // The thread stays paused if another pause that ends later has begun meanwhile.
             End::Pause(node, thread) => {
                 if self.at(node).paused_until_ns[thread] <= self.now_ns {

@@ -31,6 +31,8 @@ pub(crate) enum Feature {
     Sessions,
     /// Members tell a removed node of its removal, and it ends.
     RemovalNotices,
+    /// The confirm links of each worker connect, end and fill up by themselves.
+    ConfirmLinks,
 }
 
 impl Feature {
@@ -43,17 +45,23 @@ impl Feature {
             | Self::Zones
             | Self::EmptyDirectories
             | Self::Shutdowns
-            | Self::RemovalNotices => 4,
+            | Self::RemovalNotices
+            | Self::ConfirmLinks => 4,
             Self::Restores | Self::MissedFounding | Self::FailingAccepts => 8,
             Self::Moves => 16,
         }
+    }
+
+    /// Whether the run of this seed has the feature.
+    pub(crate) const fn is_of(self, seed: u64) -> bool {
+        hashed(seed, self as u64).is_multiple_of(self.one_in())
     }
 }
 
 impl World {
     /// Whether this run has the feature.
     pub(crate) const fn has(&self, feature: Feature) -> bool {
-        self.is_in(feature as u64, feature.one_in())
+        feature.is_of(self.seed())
     }
 
     /// Whether `salt` selects this run. A salt selects one in `one_in` runs.
@@ -63,8 +71,12 @@ impl World {
 
     /// A number that depends only on the seed and `salt`. The numbers of two salts are independent.
     pub(crate) const fn hashed(&self, salt: u64) -> u64 {
-        mixed(mixed(self.seed()).wrapping_add(salt))
+        hashed(self.seed(), salt)
     }
+}
+
+const fn hashed(seed: u64, salt: u64) -> u64 {
+    mixed(mixed(seed).wrapping_add(salt))
 }
 
 /// Salts of other draws that depend on the seed alone. For a draw that each node makes, the node's
@@ -73,6 +85,7 @@ pub(crate) const VERSIONS: u64 = 101;
 pub(crate) const ZONES: u64 = 102;
 pub(crate) const BELIEVED: u64 = 103;
 pub(crate) const SPARED: u64 = 104;
+pub(crate) const LINKLESS: u64 = 105;
 pub(crate) const SALTS: u64 = 1_000;
 
 /// The output function of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
@@ -88,7 +101,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 12] = [
+    const ALL: [Feature; 13] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -101,6 +114,7 @@ mod tests {
         Feature::Shutdowns,
         Feature::Sessions,
         Feature::RemovalNotices,
+        Feature::ConfirmLinks,
     ];
 
     #[test]

@@ -4,7 +4,6 @@
 //! and in voters' answers are here.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use epicepoch_core::allocator::Now;
 use epicepoch_core::clock::trusted_ns;
@@ -33,7 +32,7 @@ const BUSY_NS_MAX: u64 = 50 * MS;
 const RECENT_NS: u64 = 500 * MS;
 
 impl World {
-    fn worker(&mut self, id: NodeId, worker: usize) -> &mut Worker {
+    pub(crate) fn worker(&mut self, id: NodeId, worker: usize) -> &mut Worker {
         &mut self.node(id).running_mut().workers[worker]
     }
 
@@ -135,7 +134,7 @@ impl World {
     }
 
     /// For planted bugs: a worker counts the yes of every voter without asking.
-    fn forge(&mut self, id: NodeId, confirm: &Confirm, published: &Published) {
+    pub(crate) fn forge(&mut self, id: NodeId, confirm: &Confirm, published: &Published) {
         let now_ns = self.monotonic_ns(id);
         let is_recent_enough = self.is_planted(Plant::RecentRound);
         let running = self.node(id).running_mut();
@@ -157,21 +156,9 @@ impl World {
         self.node(id).running_mut().completed_ns = completed_ns;
     }
 
-    pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
-        for (voter, _) in published.voters.iter() {
-            if voter != id {
-                self.send(id, voter, &Event::Confirm { from: id, confirm });
-            }
-        }
-        if self.is_planted(Plant::CheckedAtArrival) {
-            self.forge(id, &confirm, published);
-        }
-    }
-
     /// A confirm frame arrives over a link. The caller is a worker of one boot of a peer. A new
-    /// boot opens a new link.
-    pub(crate) fn asked(&mut self, to: NodeId, from: NodeId, confirm: Confirm) {
-        let worker = confirm.worker.0 as usize;
+    /// boot opens a new link. Worker N serves the links of workers N.
+    pub(crate) fn asked(&mut self, to: NodeId, from: NodeId, worker: usize, confirm: Confirm) {
         let cluster = self.genesis.cluster;
         let running = self.node(to).running_mut();
         let me = running.identity;
@@ -240,28 +227,25 @@ impl World {
         let is_busy = caller.is_busy;
         let hello = self.at(id).hello();
         for reply in &replies {
-            self.send(id, to.0, &Event::Reply { from: id, hello, reply: *reply });
+            self.send(id, to.0, &Event::Reply { from: id, hello, link: worker, reply: *reply });
         }
         if is_busy {
             self.read_on(id, worker, to);
         }
     }
 
-    pub(crate) fn reply(&mut self, to: NodeId, from: NodeId, reply: &ConfirmReply) {
-        let worker = reply.worker.0 as usize;
-        if !self.worker(to, worker).sequencer.handle_reply(from, reply) {
-            return;
-        }
+    /// A worker has counted an answer for its rounds.
+    pub(crate) fn counted(&mut self, id: NodeId, worker: usize, reply: &ConfirmReply) {
         if reply.is_yes() {
-            self.take_confirmed(to, worker);
+            self.take_confirmed(id, worker);
         } else {
-            self.fail_rounds(to, worker);
+            self.fail_rounds(id, worker);
         }
     }
 
     fn take_confirmed(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
-        let is_forged = self.plant().is_some_and(Plant::is_unproved);
+        let (is_forged, true_ns) = (self.plant().is_some_and(Plant::is_unproved), self.now_ns);
         let running = self.nodes[id.0 as usize - 1].running_mut();
         let identity = running.identity;
         let own = &mut running.workers[worker];
@@ -275,6 +259,7 @@ impl World {
                 self.history.round_confirmed(identity, worker, round);
             }
             own.confirmed.push_back(confirmed);
+            own.confirmed_at_ns = true_ns;
             steps += 1;
         }
         for _ in 0..steps {

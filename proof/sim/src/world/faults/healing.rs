@@ -38,6 +38,7 @@ impl World {
         self.conditions = NetworkConditions::FAIR;
         self.links = Links::default();
         self.join_links();
+        self.heal_confirm_links();
         self.restore_versions();
         for id in self.ids() {
             self.end(End::Disk(id));

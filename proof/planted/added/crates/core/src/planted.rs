@@ -97,6 +97,30 @@ bugs! {
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: why quorums are majorities.
     EvenHalf "even-half",
+    // Borrowed links.
+    /// An answer over a borrowed link counts for the newest round in flight, because the worker
+    /// that asked has forgotten about which round it was.
+    ///
+    /// Breaks S2; found by `quorum` within 100 seeds. Seen: the danger of every answer that takes a
+    /// second way: it comes later than all others.
+    BorrowedForOpen "borrowed-for-open",
+    /// Yes answers over borrowed links are counted beside those over own links. So a voter that
+    /// answers over both counts as two voters.
+    ///
+    /// Breaks S2; found by `quorum` within 500 seeds. Seen: as `counted-twice`: xraft
+    /// ([#27](https://github.com/xnnyygn/xraft/issues/27)).
+    BorrowedApart "borrowed-apart",
+    /// A worker counts an answer that came over its link for its own rounds, even if a sibling has
+    /// asked.
+    ///
+    /// Breaks S2; found by `quorum` within 300 seeds. Seen: the danger of numbers that are
+    /// unique only within one worker.
+    LenderCounts "lender-counts",
+    /// The answer to a sibling's question is put into the mailbox of the worker that lent its link.
+    /// No answer is wrong, but a worker without links confirms no round.
+    ///
+    /// Breaks liveness; found by `liveness` within 100 seeds. Seen: the danger of every mailbox.
+    WrongMailbox "wrong-mailbox",
     // The sequencer, and answers to confirms.
     /// A request joins the batch of a round that was already sent.
     ///
