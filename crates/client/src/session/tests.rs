@@ -2,7 +2,9 @@
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
-use epicepoch_wire::native::{COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer};
+use epicepoch_wire::native::{
+    COUNT_MAX, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
+};
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
 
 use super::*;
@@ -328,13 +330,39 @@ fn a_late_event_of_a_connection_that_was_left_changes_nothing_while_another_is_o
 }
 
 #[test]
-fn a_node_without_a_leader_is_left_as_soon_as_it_closes_the_connection() {
+fn a_node_without_a_leader_is_suspected_as_soon_as_it_closes_the_connection() {
     let mut world = World::new(None);
     world.call(1);
     let listening = world.opened("a:1", 1, 0);
-    assert_eq!(world.opening, []);
-    world.session.handle_closed(listening, &"reset", world.now);
+    let now = world.now;
+    assert!(!world.session.directory().is_suspect("a:1", now), "it answered");
+    world.session.handle_closed(listening, &"reset", now);
+    assert!(world.session.directory().is_suspect("a:1", now));
     world.pass(BACKOFF_MAX);
+    assert_eq!(world.opening.front().map(|(_, addr)| addr.as_str()), Some("b:2"));
+}
+
+#[test]
+fn a_node_that_becomes_the_leader_is_asked_at_the_address_that_worked() {
+    let mut world = World::new(None);
+    world.call(1);
+    let listening = world.opened("a:1", 1, 0);
+    let mut notice = Vec::new();
+    LeaderNotice { node: NodeId(1), addr: "inside:1" }.encode(&mut notice);
+    world.receive(listening, &notice);
+    assert_eq!(world.opening.front().map(|(_, addr)| addr.as_str()), Some("a:1"));
+}
+
+#[test]
+fn a_leader_that_breaks_the_protocol_is_not_the_first_to_be_asked_again() {
+    let (mut world, link) = World::serving();
+    let call = world.call(1);
+    world.all_asked(link);
+    let mut welcome = Vec::new();
+    Welcome::default().encode(&mut welcome);
+    world.receive(link, &welcome);
+    assert!(matches!(world.outcome(call), Some(Err(TimestampsError::BadAnswer(_)))));
+    world.call(1);
     assert_eq!(world.opening.front().map(|(_, addr)| addr.as_str()), Some("b:2"));
 }
 
