@@ -4,13 +4,14 @@ use clap::Command;
 
 use crate::{
     backup, bench, certs, clock, cluster_settings, decode, dev, encode, get, leader, member, probe,
-    rolling, serve, sim, status, tune,
+    rolling, serve, sim, status, tune, version,
 };
 
 /// Builds the command line with all commands.
 pub(crate) fn tree() -> Command {
     Command::new("epicepoch")
         .version(env!("CARGO_PKG_VERSION"))
+        .long_version(version::text())
         .about("A timestamp oracle: unique, strictly increasing timestamps from a small cluster.")
         .long_about(ABOUT)
         .after_help(EXAMPLES)

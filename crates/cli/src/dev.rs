@@ -24,7 +24,7 @@ use epicepoch_wire::NodeId;
 use crate::failure::Failure;
 use crate::logging;
 use crate::serve::{colours, cores};
-use crate::{settings, signals};
+use crate::{settings, signals, version};
 
 /// The cluster that the arguments describe.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let configs = layout.configs(&given)?;
     if let Some(first) = configs.first() {
         logging::start(first.logging, colours(environment));
+        version::log();
     }
     serve(&layout, configs, environment).map_err(Failure::logged)
 }
@@ -242,7 +243,7 @@ fn start_all(
         .into_iter()
         .map(|config| {
             let (id, faults) = (config.node_id, faults.map(Path::to_owned));
-            (id, thread::spawn(|| Node::start_with_faults(config, faults)))
+            (id, thread::spawn(|| Node::start_with_faults(config, version::build(), faults)))
         })
         .collect();
     let mut nodes = BTreeMap::new();

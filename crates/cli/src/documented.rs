@@ -1,6 +1,7 @@
 //! Tests that check the documents against the code. They check the table in
 //! `docs/operations/settings.md`, every `epicepoch serve` command in documents and help texts, and
-//! that `docs/alerts.md` has every message. No test starts a node.
+//! that `docs/alerts.md` has every message and `docs/operations/monitoring.md` every field. No test
+//! starts a node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +16,7 @@ use crate::settings::given;
 const DEPLOY: &str = include_str!("../../../docs/operations/deploy.md");
 const MEMBERS: &str = include_str!("../../../docs/operations/members.md");
 const SETTINGS: &str = include_str!("../../../docs/operations/settings.md");
+const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
 const ALERTS: &str = include_str!("../../../docs/alerts.md");
 const UNIT: &str = include_str!("../../../deploy/epicepoch.service");
 const README: &str = include_str!("../../../README.md");
@@ -237,6 +239,93 @@ fn every_warning_and_every_error_stands_in_the_alerts_or_is_for_the_record() {
     }
     assert!(count >= 60, "only {count} messages were found in the sources");
     assert!(missing.is_empty(), "no row of docs/alerts.md for:\n{}", missing.join("\n"));
+}
+
+/// Returns the fields of the log in the documents, with their types.
+fn documented_fields() -> BTreeMap<String, String> {
+    let (_, table) = MONITORING.split_once("\n### Fields\n").expect("a heading");
+    let table = table.split("\n## ").next().expect("a section");
+    let mut fields = BTreeMap::new();
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = row.split('|').map(plain).collect();
+        for name in cells[1].split(", ") {
+            let known = fields.insert(name.to_owned(), cells[2].clone());
+            assert!(known.is_none(), "{name} has two rows");
+        }
+    }
+    fields
+}
+
+/// Returns the fields that a source file logs, and whether each is certainly text, because `%` or
+/// `?` formats it.
+fn fields(source: &str) -> Vec<(String, bool)> {
+    let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for level in ["error", "warn", "info", "debug"] {
+        for call in code.split(&format!("tracing::{level}!(")).skip(1) {
+            for argument in arguments(call).iter().take_while(|it| !it.starts_with('"')) {
+                let (name, value) = argument.split_once('=').unwrap_or((argument, argument));
+                let is_text = value.trim().starts_with(['%', '?']);
+                found.push((name.trim().trim_start_matches(['%', '?']).to_owned(), is_text));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the arguments of a macro. `call` begins after the opening parenthesis.
+fn arguments(call: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let (mut depth, mut is_string) = (0, false);
+    for next in call.chars() {
+        match next {
+            '"' => is_string = !is_string,
+            _ if is_string => {}
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth == 0 => break,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        let last = found.last_mut().expect("there is always one");
+        if !(last.is_empty() && next.is_whitespace()) {
+            last.push(next);
+        }
+    }
+    found.retain(|argument| !argument.is_empty());
+    found
+}
+
+#[test]
+fn every_field_of_the_log_is_documented_with_its_type() {
+    let mut unused = documented_fields();
+    let known = unused.clone();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates");
+    let mut files = Vec::new();
+    for name in SPEAKING {
+        sources(&crates.join(name).join("src"), &mut files);
+    }
+    files.retain(|file| !file.ends_with("src/documented.rs"));
+    for file in files {
+        for (name, is_text) in fields(&fs::read_to_string(&file).expect("a source")) {
+            let place = file.display();
+            let kind = known.get(&name).unwrap_or_else(|| panic!("{place}: {name} has no row"));
+            assert!(["text", "number"].contains(&kind.as_str()), "{name} is {kind}");
+            assert!(!is_text || kind == "text", "{place}: {name} is a {kind} elsewhere");
+            unused.remove(&name);
+        }
+    }
+    assert!(unused.is_empty(), "rows of no field: {:?}", unused.keys());
+}
+
+#[test]
+fn a_field_that_is_formatted_is_text() {
+    let code = "tracing::info!(peer = node.0, %error, on = ?f(1, \"a,b\"), leader, \"{x}, y\", z)";
+    let expected = [("peer", false), ("error", true), ("on", true), ("leader", false)];
+    assert_eq!(fields(code), expected.map(|(name, is_text)| (name.to_owned(), is_text)));
 }
 
 #[test]

@@ -17,6 +17,7 @@
 //!   authority.
 //! - [`decode`], [`encode`]: convert between timestamps and wall time; [`moment`] formats both.
 //! - [`sim`]: simulates whole clusters of the core under faults.
+//! - [`version`]: the build of this binary.
 //! - [`output`]: standard output; [`failure`]: errors and exit codes.
 
 mod addresses;
@@ -50,6 +51,7 @@ mod signals;
 mod sim;
 mod status;
 mod tune;
+mod version;
 
 use std::io::Write;
 use std::process::ExitCode;

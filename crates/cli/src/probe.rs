@@ -21,7 +21,7 @@ use crate::arguments::{client_arguments, number, switch, text};
 use crate::failure::Failure;
 use crate::logging;
 use crate::serve::colours;
-use crate::{addresses, load, signals};
+use crate::{addresses, load, signals, version};
 
 pub(crate) fn command() -> Command {
     Command::new("probe")
@@ -62,6 +62,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     addresses::client(matches, environment)?;
     let log = Logging { pretty: matches.get_flag("pretty"), ..Logging::default() };
     logging::start(log, colours(environment));
+    version::log();
     let (stop, stopped) = channel();
     signals::watch(move || {
         // Sending fails only if the probe has ended already.

@@ -8,15 +8,16 @@ use std::thread;
 
 use clap::{Arg, ArgMatches, Command};
 use epicepoch_config::{CONFIG, Config, Environment, Scope};
-use epicepoch_server::Node;
 use epicepoch_server::consensus::{ConsensusError, Fatal};
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::node::RunError;
+use epicepoch_server::storage::OpenError;
+use epicepoch_server::{Node, StartError};
 use epicepoch_wire::peer_hello::RefusalCode;
 
 use crate::failure::Failure;
 use crate::logging;
-use crate::{settings, signals};
+use crate::{settings, signals, version};
 
 pub(crate) fn command() -> Command {
     let config = Arg::new(CONFIG)
@@ -38,8 +39,8 @@ pub(crate) fn command() -> Command {
          On SIGTERM, SIGINT or SIGHUP the node finishes open requests, hands over leadership and \
          exits with 0. Another signal, more than a second later, ends it at once.\n\n\
          Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting; 3 this node was \
-         removed from its cluster; 4 the data directory was rolled back, belongs to another node id, \
-         or is of a history that has ended. After 2, 3 and 4 do not start it again unchanged: the \
+         removed from its cluster; 4 the data directory was emptied, is damaged, was rolled back, \
+         belongs to another node id, or is of a history that has ended. After 2, 3 and 4 do not start it again unchanged: the \
          last line of the log says what to do.",
     );
     command = command.after_help(
@@ -65,15 +66,34 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let given = settings::given(Scope::Node, matches, environment).map_err(Failure::usage)?;
     let config = given.node(cores()).map_err(Failure::usage)?;
     logging::start(config.logging, colours(environment));
+    version::log();
     serve(config, environment).map_err(Failure::logged)
 }
 
 fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure> {
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
-    let node = Arc::new(Node::start_with_faults(config, faults)?);
+    let node = Node::start_with_faults(config, version::build(), faults).map_err(not_started)?;
+    let node = Arc::new(node);
     let stopping = Arc::clone(&node);
     signals::watch(move || stopping.request_shutdown())?;
     node.wait().map(|()| ExitCode::SUCCESS).map_err(ended)
+}
+
+/// Chooses the exit code of a node that did not start. The code is that of a bad data directory if
+/// the directory cannot become right by itself. Otherwise it is 1, because for example a port may
+/// be free a moment later.
+fn not_started(error: StartError) -> Failure {
+    match error {
+        StartError::NotBootstrapped { .. }
+        | StartError::Open(
+            OpenError::WrongNode { .. }
+            | OpenError::WrongCluster { .. }
+            | OpenError::NewerFormat { .. }
+            | OpenError::Emptied { .. }
+            | OpenError::Damaged { .. },
+        ) => Failure::directory(error),
+        other => other.into(),
+    }
 }
 
 /// Chooses the exit code of a node that ended. The code tells a supervisor whether another start

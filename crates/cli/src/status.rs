@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{ArgMatches, Command};
-use epicepoch_client::{Client, Member, Members};
+use epicepoch_client::{Build, Client, Member, Members};
 use epicepoch_config::Environment;
 use serde_json::{Value, json};
 
@@ -23,6 +23,8 @@ struct Row {
     ready: bool,
     /// The node's own description of its state, or why it did not answer.
     detail: String,
+    /// The build of its program; `None` if the node does not say.
+    build: Option<Build>,
 }
 
 pub(crate) fn command() -> Command {
@@ -64,7 +66,8 @@ async fn ask(client: Client, member: Member, deadline: Instant) -> Row {
     let readiness = match client.ready(&member.addr, deadline).await {
         Ok(readiness) => readiness,
         Err(error) => {
-            return Row { member, role: UNKNOWN, ready: false, detail: error.to_string() };
+            let detail = error.to_string();
+            return Row { member, role: UNKNOWN, ready: false, detail, build: None };
         }
     };
     let role = match client.leads(&member.addr, deadline).await {
@@ -72,7 +75,8 @@ async fn ask(client: Client, member: Member, deadline: Instant) -> Row {
         Ok(false) => FOLLOWER,
         Err(_) => UNKNOWN,
     };
-    Row { member, role, ready: readiness.ready, detail: readiness.detail }
+    let build = client.build(&member.addr, deadline).await.unwrap_or_default();
+    Row { member, role, ready: readiness.ready, detail: readiness.detail, build }
 }
 
 fn table(members: &Members, rows: &[Row]) -> String {
@@ -83,14 +87,15 @@ fn table(members: &Members, rows: &[Row]) -> String {
     );
     let width = rows.iter().map(|row| row.member.addr.len()).max().unwrap_or(0).max(4);
     let mut text = format!("cluster {cluster}, {leader}\n");
-    let mut line = |id: &str, addr: &str, role: &str, ready: &str, detail: &str| {
-        let line = format!("{id:<4} {addr:<width$} {role:<8} {ready:<5} {detail}");
+    let mut line = |id: &str, addr: &str, role: &str, ready: &str, version: &str, detail: &str| {
+        let line = format!("{id:<4} {addr:<width$} {role:<8} {ready:<5} {version:<8} {detail}");
         let _infallible = writeln!(text, "{}", line.trim_end());
     };
-    line("ID", "ADDR", "ROLE", "READY", "DETAIL");
-    for Row { member, role, ready, detail } in rows {
+    line("ID", "ADDR", "ROLE", "READY", "VERSION", "DETAIL");
+    for Row { member, role, ready, detail, build } in rows {
         let ready = if *ready { "yes" } else { "no" };
-        line(&member.node_id.to_string(), &member.addr, role, ready, detail);
+        let version = build.as_ref().map_or(UNKNOWN, |build| &build.version);
+        line(&member.node_id.to_string(), &member.addr, role, ready, version, detail);
     }
     text
 }
@@ -99,13 +104,18 @@ fn object(members: &Members, rows: &[Row]) -> Value {
     let leader = members.leader.as_ref().map(|m| json!({"nodeID": m.node_id.0, "addr": m.addr}));
     let rows: Vec<_> = rows
         .iter()
-        .map(|Row { member, role, ready, detail }| {
+        .map(|Row { member, role, ready, detail, build }| {
+            let field = |of: fn(&Build) -> &String| build.as_ref().map(of);
             json!({
                 "nodeID": member.node_id.0,
                 "addr": member.addr,
                 "role": role,
                 "ready": ready,
                 "detail": detail,
+                "version": field(|it| &it.version),
+                "commit": field(|it| &it.commit),
+                "profile": field(|it| &it.profile),
+                "target": field(|it| &it.target),
             })
         })
         .collect();

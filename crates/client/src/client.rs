@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
+use epicepoch_wire::http::{PATH_LEADER, PATH_MEMBERS, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::native::Token;
 use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::{Timestamp, TimestampRange};
@@ -18,7 +18,7 @@ use crate::driver::Core;
 use crate::error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, TimestampsError,
 };
-use crate::members::{Members, is_address};
+use crate::members::{Build, Members, is_address};
 use crate::observer::Observer;
 use crate::pursuit::{Action, End, Goal, Pursuit};
 use crate::session::{Session, Settings};
@@ -242,6 +242,17 @@ impl Client {
         let answer = self.ask(addr, PATH_READY, deadline).await?;
         let detail = String::from_utf8_lossy(&answer.body).trim().to_owned();
         Ok(Readiness { ready: answer.status == 200, detail })
+    }
+
+    /// Asks the node at `addr`, once, for its build. `None` if the node is of a version that does
+    /// not say.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn build(&self, addr: &str, deadline: Instant) -> Result<Option<Build>, AskError> {
+        let answer = self.ask(addr, PATH_MEMBERS, deadline).await?;
+        let malformed = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
+        Ok(Build::from_json(&answer.body).map_err(malformed)?)
     }
 
     /// Asks the node at `addr`, once, whether it leads and may serve.

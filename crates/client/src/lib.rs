@@ -58,7 +58,7 @@ pub use error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, OpenError,
     TimestampsError,
 };
-pub use members::{Member, Members};
+pub use members::{Build, Member, Members};
 pub use observer::Observer;
 pub use tls::{Tls, TlsError};
 pub use token::TokenSource;

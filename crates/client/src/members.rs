@@ -28,6 +28,43 @@ pub struct Member {
     pub addr: String,
 }
 
+/// The build of the program that a node runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Build {
+    /// The version, such as `0.2.0`.
+    pub version: String,
+    /// The commit of the sources; `unknown` if the builder of the program did not know it.
+    pub commit: String,
+    /// The build profile, such as `release`.
+    pub profile: String,
+    /// The target of the compiler, such as `x86_64-unknown-linux-gnu`.
+    pub target: String,
+}
+
+impl Build {
+    /// Parses the JSON body of an answer at `/members`, which describes the node that answers.
+    pub(crate) fn from_json(body: &[u8]) -> Result<Option<Self>, String> {
+        let body: BuildBody = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let BuildBody { version, commit, profile, target } = body;
+        let parts = version.zip(commit).zip(profile.zip(target));
+        Ok(parts.map(|((version, commit), (profile, target))| Self {
+            version,
+            commit,
+            profile,
+            target,
+        }))
+    }
+}
+
+#[derive(Deserialize)]
+struct BuildBody {
+    version: Option<String>,
+    commit: Option<String>,
+    profile: Option<String>,
+    target: Option<String>,
+}
+
 impl Members {
     /// An answer has at most this many members. A longer list is refused.
     pub const COUNT_MAX: usize = 64;

@@ -3,8 +3,8 @@
 //!
 //! The modules, from the lowest up. A module imports only modules above it in this list:
 //!
-//! - [`config`], [`reload`], [`faults`], [`framed`]: settings, files that change, the documented
-//!   test switch, frames over a byte stream.
+//! - [`config`], [`mod@build`], [`reload`], [`faults`], [`framed`]: settings, the build of the
+//!   program, files that change, the documented test switch, frames over a byte stream.
 //! - [`metrics`]: the metrics of both planes.
 //! - [`security`]: authorization, TLS, limits of addresses.
 //! - [`shared`]: the state that the planes of one node share; [`admin_queue`]: commands of
@@ -17,6 +17,7 @@
 
 mod abort;
 pub mod admin_queue;
+pub mod build;
 // The settings of a node, for programs that embed it.
 pub use epicepoch_config as config;
 pub mod consensus;

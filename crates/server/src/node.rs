@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 use crate::admin_queue::AdminQueue;
+use crate::build::Build;
 use crate::config::{self, Config, ConfigError};
 use crate::consensus::restore::{Restore, RestoreFileError};
 use crate::consensus::{Consensus, ConsensusError, Parts};
@@ -169,20 +170,25 @@ impl Node {
     /// # Errors
     /// When the node cannot start. Nothing is left running then.
     pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with_faults(config, None)
+        Self::start_with_faults(config, Build::default(), None)
     }
 
-    /// [`Node::start`] with the test switch: a file of faults, which release builds refuse.
+    /// [`Node::start`] with the build that the node reports, and with the test switch: a file of
+    /// faults, which release builds refuse.
     ///
     /// # Errors
     /// When the node cannot start. Nothing is left running then.
-    pub fn start_with_faults(config: Config, faults: Option<PathBuf>) -> Result<Self, StartError> {
+    pub fn start_with_faults(
+        config: Config,
+        build: Build,
+        faults: Option<PathBuf>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         processor::check(&config.worker_cpus)?;
         warn_of_settings(&config);
         let faults = Faults::from_path(faults)?;
         let accept = AcceptLimits::new(&config, raise_descriptor_limit());
-        warn_of_descriptors(accept);
+        log_missing_descriptors(&config, accept);
         let tls = ClientTls::load(&config)?;
         let mut certificates = Certificates::default();
         if let Some(tls) = &tls {
@@ -220,6 +226,7 @@ impl Node {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (admin_queue, admin_requests) = AdminQueue::open();
         let shared = Arc::new(NodeShared {
+            build,
             admin_queue,
             client_addr: config.advertise_addr_at(http_addr.port()),
             identity,
@@ -261,7 +268,7 @@ impl Node {
         tracing::info!(
             node = identity.node.0,
             clients = %http_addr,
-            operations = ?ops_addr,
+            operations = ops_addr.map(tracing::field::display),
             peers = %shared.config.peer_bind(),
             "started"
         );
@@ -341,6 +348,36 @@ impl Node {
         published.role == Role::Leader && published.voters.iter().any(|(node, _)| node != me)
     }
 
+    /// What this node does now, for people: a few words.
+    pub fn activity(&self) -> String {
+        let shared = &self.shared;
+        if shared.health.is_shutting_down.load(Ordering::Relaxed) {
+            return "stopping".to_owned();
+        }
+        let published = shared.core.published();
+        if !published.is_joined() {
+            let is_first = shared.config.join.is_empty();
+            let others = "waits for the other first members";
+            return if is_first { others } else { "waits to be added to the cluster" }.to_owned();
+        }
+        let term = published.term;
+        match (published.role, published.leader) {
+            (Role::Leader, _) if published.grant.is_some() => format!("leads in term {term}"),
+            (Role::Leader, _) => format!("leads in term {term}, does not serve yet"),
+            (Role::Candidate, _) => format!("campaigns in term {term}"),
+            (Role::Follower, Some(leader)) => format!("follows node {leader} in term {term}"),
+            (Role::Follower, None) => format!("knows no leader in term {term}"),
+        }
+    }
+
+    /// The time since the consensus thread last showed that it runs, which it does many times a
+    /// second.
+    pub fn silence(&self) -> Duration {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let ticked_ns = self.shared.health.ticked_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(now_ns.saturating_sub(ticked_ns))
+    }
+
     /// Whether this node leads and has a grant, so that it may serve.
     pub fn is_leader(&self) -> bool {
         self.shared.core.published().grant.is_some()
@@ -376,9 +413,20 @@ fn warn_of_settings(config: &Config) {
     }
 }
 
-fn warn_of_descriptors(limits: AcceptLimits) {
+/// Logs that the descriptors are too few for `CONNECTIONS_MAX`. This is a warning only if somebody
+/// has set it.
+fn log_missing_descriptors(config: &Config, limits: AcceptLimits) {
     let AcceptLimits { connections_max, descriptors_max, .. } = limits;
-    if connections_max as u64 > descriptors_max {
+    if connections_max as u64 <= descriptors_max {
+        return;
+    }
+    if connections_max == Config::new(config.node_id, String::new()).connections_max {
+        tracing::info!(
+            connections_max,
+            descriptors_max,
+            "the limit of descriptors is below the default of CONNECTIONS_MAX"
+        );
+    } else {
         tracing::warn!(
             connections_max,
             descriptors_max,

@@ -14,6 +14,7 @@ use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::admin_queue::AdminQueue;
+use crate::build::Build;
 use crate::config::Config;
 use crate::security::authz::{Authorization, Caller, Reason, Right};
 use crate::security::tls::ClientTls;
@@ -23,6 +24,8 @@ use crate::security::tls::reloader::Certificates;
 /// The shared state of one node's planes.
 #[derive(Debug)]
 pub struct NodeShared {
+    /// The build of the program.
+    pub build: Build,
     /// The checked configuration.
     pub config: Config,
     /// Node id, store id and boot id.
@@ -131,7 +134,7 @@ impl NodeShared {
                 max_n: settings.max_n,
             },
             formats: self.formats(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: self.build.version.to_owned(),
         }
     }
 }

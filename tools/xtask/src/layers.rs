@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 type Rows = &'static [&'static [&'static str]];
 
 const SERVER: Rows = &[
-    &["sync", "abort", "reload", "faults", "framed"],
+    &["sync", "abort", "build", "reload", "faults", "framed"],
     &["metrics"],
     &["security"],
     &["admin_queue"],

@@ -38,6 +38,7 @@ mod together {
     mod http3;
     mod intruders;
     mod links;
+    mod logs;
     mod members;
     mod moves;
     mod nemesis;

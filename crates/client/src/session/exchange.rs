@@ -312,7 +312,7 @@ impl Exchange {
                 // The notice is only a hint that another node leads; it may be outdated.
                 let is_another = leader.node != NodeId(0) && leader.node != self.node;
                 if is_another && is_address(leader.addr) {
-                    tracing::debug!(leader = leader.addr, "another node leads");
+                    tracing::debug!(addr = leader.addr, "another node leads");
                     let (by, leader) = (self.addr.clone(), leader.addr.to_owned());
                     return Next::Follow { by, leader };
                 }

@@ -143,7 +143,7 @@ impl Accepted {
         let ended = timeout(HELLO_TIMEOUT, self.handshakes.advance(who, handshake)).await;
         let outcome = handshake_outcome(ended, &self.shared, from.ip()).flatten();
         let Some(((cluster, node, hello), mut stream)) = outcome else {
-            tracing::debug!(%from, "a connection on the peer port sent no hello");
+            tracing::debug!(addr = %from, "a connection on the peer port sent no hello");
             return;
         };
         let answer = match peers::check_node(&self.shared, &stream, node) {
@@ -223,7 +223,7 @@ impl Accepted {
     /// reports it, at most once a second.
     fn log_refused(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
         if refusal.code == RefusalCode::WrongCertificate {
-            tracing::debug!(%from, node = node.0, %refusal, "a peer is refused");
+            tracing::debug!(addr = %from, peer = node.0, %refusal, "a peer is refused");
             return;
         }
         let mut refused = self.refused.borrow_mut();
@@ -231,9 +231,9 @@ impl Accepted {
             refused.clear();
         }
         if refused.insert(node, refusal.code) == Some(refusal.code) {
-            tracing::debug!(%from, node = node.0, %refusal, "a peer is refused again");
+            tracing::debug!(addr = %from, peer = node.0, %refusal, "a peer is refused again");
         } else {
-            tracing::warn!(%from, node = node.0, %refusal, "a peer is refused");
+            tracing::warn!(addr = %from, peer = node.0, %refusal, "a peer is refused");
         }
     }
 
@@ -326,12 +326,12 @@ impl Accepted {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!(node = node.0, %error, "a peer's link broke");
+                    tracing::debug!(peer = node.0, %error, "a peer's link broke");
                     break;
                 }
             };
             if (header.cluster, header.from) != (cluster, node) {
-                tracing::warn!(node = node.0, "a frame of another node or cluster: link closed");
+                tracing::warn!(peer = node.0, "a frame of another node or cluster: link closed");
                 break;
             }
             if let Some(alive) = self.alive.borrow_mut().get_mut(&node)
@@ -349,7 +349,7 @@ impl Accepted {
                         self.inbox.send(Event::Message { from: node, store, message }).await;
                     }
                     Err(error) => {
-                        tracing::warn!(node = node.0, %error, "a malformed Raft message: link closed");
+                        tracing::warn!(peer = node.0, %error, "a malformed Raft message: link closed");
                         break;
                     }
                 },

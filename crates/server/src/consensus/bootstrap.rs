@@ -9,6 +9,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use epicepoch_core::durable::{HardState, Record, Restored};
@@ -89,6 +90,7 @@ async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
             tracing::info!(waiting_for = waiting_for.join("; "), "joining");
         }
         sweeps += 1;
+        shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
         sleep(SWEEP_INTERVAL).await;
     }
 }
@@ -148,6 +150,7 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
             tracing::info!(waiting_for, "bootstrap");
         }
         sweeps += 1;
+        shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
         sleep(SWEEP_INTERVAL).await;
     }
 }

@@ -140,12 +140,14 @@ impl Dialler {
         let _abort = AbortOnPanic("link to a peer");
         let (mut backoff, backoff_max) = BACKOFF;
         let mut logged = String::new();
+        // Failures since the link was up.
+        let mut failures = 0_u32;
         for attempt in 0_usize.. {
             let addr = &self.addrs[attempt % self.addrs.len()];
             let error = match self.connect(addr).await {
                 Ok((reader, writer, boot)) => {
                     tracing::info!(peer = self.peer.node.0, "connected");
-                    (backoff, logged) = (BACKOFF.0, String::new());
+                    (backoff, logged, failures) = (BACKOFF.0, String::new(), 0);
                     // Messages that were queued for the old connection are out of date. Raft
                     // repeats them.
                     while queued.try_recv().is_ok() {}
@@ -157,7 +159,8 @@ impl Dialler {
             if matches!(error, LinkError::Ended) {
                 return;
             }
-            self.report(addr, &error, &mut logged).await;
+            failures = failures.saturating_add(1);
+            self.report(addr, &error, failures, &mut logged).await;
             // The jitter keeps two nodes from dialling each other at the same moments again and
             // again.
             let jitter = Duration::from_micros(jitter_us(&self.shared, backoff));
@@ -166,11 +169,14 @@ impl Dialler {
         }
     }
 
-    /// Reports an error to the replica, and logs the error if its text is new.
-    async fn report(&self, addr: &str, error: &LinkError, logged: &mut String) {
+    /// Reports an error to the replica, and logs the error if its text is new. The first failure
+    /// after the link was up is no warning, because the next attempt usually succeeds.
+    async fn report(&self, addr: &str, error: &LinkError, failures: u32, logged: &mut String) {
         let node = self.peer.node;
         let text = error.to_string();
-        if !logged.contains(&text) {
+        if failures == 1 {
+            tracing::info!(peer = node.0, addr, error = text, "link down; trying again");
+        } else if !logged.contains(&text) {
             let is_ending = self.shared.health.is_shutting_down.load(Ordering::Relaxed);
             let is_early = matches!(
                 error,

@@ -28,7 +28,9 @@ use super::accept::Accepted;
 use super::error::ConsensusError;
 use super::inbox::{Event, Inbox};
 use super::link::Link;
-use super::reports::{Reports, log_rolled_back, log_settings_that_differ, warn_of_short_window};
+use super::reports::{
+    Reports, log_rolled_back, log_settings_that_differ, shown, warn_of_short_window,
+};
 use super::restore::{LongestHeard, Restore};
 use super::round_trips::RoundTrips;
 use super::wall::{self, reading};
@@ -121,6 +123,7 @@ pub(super) async fn run(
     listener.set_nonblocking(true)?;
     let listener = Rc::new(TcpListener::from_std(listener)?);
     let restore = Rc::new(restore);
+    let has_begun_empty = restored.is_none();
     let restored = if let Some(restored) = restored {
         restored
     } else {
@@ -138,7 +141,7 @@ pub(super) async fn run(
     let (inbox, mut events) = Inbox::open();
     let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
     let node = node(&shared, &faults, &restored, seed)?;
-    let reports = Reports::new(shared.clone(), metrics.clone());
+    let reports = Reports::new(shared.clone(), metrics.clone(), has_begun_empty);
     let mut plane = Plane {
         shared,
         workers,
@@ -300,10 +303,12 @@ impl Plane {
             Command::Advance { to, allowed_ns, is_plan: false } => {
                 let plan = self.node.replica().plan_advance(*to, *allowed_ns);
                 if plan.is_ok_and(|plan| plan.ahead_ns > 0) {
-                    tracing::warn!(to = to.0, allowed_ns, "an operator moves the epoch");
+                    tracing::warn!(epoch = to.0, allowed_ns, "an operator moves the epoch");
                 }
             }
-            Command::Change(steps) => tracing::info!(?steps, "an operator changes the members"),
+            Command::Change(steps) => {
+                tracing::info!(steps = shown(steps), "an operator changes the members");
+            }
             Command::Advance { is_plan: true, .. }
             | Command::Transfer(_)
             | Command::Vacancy { .. }
@@ -362,7 +367,7 @@ impl Plane {
                     }
                     Err(error) => {
                         let kind = message.kind;
-                        tracing::warn!(from = from.0, ?kind, %error, "a message was rejected");
+                        tracing::warn!(peer = from.0, ?kind, %error, "a message was rejected");
                     }
                 }
             }
@@ -483,6 +488,7 @@ impl Plane {
             });
         }
         let removed = &self.node.replica().state().removed;
+        self.reports.log_members(published, removed);
         if *self.accepted.removed.borrow() != *removed {
             self.accepted.removed.replace(removed.clone());
             let members = &published.members;

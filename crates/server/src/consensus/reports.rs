@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use epicepoch_core::clock::{ClockStatus, TrustedClock};
 use epicepoch_core::positions::RolledBack;
-use epicepoch_core::publication::Role;
+use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::quorum::Voters;
 use epicepoch_core::replica::{MessageError, Replica, Report};
+use epicepoch_core::state::{MembershipStep, Outcome};
 use epicepoch_wire::NodeId;
+use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 
@@ -24,6 +27,10 @@ use crate::shared::NodeShared;
 pub(super) struct Reports {
     shared: Arc<NodeShared>,
     metrics: Arc<Metrics>,
+    /// Whether this node had no data when it started.
+    has_begun_empty: bool,
+    /// The members at the last publication; `None` before the first one.
+    members: Option<BTreeMap<NodeId, Known>>,
     /// Whether, at the last check, this leader's clock could not be compared with those of a
     /// majority.
     is_clock_unproved: bool,
@@ -38,10 +45,17 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    pub(super) fn new(shared: Arc<NodeShared>, metrics: Arc<Metrics>) -> Self {
+    /// `has_begun_empty`: this node had no data when it started.
+    pub(super) fn new(
+        shared: Arc<NodeShared>,
+        metrics: Arc<Metrics>,
+        has_begun_empty: bool,
+    ) -> Self {
         Self {
             shared,
             metrics,
+            has_begun_empty,
+            members: None,
             is_clock_unproved: false,
             empty_zones: Vec::new(),
             without_zone: BTreeSet::new(),
@@ -56,16 +70,16 @@ impl Reports {
     }
 
     pub(super) fn log_clock(status: ClockStatus, clock: &TrustedClock) {
-        let offsets = clock.peer_offsets();
+        let offsets_ns = offsets_text(clock);
         match status {
-            ClockStatus::Followed => tracing::info!(?offsets, "the wall clock is followed"),
+            ClockStatus::Followed => tracing::info!(offsets_ns, "the wall clock is followed"),
             ClockStatus::Outvoted => tracing::error!(
-                ?offsets,
+                offsets_ns,
                 "the wall clock is off: the median of the voters' clocks is used; set the clock \
                  of this machine right"
             ),
             ClockStatus::Jumped => tracing::error!(
-                ?offsets,
+                offsets_ns,
                 "the wall clock jumped or drifted off, and too few peers answer to confirm it: \
                  it is not followed; set it right, or restart this node to accept it"
             ),
@@ -76,12 +90,39 @@ impl Reports {
         let is_unproved = replica.is_clock_unproved();
         if is_unproved && !self.is_clock_unproved {
             tracing::warn!(
-                offsets = ?clock.peer_offsets(),
+                offsets_ns = offsets_text(clock),
                 "this leader cannot compare its clock with a majority within CLOCK_OFFSET_MAX_MS \
                  and trusts its own; make sure that it is right"
             );
         }
         self.is_clock_unproved = is_unproved;
+    }
+
+    /// Logs each member whose part in the cluster or whose address has changed.
+    pub(super) fn log_members(&mut self, published: &Published, removed: &BTreeSet<NodeId>) {
+        let known: BTreeMap<_, _> = published
+            .members
+            .values()
+            .map(|member| (member.node, Known::of(member, &published.voters)))
+            .collect();
+        let Some(before) = self.members.replace(known.clone()) else { return };
+        for (node, was) in &before {
+            if !known.contains_key(node) {
+                let after = if removed.contains(node) { "removed" } else { "none" };
+                log_member(*node, was.part, after, &was.raft_addr);
+            }
+        }
+        for (node, is) in &known {
+            let was = before.get(node);
+            let part = was.map_or("none", |was| was.part);
+            if part != is.part {
+                log_member(*node, part, is.part, &is.raft_addr);
+            }
+            if let Some(was) = was.filter(|was| was.raft_addr != is.raft_addr) {
+                let (before, after) = (&was.raft_addr, &is.raft_addr);
+                tracing::info!(member = node.0, before, after, "a member has another address");
+            }
+        }
     }
 
     /// Logs the zones of `LEADER_ZONES` that have no voter, when they change.
@@ -165,23 +206,35 @@ impl Reports {
             }
             Report::Exhausted => tracing::error!("no epoch is left below 2^64 nanoseconds"),
             Report::Installed { index } => tracing::info!(index = index.0, "snapshot installed"),
-            Report::Compacted { to } => tracing::debug!(to = to.0, "log compacted"),
+            Report::Compacted { to } => tracing::debug!(index = to.0, "log compacted"),
+            Report::Changed { outcome: Outcome::Refused(reason), .. } => {
+                tracing::info!(reason, "a membership change was refused");
+            }
+            // `log_members` logs what a change did to each member.
             Report::Changed { nonce, outcome } => {
-                tracing::info!(nonce, ?outcome, "membership change");
+                tracing::debug!(nonce, ?outcome, "a membership change was applied");
             }
             Report::Advanced { to } if to.0 > trusted_ns() => {
-                tracing::warn!(to = to.0, "an operator has moved the epoch: answers are above it");
+                tracing::warn!(
+                    epoch = to.0,
+                    "an operator has moved the epoch: answers are above it"
+                );
             }
             Report::Advanced { to } => {
-                tracing::info!(to = to.0, "answers are above a time that has passed");
+                tracing::info!(epoch = to.0, "answers are above a time that has passed");
             }
             // A debug line is enough here, because the plane logs each change of the settings when
             // it applies it.
             Report::SettingsChanged { nonce, outcome } => {
                 tracing::debug!(nonce, ?outcome, "settings");
             }
+            // Every member of a new cluster reads the newest format. Only after an upgrade can there
+            // be an older version to start again.
+            Report::FormatRaised { to } if self.has_begun_empty => {
+                tracing::info!(format = to, "the replicated state has a new format");
+            }
             Report::FormatRaised { to } => tracing::warn!(
-                to,
+                format = to,
                 "the replicated state has a new format: versions that cannot read it can no longer \
                  be started"
             ),
@@ -193,11 +246,54 @@ impl Reports {
                 );
             }
             Report::HandingOver { to, why } => {
-                tracing::info!(to = to.0, ?why, "handing leadership over");
+                tracing::info!(successor = to.0, ?why, "handing leadership over");
             }
             Report::SteppedDown { why } => tracing::warn!(?why, "leadership given up"),
         }
     }
+}
+
+/// What the log last said of a member.
+#[derive(Clone, Debug)]
+struct Known {
+    /// `voter`, `learner`, or `leaving` for an outgoing voter of a joint configuration.
+    part: &'static str,
+    raft_addr: String,
+}
+
+impl Known {
+    fn of(member: &Member, voters: &Voters) -> Self {
+        let part = if voters.incoming().any(|(node, _)| node == member.node) {
+            "voter"
+        } else if voters.outgoing().any(|(node, _)| node == member.node) {
+            "leaving"
+        } else {
+            "learner"
+        };
+        Self { part, raft_addr: member.raft_addr.clone() }
+    }
+}
+
+fn log_member(node: NodeId, before: &str, after: &str, raft_addr: &str) {
+    tracing::info!(member = node.0, before, after, raft_addr, "membership change");
+}
+
+/// The steps of a membership change, for a log line.
+pub(super) fn shown(steps: &[MembershipStep]) -> String {
+    let step = |step: &MembershipStep| match step {
+        MembershipStep::AddLearner(member) => {
+            format!("add {} at {}", member.node, member.raft_addr)
+        }
+        MembershipStep::Promote(node) => format!("promote {node}"),
+        MembershipStep::Remove(node) => format!("remove {node}"),
+    };
+    steps.iter().map(step).collect::<Vec<_>>().join(", ")
+}
+
+/// The offsets of the peers' clocks, for a log line: `2=-1200,3=40`, in nanoseconds.
+fn offsets_text(clock: &TrustedClock) -> String {
+    let offset = |(node, ns): (NodeId, i64)| format!("{node}={ns}");
+    clock.peer_offsets().into_iter().map(offset).collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn warn_of_short_window(settings: &ClusterSettings, election_timeout: Duration) {
@@ -224,8 +320,12 @@ pub(super) fn log_settings_that_differ(
 ) {
     if let Some(before) = before {
         for name in before.differing(settings) {
-            let (from, to) = (before.text(name), settings.text(name));
-            tracing::warn!(setting = name.text(), from, to, "a setting of the cluster has changed");
+            tracing::warn!(
+                setting = name.text(),
+                before = before.text(name),
+                after = settings.text(name),
+                "a setting of the cluster has changed"
+            );
         }
         return;
     }

@@ -213,7 +213,7 @@ impl Restore {
         let (cluster, history) = drawn.split_at(16);
         let cluster = u128::from_le_bytes(cluster.try_into().unwrap_or_default()).max(1);
         let history = u64::from_le_bytes(history.try_into().unwrap_or_default());
-        let ahead_ms = (i128::from(floor.0) - i128::from(wall_ns)) / 1_000_000;
+        let ahead_ms = ((i128::from(floor.0) - i128::from(wall_ns)) / 1_000_000) as i64;
         let Some(backup) = &self.backup else {
             if floor > Epoch(0) {
                 tracing::warn!(floor = floor.0, ahead_ms, "a cluster begins above RESTORE_FLOOR");

@@ -266,7 +266,7 @@ impl Clients {
             }
             Shaken::Failed(stream, error) => {
                 metrics.handshakes_failed.add_alone(1);
-                tracing::debug!(%error, from = ?state.caller().from, "a client's handshake failed");
+                tracing::debug!(%error, addr = ?state.caller().from, "a client's handshake failed");
                 // Gives the client time to read why the handshake failed.
                 linger(Socket::Plain(stream), LINGER_TIME_MAX).await;
                 None

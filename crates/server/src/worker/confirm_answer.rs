@@ -53,8 +53,8 @@ impl Caller {
     pub(crate) async fn serve(self, sequencer: Rc<Sequencer>, stream: DetachedStream) {
         let from = self.from;
         match self.answer_all(&sequencer, stream).await {
-            Ok(()) => tracing::debug!(%from, "confirm link closed by the other end"),
-            Err(error) => tracing::debug!(%from, %error, "confirm link closed"),
+            Ok(()) => tracing::debug!(peer = from.0, "confirm link closed by the other end"),
+            Err(error) => tracing::debug!(peer = from.0, %error, "confirm link closed"),
         }
     }
 

@@ -76,13 +76,13 @@ enum LinkError {
 impl Link {
     /// Keeps the link connected until it is removed.
     pub(crate) async fn run(self: Rc<Self>, sequencer: Rc<Sequencer>) {
-        let node = self.member.node;
+        let (node, worker) = (self.member.node, sequencer.worker.0);
         let mut backoff = Backoff::default();
         let mut is_known_down = false;
         while !self.is_removed.get() {
             let result = match self.connect(&sequencer).await {
                 Ok((reader, stream)) => {
-                    tracing::debug!(%node, worker = %sequencer.worker, "confirm link connected");
+                    tracing::debug!(peer = node.0, worker, "confirm link connected");
                     is_known_down = false;
                     let welcomed_at = Instant::now();
                     let ended = self.converse(&sequencer, reader, stream).await;
@@ -96,9 +96,14 @@ impl Link {
             if let Err(error) = result
                 && !std::mem::replace(&mut is_known_down, true)
             {
-                let raft_addr = &self.member.raft_addr;
-                tracing::info!(%node, %raft_addr, worker = %sequencer.worker, %error,
-                    "confirm link down; trying again");
+                let addr = &self.member.raft_addr;
+                tracing::info!(
+                    peer = node.0,
+                    addr,
+                    worker,
+                    %error,
+                    "confirm link down; trying again"
+                );
             }
             self.pause(backoff.next()).await;
         }

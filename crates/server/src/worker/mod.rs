@@ -140,13 +140,13 @@ impl Workers {
         stream: DetachedStream,
     ) {
         let LinkKind::Confirm(worker) = hello.link else {
-            tracing::warn!(%from, link = ?hello.link, "not a confirm link; closed");
+            tracing::warn!(peer = from.0, link = ?hello.link, "not a confirm link; closed");
             return;
         };
         let mailbox = &self.0.boxes[worker.0 as usize % self.0.boxes.len()];
         let message = WorkerMessage::ConfirmLink { from, hello: Box::new(hello), stream };
         if mailbox.put(message).is_err() {
-            tracing::warn!(%from, "a worker that is full or ending takes no confirm link");
+            tracing::warn!(peer = from.0, "a worker that is full or ending takes no confirm link");
         }
     }
 

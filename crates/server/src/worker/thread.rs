@@ -228,7 +228,7 @@ impl Worker {
         if let Some(older) = callers.insert((from, worker), close.clone()) {
             older.set();
         } else if callers.len() > CALLERS_MAX {
-            tracing::warn!(%from, %worker, "too many confirm links; closed");
+            tracing::warn!(peer = from.0, worker = worker.0, "too many confirm links; closed");
             callers.remove(&(from, worker));
             return;
         }

@@ -13,6 +13,7 @@ use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, 
 use epicepoch_core::quorum::Voters;
 use epicepoch_server::Config;
 use epicepoch_server::admin_queue::AdminQueue;
+use epicepoch_server::build::Build;
 use epicepoch_server::faults::Faults;
 use epicepoch_server::front;
 use epicepoch_server::front::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
@@ -117,6 +118,7 @@ impl Cluster {
         let core = Arc::new(Shared::new(Term(0), published));
         let interval_ns = config.epoch_interval.as_nanos() as u64;
         let shared = Arc::new(NodeShared {
+            build: Build::default(),
             identity: identity(id),
             began: epicepoch_wire::StorePosition(0),
             client_addr: self.members[&id].client_addr.clone(),

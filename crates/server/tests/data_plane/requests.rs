@@ -43,6 +43,9 @@ fn a_single_voter_answers_every_path() {
     assert_eq!(reply.status, 200);
     assert!(reply.text().contains("epicepoch_requests_total{path=\"up\",status=\"200\"} 1\n"));
     assert!(reply.text().contains("epicepoch_node_info{node_id=\"1\""));
+    let version = env!("CARGO_PKG_VERSION");
+    let build = format!("version=\"{version}\",commit=\"unknown\",profile=\"unknown\",target=\"");
+    assert!(reply.text().contains(&build), "{}", reply.text());
 }
 
 /// Compares the metrics that the operations manual documents with a scrape of `/metrics`.

@@ -174,7 +174,7 @@ fn begin(clients: &Rc<Clients>, incoming: Incoming, admitted: Admitted, turns: A
         Ok(connecting) => connecting,
         Err(error) => {
             clients.sequencer().metrics().quic_handshakes_failed.add_alone(1);
-            tracing::debug!(%error, %from, "a client's first datagram was not understood");
+            tracing::debug!(%error, addr = %from, "a client's first datagram was not understood");
             return;
         }
     };

@@ -7,6 +7,8 @@ use epicepoch_core::quorum::Voters;
 use epicepoch_wire::bootstrap::Member;
 use serde::Serialize;
 
+use crate::build::Build;
+
 #[derive(Serialize)]
 struct Page<'a> {
     leader: Option<Entry<'a>>,
@@ -18,6 +20,10 @@ struct Page<'a> {
     cluster: String,
     #[serde(rename = "clusterName")]
     cluster_name: &'a str,
+    version: &'a str,
+    commit: &'a str,
+    profile: &'a str,
+    target: &'a str,
 }
 
 /// A member. `addr` is the address for clients.
@@ -50,8 +56,8 @@ impl<'a> MemberEntry<'a> {
     }
 }
 
-/// The JSON document.
-pub(crate) fn document(published: &Published, cluster_name: &str) -> Bytes {
+/// The JSON document. `build` is the build of the node that answers.
+pub(crate) fn document(published: &Published, cluster_name: &str, build: Build) -> Bytes {
     let voters = &published.voters;
     let page = Page {
         leader: published.leader.and_then(|node| published.members.get(&node)).map(Entry::of),
@@ -65,6 +71,10 @@ pub(crate) fn document(published: &Published, cluster_name: &str) -> Bytes {
         term: published.term.0,
         cluster: published.cluster.to_string(),
         cluster_name,
+        version: build.version,
+        commit: build.commit,
+        profile: build.profile,
+        target: build.target,
     };
     let mut text = serde_json::to_vec(&page).unwrap_or_default();
     text.push(b'\n');
@@ -81,6 +91,9 @@ mod tests {
 
     use super::*;
 
+    const BUILD: Build =
+        Build { version: "1.2.3", commit: "c0ffee", profile: "release", target: "t" };
+
     #[test]
     fn the_document_begins_as_the_contract_says() {
         let identity = Identity { node: NodeId(2), store: StoreId(2), boot: BootId(1) };
@@ -93,7 +106,7 @@ mod tests {
         let members: BTreeMap<_, _> = (1..=2).map(|node| (NodeId(node), member(node))).collect();
         let mut published = Published::nothing(identity);
         let text = |published: &Published| {
-            String::from_utf8(document(published, "test").to_vec()).unwrap()
+            String::from_utf8(document(published, "test", BUILD).to_vec()).unwrap()
         };
         assert!(text(&published).starts_with(r#"{"leader":null,"members":[],"nodeID":2,"#));
         published.members = Arc::new(members);
@@ -106,5 +119,7 @@ mod tests {
             r#"{"nodeID":2,"addr":"c2:2","raftAddr":"r2:1","voter":false}],"nodeID":2,"#,
         );
         assert!(text.starts_with(expected), "{text}");
+        let build = r#""version":"1.2.3","commit":"c0ffee","profile":"release","target":"t"}"#;
+        assert!(text.trim_end().ends_with(build), "{text}");
     }
 }

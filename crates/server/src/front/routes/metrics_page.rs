@@ -72,11 +72,14 @@ impl Page<'_, '_> {
             ("node_id", shared.config.node_id.to_string()),
             ("cluster_name", shared.config.cluster_name.clone()),
             ("cluster", published.cluster.to_string()),
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("version", shared.build.version.to_owned()),
+            ("commit", shared.build.commit.to_owned()),
+            ("profile", shared.build.profile.to_owned()),
+            ("target", shared.build.target.to_owned()),
         ];
         let mut info = self.describe(
             "node",
-            "Identity and version of this node, as labels; the value is always 1.",
+            "Identity and build of this node, as labels; the value is always 1.",
             None,
             MetricType::Info,
         )?;

@@ -247,7 +247,8 @@ impl NodeService {
             Route::Ready => answer::ready(view, shared.is_raft_available(), self.leaving()),
             Route::Leader => answer::leader(view, self.leaving()),
             Route::Members => {
-                let document = members::document(&view.published, &shared.config.cluster_name);
+                let document =
+                    members::document(&view.published, &shared.config.cluster_name, shared.build);
                 answer::json(view, document)
             }
             Route::Metrics => {

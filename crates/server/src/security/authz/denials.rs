@@ -32,9 +32,9 @@ impl Denials {
         self.counts[right as usize][reason as usize].add(1);
         let at = reason as usize;
         let Some(untold) = self.due(at, now_ns) else { return };
-        let from = from.map_or_else(|| "unknown".to_owned(), |from| from.to_string());
+        let addr = from.map_or_else(|| "unknown".to_owned(), |from| from.to_string());
         let (right, reason) = (right.name(), reason.name());
-        tracing::warn!(from, right, reason, detail, others = untold, "refused: missing right");
+        tracing::warn!(addr, right, reason, detail, others = untold, "refused: missing right");
     }
 
     /// How often a right was refused for a reason.

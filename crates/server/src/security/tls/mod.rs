@@ -138,8 +138,10 @@ pub fn load_pair(config: &Config) -> Result<Pair, PairError> {
     let is_new = !certificate.exists() && !key.exists();
     let pair = Pair::load_or_make(certificate, key, &names(config))?;
     if is_new {
-        tracing::warn!(
-            certificate = %pair.certificate_file(), key = %pair.key_file(), names = ?names(config),
+        tracing::info!(
+            certificate = %pair.certificate_file(),
+            key = %pair.key_file(),
+            names = names(config).join(","),
             "a self-signed certificate was made, because none was there: give it to the clients, or \
              replace it by one that an authority has signed"
         );
