@@ -4,7 +4,7 @@
 //! - [`commands`]: the command line with all commands; [`arguments`]: arguments that several
 //!   commands share.
 //! - [`settings`]: the settings of a node as arguments; [`logging`]: the log on standard error.
-//! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
+//! - [`serve`], [`dev`]: run nodes; [`signals`] stops them; [`supervisor`] hears of it.
 //! - [`mod@bench`]: measures a cluster and the machine, with the arguments of [`load`];
 //!   [`mod@compare`] judges its reports.
 //! - [`probe`]: measures until it is stopped, for a monitoring system.
@@ -50,6 +50,7 @@ mod settings;
 mod signals;
 mod sim;
 mod status;
+mod supervisor;
 mod tune;
 mod version;
 

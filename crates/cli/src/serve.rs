@@ -1,6 +1,7 @@
 //! `epicepoch serve`: runs one node until it is stopped.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use epicepoch_wire::peer_hello::RefusalCode;
 
 use crate::failure::Failure;
 use crate::logging;
+use crate::supervisor::Supervisor;
 use crate::{settings, signals, version};
 
 pub(crate) fn command() -> Command {
@@ -72,11 +74,33 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 
 fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure> {
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
+    let supervisor = find_supervisor(environment);
     let node = Node::start_with_faults(config, version::build(), faults).map_err(not_started)?;
     let node = Arc::new(node);
-    let stopping = Arc::clone(&node);
-    signals::watch(move || stopping.request_shutdown())?;
-    node.wait().map(|()| ExitCode::SUCCESS).map_err(ended)
+    let (stopping, told) = (Arc::clone(&node), supervisor.clone());
+    signals::watch(move || {
+        told.stopping("stopping");
+        stopping.request_shutdown();
+    })?;
+    if let Err(error) = supervisor.follow(&node) {
+        log_unheard(&error);
+    }
+    let ended = node.wait().map_err(ended);
+    if let Err(failure) = &ended {
+        supervisor.stopping(&failure.error.to_string());
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn find_supervisor(environment: &Environment) -> Supervisor {
+    Supervisor::find(environment).unwrap_or_else(|error| {
+        log_unheard(&error);
+        Supervisor::default()
+    })
+}
+
+fn log_unheard(error: &io::Error) {
+    tracing::warn!(%error, "the supervisor cannot be told how this node does: NOTIFY_SOCKET");
 }
 
 /// Chooses the exit code of a node that did not start. The code is that of a bad data directory if

@@ -46,6 +46,7 @@ mod together {
     mod processes;
     mod restore;
     mod rolling;
+    mod supervisor;
     mod tls;
     mod transfers;
     mod tune;

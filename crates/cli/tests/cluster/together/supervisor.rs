@@ -1,0 +1,90 @@
+//! What a node tells systemd (`sd_notify(3)`), heard at a socket of the test.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use crate::support::{Cluster, WAIT_MAX};
+
+/// The socket of a supervisor.
+struct Heard {
+    socket: UnixDatagram,
+    lines: Vec<String>,
+}
+
+impl Heard {
+    /// Reads messages until one has a line that fits. Returns that line.
+    #[track_caller]
+    fn wait(&mut self, what: &str, fits: impl Fn(&str) -> bool) -> String {
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            if let Some(at) = self.lines.iter().position(|line| fits(line)) {
+                self.lines.drain(..at);
+                return self.lines.remove(0);
+            }
+            assert!(Instant::now() < until, "{what}");
+            let mut message = [0; 1024];
+            if let Ok(len) = self.socket.recv(&mut message) {
+                let text = std::str::from_utf8(&message[..len]).expect("text");
+                self.lines.extend(text.lines().map(str::to_owned));
+            }
+        }
+    }
+}
+
+#[test]
+fn systemd_hears_that_a_node_is_ready_what_it_does_that_it_lives_and_that_it_stops() {
+    let mut cluster = Cluster::down_calm(&[]);
+    let path = cluster.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
+    let mut heard = Heard { socket, lines: Vec::new() };
+    let node = &mut cluster.nodes[0];
+    node.set("NOTIFY_SOCKET", path.display());
+    node.set("WATCHDOG_USEC", 2_000_000);
+    // The node is ready before the others run: it takes part, and systemd need not wait.
+    node.start();
+    heard.wait("ready", |line| line == "READY=1");
+    heard.wait("waits", |line| line == "STATUS=waits for the other first members");
+    heard.wait("lives while it waits", |line| line == "WATCHDOG=1");
+    cluster.nodes[1].start();
+    cluster.nodes[2].start();
+    cluster.wait_until_ready();
+    let does = |line: &str| {
+        line.starts_with("STATUS=leads in term ") || line.starts_with("STATUS=follows node ")
+    };
+    heard.wait("its part", does);
+    cluster.order(&[
+        "leader",
+        "transfer",
+        "--to",
+        if cluster.nodes[0].is_leader() { "2" } else { "1" },
+    ]);
+    heard.wait("its new part", does);
+    heard.wait("lives", |line| line == "WATCHDOG=1");
+    heard.wait("lives on", |line| line == "WATCHDOG=1");
+    assert!(cluster.nodes[0].terminate().success());
+    heard.wait("stops", |line| line == "STOPPING=1");
+    heard.wait("says so", |line| line == "STATUS=stopping");
+}
+
+/// The node is removed: it ends by itself, and systemd shows why.
+#[test]
+fn systemd_hears_why_a_node_ends_by_itself() {
+    let mut cluster = Cluster::down_calm(&[]);
+    let path = cluster.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
+    let mut heard = Heard { socket, lines: Vec::new() };
+    for node in &mut cluster.nodes {
+        node.set("NOTIFY_SOCKET", path.display());
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let leader = cluster.wait_for_leader();
+    let index = cluster.others(leader)[0];
+    let id = cluster.nodes[index].id.to_string();
+    cluster.order(&["member", "remove", &id]);
+    let end = heard.wait("its end", |line| line.contains("was removed from the cluster"));
+    assert!(end.starts_with("STATUS="), "{end}");
+    cluster.nodes[index].wait_for_exit(WAIT_MAX);
+}
