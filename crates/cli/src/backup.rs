@@ -1,6 +1,7 @@
 //! `epicepoch backup`: writes a small file with everything that a restore needs. It changes nothing
 //! in the cluster, and replaces an existing file only with `--force`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::ops::RangeInclusive;
@@ -16,7 +17,7 @@ use epicepoch_server::consensus::restore::{backup_of_stopped, newest, read_backu
 use epicepoch_wire::Epoch;
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::http::PATH_ADMIN_BACKUP;
-use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, RESERVATION_MS};
+use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, RESERVATION_MS, SettingName};
 use serde_json::{Value, json};
 
 use crate::addresses;
@@ -33,8 +34,8 @@ pub(crate) fn command() -> Command {
     Command::new("backup")
         .about("Write what a restore needs into a small file, or check such a file")
         .long_about(
-            "Write what a restore needs into a small file: the ceiling, the members and the removed \
-             ids. The command asks every address and writes the newest answer, with the longest \
+            "Write what a restore needs into a small file: the ceiling, the members, the removed ids \
+             and the settings of the cluster. The command asks every address and writes the newest answer, with the longest \
              RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. A backup holds no timestamps. \
              While clocks are right, an old backup is as good as a new one: a restore begins above \
              everything that can have been given since.",
@@ -281,9 +282,16 @@ fn object(backup: &Backup) -> Value {
         "taken": moment::time(Epoch(backup.taken_ns)),
         "reservationMs": backup.reservation_ms,
         "clockOffsetMaxMs": backup.clock_offset_max_ms,
+        "settings": settings(backup).map(Iterator::collect::<BTreeMap<_, _>>),
         "members": ids(&mut backup.members.iter().map(|member| member.node.0)),
         "removed": ids(&mut backup.removed.iter().map(|node| node.0)),
     })
+}
+
+/// Returns the settings of the cluster, by name; `None` if the backup has none.
+fn settings(backup: &Backup) -> Option<impl Iterator<Item = (&'static str, String)> + '_> {
+    let settings = backup.settings.as_ref()?;
+    Some(SettingName::ALL.into_iter().map(|name| (name.text(), settings.text(name))))
 }
 
 fn lines(backup: &Backup) -> String {
@@ -294,7 +302,7 @@ fn lines(backup: &Backup) -> String {
         |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
     format!(
         "cluster  {} ({})\nhistory  {:016x}\nindex    {}\nceiling  {}\ntaken    {}\nwindow   {} ms, \
-         clocks within {} ms\nmembers  {}\nremoved  {}\n",
+         clocks within {} ms\nsettings {}\nmembers  {}\nremoved  {}\n",
         backup.name,
         backup.cluster,
         backup.history.0,
@@ -303,6 +311,7 @@ fn lines(backup: &Backup) -> String {
         moment::time(Epoch(backup.taken_ns)),
         backup.reservation_ms,
         backup.clock_offset_max_ms,
+        listed(settings(backup).into_iter().flatten().map(|(k, v)| format!("{k}={v}")).collect()),
         listed(members.collect()),
         listed(removed),
     )
@@ -368,6 +377,7 @@ mod tests {
             taken_ns: 1_600_000_000_000_000_000,
             reservation_ms: 4,
             clock_offset_max_ms: 5,
+            settings: None,
             removed: vec![epicepoch_wire::NodeId(6)],
             members: vec![],
         };

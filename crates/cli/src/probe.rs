@@ -102,7 +102,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 /// Publishes what the probe has measured every [`LOOK`], until the probe is stopped.
 fn watch(monitor: &Monitor, account: &mut Account, exporter: &Exporter, stopped: &Receiver<()>) {
     let mut leader = 0;
-    let mut violations = 0;
+    let (mut violations, mut restores) = (0, 0);
     loop {
         let before = Instant::now();
         match stopped.recv_timeout(LOOK) {
@@ -117,6 +117,13 @@ fn watch(monitor: &Monitor, account: &mut Account, exporter: &Exporter, stopped:
         if snapshot.leader != leader {
             leader = snapshot.leader;
             tracing::info!(node = leader, "another node answers");
+        }
+        if snapshot.restores > restores {
+            restores = snapshot.restores;
+            tracing::warn!(
+                restores,
+                "the cluster was restored from a backup; the probe follows its new history"
+            );
         }
         for description in &snapshot.descriptions {
             tracing::error!("a wrong answer: {description}");

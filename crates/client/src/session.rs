@@ -86,6 +86,7 @@ impl Session {
             directory,
             waiters: Waiters::default(),
             failed_attempts: FailedAttempts::default(),
+            rejected: None,
             wakers: Vec::new(),
             notices: Vec::new(),
             actions: VecDeque::new(),
@@ -384,7 +385,14 @@ impl Session {
                 self.pause(failed_attempt, now);
             }
             Next::Fail(error) => {
-                tracing::error!(%error, "a node answered against the protocol; its answer was rejected");
+                // Each call of a client that has outlived its cluster fails. The log says so once.
+                if self.state.rejected.as_ref() != Some(&error) {
+                    tracing::error!(
+                        %error,
+                        "a node answered against the protocol; its answer was rejected"
+                    );
+                    self.state.rejected = Some(error.clone());
+                }
                 directory.forget_any_leader();
                 self.state.waiters.fail_open(&error, &mut self.state.wakers);
             }

@@ -279,6 +279,7 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
         taken_ns: around.taken_ns,
         reservation_ms,
         clock_offset_max_ms,
+        settings: state.settings.clone(),
         removed: state.removed.iter().copied().collect(),
         members: state.members.values().cloned().collect(),
     }

@@ -209,9 +209,9 @@ impl Node {
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
         check_beginning(&config, restored.is_some())?;
-        let restore = match restored {
+        let restore = match &restored {
             None => Restore::read(&config, &faults).map_err(StartError::Restore)?,
-            Some(_) => Restore::none(&config, &faults),
+            Some(restored) => Restore::continued(&config, &faults, restored),
         };
         let boot = BootId(getrandom::u64().map_err(io::Error::from)?);
         let identity = Identity { node: config.node_id, store, boot };

@@ -1,10 +1,9 @@
 //! A backup of a cluster is a small readable text. It has what a new history of the cluster must
-//! know of the old one: its ceiling, its members and a few settings. It has no timestamps and no
-//! log.
+//! know of the old one: its ceiling, its members and its settings. It has no timestamps and no log.
 //!
 //! ```text
 //! epicepoch backup
-//! format 1
+//! format 2
 //! name epicepoch
 //! cluster 5a0c…
 //! history 00f3…
@@ -13,10 +12,15 @@
 //! taken 1700000000000000000
 //! reservation_ms 1000
 //! clock_offset_max_ms 500
+//! setting EPOCH_INTERVAL_MS=100
+//! setting LEADER_ZONES=near-1,near-2
 //! removed 2
 //! member 1 77de… n1:60001 n1:8080
 //! crc32 8d1f03c2
 //! ```
+//! There is a line for each setting of the cluster. If the replicated state has no settings yet,
+//! these lines are missing, and the format is 1.
+//!
 //! The checksum covers every line before it; it detects damage, not forgery. The first line and the
 //! syntax of the second never change, so any version can tell a newer file from a damaged one.
 
@@ -26,10 +30,15 @@ use thiserror::Error;
 
 use crate::bootstrap::{MEMBERS_MAX, Member};
 use crate::id::{ClusterId, HistoryId, LogIndex, NodeId, StoreId};
+use crate::settings::{
+    CLOCK_OFFSET_MAX_MS, ClusterSettings, EPOCH_INTERVAL_MS, MAX_N, RESERVATION_MS, SettingName,
+};
 use crate::timestamp::Epoch;
 
 /// The newest format of a backup that this version reads.
-pub const FORMAT: u64 = 1;
+pub const FORMAT: u64 = 2;
+/// The format of a backup without settings of the cluster.
+const FORMAT_WITHOUT_SETTINGS: u64 = 1;
 /// Longest backup, bytes: enough for thousands of removed ids and all members.
 pub const BACKUP_LEN_MAX: usize = 512 << 10;
 
@@ -55,6 +64,9 @@ pub struct Backup {
     pub reservation_ms: u64,
     /// The longest known `CLOCK_OFFSET_MAX_MS` of any node, milliseconds.
     pub clock_offset_max_ms: u64,
+    /// The settings of the cluster, which the new history keeps; `None` if the replicated state has
+    /// none.
+    pub settings: Option<ClusterSettings>,
     /// Removed ids, which are never used again.
     pub removed: Vec<NodeId>,
     /// The members.
@@ -88,13 +100,13 @@ impl Backup {
         // The format is checked before the checksum, because a newer format may have another
         // checksum.
         match field(lines.next(), "format").and_then(|format| format.parse::<u64>().ok()) {
-            Some(FORMAT) => {}
+            Some(FORMAT_WITHOUT_SETTINGS | FORMAT) => {}
             Some(found) if found > FORMAT => return Err(BackupError::Newer { found }),
             Some(_) | None => return Err(BackupError::Damaged),
         }
         let backup = Self::fields(lines).ok_or(BackupError::Damaged)?;
         // A backup has only one valid text. Comparing with it checks everything, including the
-        // checksum and the last line break.
+        // format, the checksum and the last line break.
         if backup.text() == text { Ok(backup) } else { Err(BackupError::Damaged) }
     }
 
@@ -112,11 +124,16 @@ impl Backup {
             taken_ns: number("taken")?,
             reservation_ms: number("reservation_ms")?,
             clock_offset_max_ms: number("clock_offset_max_ms")?,
+            settings: None,
             removed: Vec::new(),
             members: Vec::new(),
         };
         for line in lines {
-            if let Some(id) = line.strip_prefix("removed ") {
+            if let Some(setting) = line.strip_prefix("setting ") {
+                let (name, value) = setting.split_once('=')?;
+                let settings = backup.settings.get_or_insert_with(least);
+                *settings = settings.with(SettingName::named(name)?, value)?;
+            } else if let Some(id) = line.strip_prefix("removed ") {
                 backup.removed.push(NodeId(id.parse().ok()?));
             } else if let Some(text) = line.strip_prefix("member ") {
                 if backup.members.len() >= MEMBERS_MAX {
@@ -144,13 +161,17 @@ impl Backup {
 
     fn body(&self) -> String {
         let Self { name, cluster, history, index, ceiling, taken_ns, .. } = self;
-        let Self { reservation_ms, clock_offset_max_ms, removed, members, .. } = self;
+        let Self { reservation_ms, clock_offset_max_ms, settings, removed, members, .. } = self;
+        let format = if settings.is_some() { FORMAT } else { FORMAT_WITHOUT_SETTINGS };
         let mut text = format!(
-            "{TITLE}\nformat {FORMAT}\nname {name}\ncluster {cluster}\nhistory {:016x}\nindex {index}\n\
+            "{TITLE}\nformat {format}\nname {name}\ncluster {cluster}\nhistory {:016x}\nindex {index}\n\
              ceiling {ceiling}\ntaken {taken_ns}\nreservation_ms {reservation_ms}\n\
              clock_offset_max_ms {clock_offset_max_ms}\n",
             history.0
         );
+        for (name, settings) in SettingName::ALL.iter().zip(settings.iter().cycle()) {
+            writeln!(text, "setting {name}={}", settings.text(*name)).expect(INFALLIBLE);
+        }
         for node in removed {
             writeln!(text, "removed {node}").expect(INFALLIBLE);
         }
@@ -182,6 +203,17 @@ fn member(text: &str) -> Option<Member> {
     })
 }
 
+/// Settings from which a backup's settings are read, one after the other.
+fn least() -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: *EPOCH_INTERVAL_MS.start(),
+        reservation_ms: *RESERVATION_MS.start(),
+        clock_offset_max_ms: *CLOCK_OFFSET_MAX_MS.start(),
+        max_n: *MAX_N.start(),
+        leader_zones: Vec::new(),
+    }
+}
+
 const INFALLIBLE: &str = "writing to a string";
 
 #[cfg(test)]
@@ -189,6 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::voter_status::Zone;
 
     fn backup() -> Backup {
         let member = |node| Member {
@@ -206,6 +239,12 @@ mod tests {
             taken_ns: 1_700_000_000_000_000_000,
             reservation_ms: 1_000,
             clock_offset_max_ms: 500,
+            settings: Some(ClusterSettings {
+                epoch_interval_ms: 50,
+                reservation_ms: 900,
+                leader_zones: ["near-1", "near-2"].map(|it| Zone::new(it).unwrap()).to_vec(),
+                ..least()
+            }),
             removed: vec![NodeId(2)],
             members: vec![member(1), member(3)],
         }
@@ -214,7 +253,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_backup_comes_back(
-            cluster: u128, history: u64, ceiling: u64, taken_ns: u64, removed: Vec<u64>
+            cluster: u128,
+            history: u64,
+            ceiling: u64,
+            taken_ns: u64,
+            removed: Vec<u64>,
+            has_settings: bool,
         ) {
             let removed = removed.into_iter().map(NodeId).collect();
             let backup = Backup {
@@ -223,6 +267,7 @@ mod tests {
                 ceiling: Epoch(ceiling),
                 taken_ns,
                 removed,
+                settings: backup().settings.filter(|_| has_settings),
                 ..backup()
             };
             prop_assert_eq!(Backup::parse(&backup.text()), Ok(backup));
@@ -249,9 +294,13 @@ mod tests {
     fn the_text_is_for_people_and_its_checksum_is_the_last_line() {
         let text = backup().text();
         assert!(
-            text.starts_with("epicepoch backup\nformat 1\nname epicepoch\ncluster 0000"),
+            text.starts_with("epicepoch backup\nformat 2\nname epicepoch\ncluster 0000"),
             "{text}"
         );
+        let settings = "clock_offset_max_ms 500\nsetting EPOCH_INTERVAL_MS=50\n\
+                        setting RESERVATION_MS=900\nsetting CLOCK_OFFSET_MAX_MS=1\n\
+                        setting MAX_N=1\nsetting LEADER_ZONES=near-1,near-2\nremoved 2\n";
+        assert!(text.contains(settings), "{text}");
         let last = format!(
             "member 3 {:032x} n3:60001 n3:8080\ncrc32 {:08x}\n",
             u128::MAX - 3,
@@ -262,12 +311,17 @@ mod tests {
 
     #[test]
     fn a_newer_format_differs_from_damage_and_an_odd_address_is_one_word() {
-        let newer = format!("{TITLE}\nformat 2\nof another shape\n");
-        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 2 }));
+        let newer = format!("{TITLE}\nformat 3\nof another shape\n");
+        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 3 }));
         assert_eq!(
-            Backup::parse(&newer.replace("format 2", "format 0")),
+            Backup::parse(&newer.replace("format 3", "format 0")),
             Err(BackupError::Damaged)
         );
+        // The format says whether there are settings.
+        let with = backup().text();
+        assert!(Backup::parse(&with).is_ok());
+        let without = Backup { settings: None, ..backup() }.text();
+        assert!(without.contains("format 1\n") && Backup::parse(&without).is_ok());
         let mut odd = backup();
         odd.members[0].client_addr = "a b\nremoved 9".into();
         let read = Backup::parse(&odd.text()).expect("whole");

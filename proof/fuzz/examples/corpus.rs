@@ -231,6 +231,16 @@ fn raft_messages() -> io::Result<()> {
     Ok(())
 }
 
+fn settings() -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 65_536,
+        leader_zones: Zone::new("near").into_iter().collect(),
+    }
+}
+
 fn records() -> io::Result<()> {
     let chosen = |choice: u8, bytes: Vec<u8>| [vec![choice], bytes].concat();
     put("record", "state", &chosen(0, state().encode()))?;
@@ -238,14 +248,7 @@ fn records() -> io::Result<()> {
     let readdress = Command::Readdress(member(2));
     put("record", "readdress", &chosen(1, readdress.encode()))?;
     put("record", "raise", &chosen(1, Command::Raise(2).encode()))?;
-    let settings = ClusterSettings {
-        epoch_interval_ms: 100,
-        reservation_ms: 1_000,
-        clock_offset_max_ms: 500,
-        max_n: 65_536,
-        leader_zones: Zone::new("near").into_iter().collect(),
-    };
-    let set = Command::Settings { nonce: 0xFEED, is_seed: false, settings };
+    let set = Command::Settings { nonce: 0xFEED, is_seed: false, settings: settings() };
     put("record", "settings", &chosen(1, set.encode()))?;
     let mut newest = State { format: FORMATS.newest, ..state() };
     newest.apply(Term(5), &set);
@@ -275,11 +278,17 @@ fn files() -> io::Result<()> {
         taken_ns: 1_794_999_999_000_000_000,
         reservation_ms: 1_000,
         clock_offset_max_ms: 500,
+        settings: Some(settings()),
         removed: vec![NodeId(4), NodeId(9)],
         members: (1..=3).map(member).collect(),
     };
     let identity = Identity::new(NodeId(2), StoreId(7), "orders \u{e9}");
-    for (name, which, text) in [("backup", 1, backup.text()), ("identity", 2, identity.text())] {
+    let without = Backup { settings: None, ..backup.clone() };
+    for (name, which, text) in [
+        ("backup", 1, backup.text()),
+        ("backup-without-settings", 1, without.text()),
+        ("identity", 2, identity.text()),
+    ] {
         put("files", name, &[&[which], text.as_bytes()].concat())?;
         // Also write the file without its last line, the checksum. The target adds this line.
         let (body, _) = text.split_at(text.rfind("crc32").expect("a checksum"));

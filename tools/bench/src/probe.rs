@@ -25,6 +25,7 @@ pub struct Account {
     checked: u64,
     leader: u64,
     leader_changes: u64,
+    restores: u64,
     gap_max: Duration,
     silence: Duration,
 }
@@ -61,6 +62,7 @@ impl Account {
         self.checked = snapshot.checked;
         self.leader = snapshot.leader;
         self.leader_changes = snapshot.leader_changes;
+        self.restores = snapshot.restores;
         self.gap_max = snapshot.gap_max;
         self.silence = snapshot.silence;
     }
@@ -108,7 +110,8 @@ impl Account {
         page.head(
             "failures",
             "counter",
-            "Requests that brought none, by kind: an error code, or lost, timeout, status, broken; \
+            "Requests that brought none, by kind: an error code, or lost, timeout, status, \
+             cluster, broken; \
              and connections that failed: connect, protocol.",
         );
         for (kind, count) in &self.failures {
@@ -139,6 +142,12 @@ impl Account {
             "leader_changes",
             "How often another node answered than before.",
             self.leader_changes,
+        );
+        page.counter(
+            "restores",
+            "How often the cluster was restored from a backup. Only the transport \"client\" notices \
+             that.",
+            self.restores,
         );
         page.gauge(
             "gap_max_seconds",
@@ -229,6 +238,7 @@ mod tests {
             checked: 40,
             leader: 2,
             leader_changes: 1,
+            restores: 1,
             gap_max: Duration::from_millis(250),
             silence: Duration::ZERO,
         };
@@ -250,6 +260,7 @@ mod tests {
             "epicepoch_probe_answers_checked_total 40",
             "epicepoch_probe_leader 2",
             "epicepoch_probe_leader_changes_total 1",
+            "epicepoch_probe_restores_total 1",
             "epicepoch_probe_gap_max_seconds 0.25",
             "epicepoch_probe_hiccup_max_seconds 0.004",
         ] {

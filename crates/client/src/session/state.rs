@@ -23,6 +23,8 @@ pub(super) struct State {
     pub(super) directory: Directory,
     pub(super) waiters: Waiters,
     pub(super) failed_attempts: FailedAttempts,
+    /// The last answer that was rejected, as logged; `None` after a good answer.
+    pub(super) rejected: Option<TimestampsError>,
     /// The wakers of callers whose calls have ended. They are woken when no lock is held.
     pub(super) wakers: Vec<Waker>,
     pub(super) notices: Vec<Notice>,
@@ -201,6 +203,7 @@ impl State {
         now: Instant,
     ) {
         let failed_attempts = std::mem::take(&mut self.failed_attempts);
+        self.rejected = None;
         self.directory.record_returned(range.last());
         if self.is_observed {
             let (callers, latency) = (batch.callers(), now.saturating_duration_since(at));

@@ -140,7 +140,8 @@ pub(super) async fn run(
     })?;
     let (inbox, mut events) = Inbox::open();
     let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
-    let node = node(&shared, &faults, &restored, seed)?;
+    let mut node = node(&shared, &faults, &restored, seed)?;
+    node.replica_mut().seed_settings(restore.first_settings(&shared.config));
     let reports = Reports::new(shared.clone(), metrics.clone(), has_begun_empty);
     let mut plane = Plane {
         shared,
@@ -241,7 +242,6 @@ fn node(
     let reading = reading(&shared.clock, faults);
     let clock = TrustedClock::new(nanos(config.clock_offset_max), reading);
     let mut node = Node::new(replica, restored, shared.core.clone(), clock)?;
-    node.replica_mut().seed_settings(config.shared());
     node.replica_mut().place(config.placement.clone());
     // Reports this node's present addresses, because the cluster may know older ones.
     node.handle_peer_addresses(Member {

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use epicepoch_core::durable::Restored;
 use epicepoch_core::replica::{Replica, RestoreError};
 use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
+use epicepoch_core::state::{FORMATS, State};
 use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::peer_hello::SharedSettings;
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{ClusterId, Epoch, HistoryId, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -34,6 +37,8 @@ pub use epicepoch_core::restore::newest;
 pub struct Restore {
     backup: Option<Backup>,
     by_hand: Option<Epoch>,
+    /// The settings that the new history keeps from the old one.
+    settings: Option<ClusterSettings>,
     faults: Faults,
 }
 
@@ -141,13 +146,35 @@ impl Restore {
             let name = config.cluster_name.clone();
             return Err(RestoreFileError::WrongName { path, found, name });
         }
-        Ok(Self { backup: Some(backup), ..Self::none(config, faults) })
+        let settings = backup.settings.clone();
+        Ok(Self { backup: Some(backup), settings, ..Self::none(config, faults) })
+    }
+
+    /// What a node needs of the backup if it stopped before the restored cluster had settings: only
+    /// these. A backup that cannot be read, or is not of this cluster, is ignored, because a node
+    /// with data needs none.
+    #[must_use]
+    pub fn continued(config: &Config, faults: &Faults, restored: &Restored) -> Self {
+        let none = Self::none(config, faults);
+        let state = State::decode_up_to(&restored.record.data, FORMATS.newest);
+        let (Ok(state), Ok(Self { backup: Some(backup), .. })) =
+            (state, Self::read(config, faults))
+        else {
+            return none;
+        };
+        let is_earlier = backup.cluster == state.cluster && backup.history < state.history;
+        Self { settings: backup.settings.filter(|_| is_earlier), ..none }
+    }
+
+    /// The first settings of the cluster: those of the backup, or else this node's own.
+    pub(super) fn first_settings(&self, config: &Config) -> ClusterSettings {
+        self.settings.clone().unwrap_or_else(|| config.shared())
     }
 
     /// The settings of a node that does not use a backup.
     #[must_use]
     pub fn none(config: &Config, faults: &Faults) -> Self {
-        Self { backup: None, by_hand: config.restore_floor, faults: faults.clone() }
+        Self { backup: None, by_hand: config.restore_floor, settings: None, faults: faults.clone() }
     }
 
     /// The backup, floor and wall clock that this node shows to the other first members; `None`

@@ -2,6 +2,7 @@
 //! client merges into few requests. The client finds and follows the leader itself. So redirects
 //! and retries are not counted; their time is part of the latency.
 
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,19 +20,15 @@ use crate::history::BrokenAnswer;
 /// Sends requests until the measurement is over.
 pub(super) async fn drive(load: LoadConnection, callers: usize) {
     let load = Rc::new(load);
-    let addrs = load.config.targets.iter().map(|target| target.name.clone());
     let connected = Arc::new(Connected::new(&load.config));
-    let mut options = Options::default();
-    options.tls.clone_from(&load.config.tls);
-    options.token.clone_from(&load.config.token);
-    options.observer = Some(connected.clone());
-    let Ok(client) = Client::new(addrs, options) else {
+    let Some(current) = Current::new(&load, &connected) else {
         load.not_connected();
         return load.finish();
     };
+    let current = Rc::new(current);
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
-        tasks.spawn_local(call(load.clone(), client.clone(), connected.clone()));
+        tasks.spawn_local(call(load.clone(), current.clone(), connected.clone()));
     }
     while tasks.join_next().await.is_some() {}
     load.finish();
@@ -65,8 +62,46 @@ impl Observer for Connected {
     }
 }
 
+/// The client in use. A client refuses the answers of another history of its cluster, so after a
+/// restore a new client takes its place. The checker goes on: the new history must be above the old
+/// one.
+#[derive(Debug)]
+struct Current {
+    client: RefCell<Client>,
+    /// How many clients were replaced.
+    replaced: Cell<u64>,
+}
+
+impl Current {
+    fn new(load: &LoadConnection, connected: &Arc<Connected>) -> Option<Self> {
+        let client = RefCell::new(client(load, connected)?);
+        Some(Self { client, replaced: Cell::new(0) })
+    }
+
+    /// Replaces the client with which a call failed after `replaced` replacements, unless another
+    /// caller has done so already.
+    fn replace(&self, replaced: u64, load: &LoadConnection, connected: &Arc<Connected>) {
+        if self.replaced.get() == replaced
+            && let Some(client) = client(load, connected)
+        {
+            self.client.replace(client);
+            self.replaced.set(replaced + 1);
+        }
+    }
+}
+
+/// Makes a client. `None` if the addresses are no addresses.
+fn client(load: &LoadConnection, connected: &Arc<Connected>) -> Option<Client> {
+    let addrs = load.config.targets.iter().map(|target| target.name.clone());
+    let mut options = Options::default();
+    options.tls.clone_from(&load.config.tls);
+    options.token.clone_from(&load.config.token);
+    options.observer = Some(connected.clone());
+    Client::new(addrs, options).ok()
+}
+
 /// Runs one caller.
-async fn call(load: Rc<LoadConnection>, client: Client, connected: Arc<Connected>) {
+async fn call(load: Rc<LoadConnection>, current: Rc<Current>, connected: Arc<Connected>) {
     loop {
         let now = Instant::now();
         let Some(ticket) = load.claim_at(now) else { return };
@@ -78,9 +113,16 @@ async fn call(load: Rc<LoadConnection>, client: Client, connected: Arc<Connected
         };
         let sent = load.sent_at(ticket, now);
         let deadline = load.deadline(&sent).into_std();
+        let (client, replaced) = (current.client.borrow().clone(), current.replaced.get());
         match client.timestamps_before(load.config.count, deadline).await {
             Ok(range) => load.statistics.borrow_mut().answered(&sent, connected.node(), range),
             Err(error) => {
+                if let TimestampsError::AnotherCluster(other) = &error
+                    && other.is_restored()
+                {
+                    load.shared.record_restore(&other.found);
+                    current.replace(replaced, &load, &connected);
+                }
                 match judge(error) {
                     Failed::NoAnswer(name) => load.statistics.borrow_mut().failed(&sent, name),
                     Failed::Wrong(why) => {
@@ -112,9 +154,8 @@ fn judge(error: TimestampsError) -> Failed {
             Failed::Wrong(BrokenAnswer::Foreign(format!("{addr} answered with {what}")))
         }
         TimestampsError::DeadlineExceeded { .. } => Failed::NoAnswer(failure::TIMEOUT),
-        TimestampsError::BadAnswer(_) | TimestampsError::AnotherCluster(_) => {
-            Failed::NoAnswer(failure::STATUS)
-        }
+        TimestampsError::AnotherCluster(_) => Failed::NoAnswer(failure::CLUSTER),
+        TimestampsError::BadAnswer(_) => Failed::NoAnswer(failure::STATUS),
         // These calls never became a request. The match needs this arm because the error type may
         // get more variants.
         _ => Failed::NoAnswer(failure::LOST),

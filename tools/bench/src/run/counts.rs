@@ -21,6 +21,8 @@ pub mod failure {
     pub const TIMEOUT: &str = "timeout";
     /// The answer has a status other than 200 and no known error code.
     pub const STATUS: &str = "status";
+    /// The answer is of another cluster, or of another history of the cluster.
+    pub const CLUSTER: &str = "cluster";
     /// The server broke the transport's protocol, and the connection was closed. This counts a
     /// connection; its open requests count as `lost`.
     pub const PROTOCOL: &str = "protocol";

@@ -21,7 +21,7 @@ pub(super) struct LoadConnection {
     pub(super) config: Arc<RunConfig>,
     pub(super) pacer: Rc<Pacer>,
     pub(super) statistics: Rc<RefCell<Statistics>>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Index of the target that this connection asks.
     target: Cell<usize>,
     /// Requests that wait to be sent to another node, and at most one request that was claimed and

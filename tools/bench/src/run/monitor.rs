@@ -45,6 +45,9 @@ pub struct Snapshot {
     pub leader: u64,
     /// How often the answering node changed, since the beginning.
     pub leader_changes: u64,
+    /// How often the cluster was restored from a backup since the beginning. Only the Rust client
+    /// notices that.
+    pub restores: u64,
     /// The longest time without an answer since the beginning, up to now.
     pub gap_max: Duration,
     /// Time since the last answer, or since the beginning if there is none.
@@ -78,6 +81,7 @@ impl Monitor {
             checked: 0,
             leader: self.shared.answered_by(),
             leader_changes: self.shared.leader_changes(),
+            restores: self.shared.restores(),
             gap_max: self.shared.gap_max(now),
             silence: self.shared.silence(now),
         };

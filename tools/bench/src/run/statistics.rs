@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::TimestampRange;
@@ -31,6 +31,9 @@ pub(super) struct Shared {
     /// The node that answered last; 0 before the first answer.
     answered_by: AtomicU64,
     leader_changes: AtomicU64,
+    restores: AtomicU64,
+    /// The newest history that a restore has begun, as the header `epicepoch-cluster` names it.
+    restored: Mutex<String>,
     is_stopped: watch::Sender<bool>,
     /// Whether no further request may be sent. Open requests still get their answers.
     is_ending: AtomicBool,
@@ -48,6 +51,8 @@ impl Shared {
             gap_ns_max: AtomicU64::new(0),
             answered_by: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
+            restores: AtomicU64::new(0),
+            restored: Mutex::default(),
             is_stopped: watch::Sender::new(false),
             is_ending: AtomicBool::new(false),
             kept: None,
@@ -91,6 +96,21 @@ impl Shared {
     }
 
     /// How often the answering node changed.
+    /// Counts that the cluster was restored from a backup, and has begun this history. Every
+    /// connection notices that; it counts once.
+    pub(super) fn record_restore(&self, history: &str) {
+        let mut known = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != history {
+            history.clone_into(&mut known);
+            self.restores.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often the cluster was restored from a backup, as far as a client has noticed.
+    pub(super) fn restores(&self) -> u64 {
+        self.restores.load(Ordering::Relaxed)
+    }
+
     pub(super) fn leader_changes(&self) -> u64 {
         self.leader_changes.load(Ordering::Relaxed)
     }

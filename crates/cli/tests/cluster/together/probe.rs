@@ -17,9 +17,13 @@ struct Probe {
 
 impl Probe {
     fn start(of: SocketAddr) -> Self {
+        Self::start_over(of, "http1")
+    }
+
+    fn start_over(of: SocketAddr, transport: &str) -> Self {
         let metrics = SocketAddr::from(([127, 0, 0, 1], unused_port()));
         let child = Command::new(binary())
-            .args(["probe", "--rate", "100", "--timeout", "2s"])
+            .args(["probe", "--rate", "100", "--timeout", "2s", "--transport", transport])
             .arg(format!("--addr={of}"))
             .arg(format!("--metrics-bind={metrics}"))
             .env_clear()
@@ -50,6 +54,30 @@ impl Drop for Probe {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The Rust client refuses the new history for ever. The probe must measure it, and must notice if
+/// it were not above the old one.
+#[test]
+fn a_probe_over_the_rust_client_follows_a_restored_cluster_by_itself() {
+    let mut cluster = Cluster::start_calm();
+    let probe = Probe::start_over(cluster.nodes[0].http(), "client");
+    probe.wait("answers_total", |it| it >= 50.0);
+    let path = cluster.dir.path().join("a.backup").display().to_string();
+    cluster.order(&["backup", "--out", &path]);
+    cluster.kill_all();
+    for node in &mut cluster.nodes {
+        node.wipe();
+        node.set("RESTORE", &path);
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    probe.wait("restores_total", |it| it >= 1.0);
+    let answers = probe.metric("answers_total").expect("a metric");
+    probe.wait("answers_total", |it| it >= answers + 50.0);
+    probe.wait("silence_seconds", |it| it < 0.5);
+    assert_eq!(probe.metric("violations_total"), Some(0.0));
+    assert_eq!(probe.metric("restores_total"), Some(1.0));
 }
 
 #[test]

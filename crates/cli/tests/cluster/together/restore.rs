@@ -158,6 +158,76 @@ fn a_backup_has_the_longest_settings_of_all_nodes_also_of_those_that_are_not_ask
     });
 }
 
+const SETTINGS: [&str; 4] =
+    ["EPOCH_INTERVAL_MS=50", "LEADER_ZONES=near", "MAX_N=1000", "RESERVATION_MS=1500"];
+
+/// Returns the settings of the cluster, one on each line; `None` while there are none.
+fn listed(cluster: &Cluster) -> Option<String> {
+    let output = cluster.operate(&["settings", "list"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    output.status.success().then_some(text).filter(|text| text.contains("MAX_N="))
+}
+
+fn wait_for_settings(cluster: &Cluster) -> String {
+    let mut settings = None;
+    wait_until("the cluster has settings", WAIT_MAX, || {
+        settings = listed(cluster);
+        settings.is_some()
+    });
+    settings.expect("the wait is over")
+}
+
+/// Makes a cluster with settings of its own, backs it up, and destroys it.
+fn lost_with_settings() -> (Cluster, PathBuf) {
+    let mut cluster = Cluster::down(&[("ZONE", "near")]);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    wait_for_settings(&cluster);
+    cluster.order(&[&["settings", "set"][..], &SETTINGS].concat());
+    let backup = back_up(&cluster, "set.backup");
+    destroy(&mut cluster);
+    restore_from(&mut cluster, &backup);
+    (cluster, backup)
+}
+
+#[test]
+fn a_restored_cluster_keeps_the_settings_of_the_old_one() {
+    let (mut cluster, backup) = lost_with_settings();
+    let path = backup.display().to_string();
+    let checked = cluster.run(&["backup", "--check", &path]);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(said.contains("MAX_N=1000"), "{said}");
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let settings = wait_for_settings(&cluster);
+    for setting in SETTINGS {
+        assert!(settings.lines().any(|line| line == setting), "{setting} in {settings}");
+    }
+}
+
+/// The settings enter the replicated state a moment after the founding. A node that stops before
+/// that must not replace them by its own afterwards.
+#[test]
+fn a_restore_that_is_interrupted_before_it_has_settings_keeps_the_old_ones() {
+    let (mut cluster, _) = lost_with_settings();
+    for node in &mut cluster.nodes {
+        node.set("FORMAT_MAX", 2);
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    assert_eq!(listed(&cluster), None, "format 2 has no settings");
+    cluster.kill_all();
+    for node in &mut cluster.nodes {
+        node.unset("FORMAT_MAX");
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let settings = wait_for_settings(&cluster);
+    for setting in SETTINGS {
+        assert!(settings.lines().any(|line| line == setting), "{setting} in {settings}");
+    }
+}
+
 #[test]
 fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     let mut cluster = Cluster::start();
