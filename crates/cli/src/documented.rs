@@ -18,6 +18,8 @@ const MEMBERS: &str = include_str!("../../../docs/operations/members.md");
 const SETTINGS: &str = include_str!("../../../docs/operations/settings.md");
 const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
 const ALERTS: &str = include_str!("../../../docs/alerts.md");
+const CHANGELOG: &str = include_str!("../../../CHANGELOG.md");
+const COMPATIBILITY: &str = include_str!("../../../docs/compatibility.md");
 const UNIT: &str = include_str!("../../../deploy/epicepoch.service");
 const README: &str = include_str!("../../../README.md");
 
@@ -333,6 +335,19 @@ fn a_message_is_the_first_text_that_is_no_field() {
     let code = "tracing::warn!(%from, why = \"slow\", list = many.join(\",\"), \"a \\\n    row: {x}\", y);";
     assert_eq!(said(code), ["a row: {x}"]);
     assert_eq!(said("tracing::info!(\"told\")"), [""; 0]);
+}
+
+#[test]
+fn the_version_has_a_section_in_the_changelog_which_names_the_promise() {
+    let version = env!("CARGO_PKG_VERSION");
+    let heading = CHANGELOG.lines().find(|line| line.starts_with(&format!("## [{version}] - 20")));
+    assert!(heading.is_some(), "no section of {version}");
+    for page in [CHANGELOG, README] {
+        assert!(page.contains("(docs/compatibility.md)"));
+    }
+    for (name, text) in [("patch", "0.2.0 to 0.2.1"), ("minor", "1.1 to 1.2"), ("major", "1.x")] {
+        assert!(COMPATIBILITY.contains(&format!("{name} ({text}")), "{name}");
+    }
 }
 
 #[test]

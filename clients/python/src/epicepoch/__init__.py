@@ -39,7 +39,7 @@ from .frame import Cluster, Member
 from .options import Observer, Options
 from .timestamp import Timestamp, TimestampRange
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BadRequestError",
