@@ -20,7 +20,7 @@ pub(crate) fn client(
     let (text, source) = named(matches, environment)?;
     let mut options = Options::default();
     options.tls = tls(matches, environment)?;
-    options.token = token(matches, environment)?;
+    options.token = token(matches, environment, TokenFor::Clients)?;
     options.attempt_timeout = attempt_timeout(matches)?;
     let client = Client::new(addresses(&text), options)
         .with_context(|| format!("{text:?} (from {source})"))
@@ -66,15 +66,39 @@ pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Opt
     tls.map(Some).map_err(Failure::usage)
 }
 
-/// Returns the first token of the file that `--token-file` or its environment variable names.
+/// The requests that a token is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TokenFor {
+    /// Requests of clients: timestamps and members.
+    Clients,
+    /// Requests of operators: everything below `/admin`.
+    Operators,
+}
+
+impl TokenFor {
+    /// The environment variables that name the token's file, the first set one counts. A token of
+    /// operators includes the rights of clients, so it comes second for clients. The token of
+    /// clients comes second for operators, because one variable is enough for a file of both.
+    const fn variables(self) -> [&'static str; 2] {
+        match self {
+            Self::Clients => [TOKEN_VARIABLE, OPS_TOKEN_VARIABLE],
+            Self::Operators => [OPS_TOKEN_VARIABLE, TOKEN_VARIABLE],
+        }
+    }
+}
+
+/// Returns the first token of the file that `--token-file` or an environment variable names.
 pub(crate) fn token(
     matches: &ArgMatches,
     environment: &Environment,
+    token_for: TokenFor,
 ) -> Result<Option<Token>, Failure> {
-    let path = match matches.get_one::<String>("token-file") {
-        Some(path) => Some(path.clone()),
-        None => variable(environment, TOKEN_VARIABLE).map_err(Failure::usage)?,
-    };
+    let mut path = matches.get_one::<String>("token-file").cloned();
+    for name in token_for.variables() {
+        if path.is_none() {
+            path = variable(environment, name).map_err(Failure::usage)?;
+        }
+    }
     let Some(path) = path else { return Ok(None) };
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("the token file {path:?} cannot be read"))
@@ -162,8 +186,10 @@ const CA_VARIABLE: &str = "EPICEPOCH_CA_FILE";
 const CERT_VARIABLE: &str = "EPICEPOCH_CERT_FILE";
 /// The environment variable that names the file of the client's key.
 const KEY_VARIABLE: &str = "EPICEPOCH_KEY_FILE";
-/// The environment variable that names the file of the token.
+/// The environment variable that names the file of a client's token.
 const TOKEN_VARIABLE: &str = "EPICEPOCH_TOKEN_FILE";
+/// The environment variable that names the file of an operator's token.
+const OPS_TOKEN_VARIABLE: &str = "EPICEPOCH_OPS_TOKEN_FILE";
 /// The variable that holds the addresses.
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
 /// The default ports: the client ports of `epicepoch dev`, then the default client port of a node.
@@ -197,6 +223,39 @@ mod tests {
             attempt_timeout(&matches).expect("a time").as_millis()
         };
         assert_eq!(["8s", "2s"].map(given), [2_000, 500]);
+    }
+
+    #[test]
+    fn each_command_sends_the_token_of_its_right_and_one_token_is_enough() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, format!("# of {name}\n{name}-token-0123456789\n"))
+                .expect("written");
+            path.into_os_string()
+        };
+        let (clients, operators, given) = (file("clients"), file("operators"), file("given"));
+        let sent = |flag: bool, variables: &[(&str, &std::ffi::OsString)]| {
+            let environment: Environment =
+                variables.iter().map(|(name, path)| ((*name).into(), (*path).clone())).collect();
+            let matches = clap::Command::new("x").args(crate::arguments::client_arguments());
+            let given = ["--token-file".into(), given.clone()];
+            let flags = given.into_iter().filter(|_| flag);
+            let matches =
+                matches.get_matches_from([std::ffi::OsString::from("x")].into_iter().chain(flags));
+            [TokenFor::Clients, TokenFor::Operators].map(|token_for| {
+                let token = token(&matches, &environment, token_for).expect("readable");
+                token.map_or_else(String::new, |token| {
+                    token.reveal().split('-').next().unwrap_or_default().to_owned()
+                })
+            })
+        };
+        let both = [(TOKEN_VARIABLE, &clients), (OPS_TOKEN_VARIABLE, &operators)];
+        assert_eq!(sent(false, &both), ["clients", "operators"]);
+        assert_eq!(sent(false, &both[1..]), ["operators", "operators"]);
+        assert_eq!(sent(false, &both[..1]), ["clients", "clients"]);
+        assert_eq!(sent(true, &both), ["given", "given"]);
+        assert_eq!(sent(false, &[]), ["", ""]);
     }
 
     #[test]

@@ -53,7 +53,14 @@ pub(crate) fn client_arguments() -> [Arg; 6] {
         Arg::new("token-file")
             .long("token-file")
             .value_name("FILE")
-            .help("File whose first token is sent to nodes [env: EPICEPOCH_TOKEN_FILE]"),
+            .help("File whose first token is sent to nodes [env: EPICEPOCH_TOKEN_FILE]")
+            .long_help(
+                "File whose first token is sent to nodes. A token of OPS_TOKEN_FILE serves every \
+                 command; one of CLIENT_TOKEN_FILE serves get, status, probe and bench. With both \
+                 variables set, each command sends the token that it needs.\n[env: \
+                 EPICEPOCH_TOKEN_FILE]\n[env: EPICEPOCH_OPS_TOKEN_FILE, which operators' commands \
+                 prefer]",
+            ),
     ]
 }
 

@@ -20,7 +20,7 @@ use epicepoch_wire::http::PATH_ADMIN_BACKUP;
 use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, RESERVATION_MS, SettingName};
 use serde_json::{Value, json};
 
-use crate::addresses;
+use crate::addresses::{self, TokenFor};
 use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch, switch, text};
 use crate::failure::Failure;
 use crate::moment;
@@ -117,8 +117,8 @@ fn of_cluster(
 ) -> Result<(Backup, String), Failure> {
     let (addrs, deadline) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
-    let dialer =
-        Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(matches, environment)?);
+    let token = addresses::token(matches, environment, TokenFor::Operators)?;
+    let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
     let mut found: Option<(Backup, String)> = None;
     let mut errors = Vec::new();
     let timeout = operator::attempt_timeout(matches)?;

@@ -15,6 +15,7 @@ use epicepoch_bench::{hlog, text};
 use epicepoch_config::Environment;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::addresses::TokenFor;
 use crate::arguments::{switch, text as text_argument};
 use crate::failure::Failure;
 use crate::{addresses, compare, load, output};
@@ -99,7 +100,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
-    let token = addresses::token(matches, environment)?;
+    let token = addresses::token(matches, environment, TokenFor::Clients)?;
     let config = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
 
     // The bare echo is measured just before the run, because the speed of a machine changes over

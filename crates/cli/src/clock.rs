@@ -16,7 +16,7 @@ use epicepoch_wire::http::{PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS};
 use epicepoch_wire::{Epoch, NodeId};
 use serde_json::{Value, json};
 
-use crate::addresses;
+use crate::addresses::{self, TokenFor};
 use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch};
 use crate::failure::Failure;
 use crate::moment;
@@ -90,7 +90,7 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
     let (client, deadline) = addresses::client(matches, environment)?;
     let (given, _) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
-    let token = addresses::token(matches, environment)?;
+    let token = addresses::token(matches, environment, TokenFor::Operators)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
     let timeout = operator::attempt_timeout(matches)?;
     let attempt = || deadline.min(Instant::now() + timeout);

@@ -16,7 +16,7 @@ use epicepoch_wire::http::{
 };
 use serde_json::Value;
 
-use crate::addresses;
+use crate::addresses::{self, TokenFor};
 use crate::failure::Failure;
 use crate::output;
 
@@ -87,8 +87,11 @@ impl Order {
     ) -> Result<Value, Failure> {
         let (addrs, deadline) = addresses::given(matches, environment)?;
         let tls = addresses::tls(matches, environment)?;
-        let dialer = Dialer::new(tls.as_ref(), Alpn::Http1)
-            .with_token(addresses::token(matches, environment)?);
+        let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(
+            matches,
+            environment,
+            TokenFor::Operators,
+        )?);
         let question =
             Self::look(if self.method == "GET" { &self.target } else { PATH_ADMIN_MEMBERS });
         let timeout = attempt_timeout(matches)?;

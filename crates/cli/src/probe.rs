@@ -17,6 +17,7 @@ use epicepoch_bench::run::monitor::Monitor;
 use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_config::{Environment, Logging};
 
+use crate::addresses::TokenFor;
 use crate::arguments::{client_arguments, number, switch, text};
 use crate::failure::Failure;
 use crate::logging;
@@ -89,8 +90,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     account.targets = targets.len();
     let addrs: Vec<&str> = targets.iter().map(|it| it.name.as_str()).collect();
     tracing::info!(nodes = addrs.join(","), "probing");
-    let (tls, token) =
-        (addresses::tls(matches, environment)?, addresses::token(matches, environment)?);
+    let tls = addresses::tls(matches, environment)?;
+    let token = addresses::token(matches, environment, TokenFor::Clients)?;
     let monitor = Monitor::start(RunConfig { targets, tls, token, ..config });
     watch(&monitor, &mut account, &exporter, &stopped);
     account.add(&monitor.stop());

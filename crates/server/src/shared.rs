@@ -76,7 +76,7 @@ impl NodeShared {
     /// Counts and logs a refusal because of a missing right. The log line advises what to do about
     /// `reason`.
     pub(crate) fn record_denial(&self, right: Right, reason: Reason, caller: &Caller) {
-        self.record_denial_of(right, reason, caller, reason.advice());
+        self.record_denial_of(right, reason, caller, &reason.advice(right));
     }
 
     /// Counts and logs that a caller was refused a right, with `detail` in the log line.

@@ -59,12 +59,12 @@ fn ask(client: &mut Client, row: &Row, token: Option<&str>) -> Reply {
     client.reply().expect("an answer")
 }
 
-/// A token that has this right, and one that does not. `None` if the right needs no token.
-fn tokens(right: Right) -> Option<(&'static str, &'static str)> {
+/// The tokens that have this right, and one that does not. `None` if the right needs no token.
+fn tokens(right: Right) -> Option<(&'static [&'static str], &'static str)> {
     match right {
         Right::Health | Right::Peer => None,
-        Right::Timestamps => Some((CLIENT, OPERATOR)),
-        Right::Operations | Right::Change => Some((OPERATOR, CLIENT)),
+        Right::Timestamps => Some((&[CLIENT, OPERATOR], "unknown-token-0123456789")),
+        Right::Operations | Right::Change => Some((&[OPERATOR], CLIENT)),
     }
 }
 
@@ -73,7 +73,7 @@ fn a_request_without_the_required_right_is_refused_and_counted() {
     let guarded = Guarded::new(false);
     for row in TABLE {
         let mut client = guarded.node.connect();
-        let Some((right_token, wrong_token)) = tokens(row.right) else {
+        let Some((right_tokens, wrong_token)) = tokens(row.right) else {
             assert!(![401, 403].contains(&ask(&mut client, &row, None).status), "{}", row.path);
             continue;
         };
@@ -82,17 +82,28 @@ fn a_request_without_the_required_right_is_refused_and_counted() {
         let reply = ask(&mut client, &row, None);
         assert_eq!(reply.error(), REFUSED, "{}", row.path);
         assert_eq!(reply.header("www-authenticate"), "Bearer");
-        for token in [wrong_token, "x", &right_token[1..], &format!("{right_token}x")] {
+        // The text names the right, and each file whose tokens give it.
+        let is_for_clients = right_tokens.contains(&CLIENT);
+        for reply in [reply, ask(&mut client, &row, Some(wrong_token))] {
+            let text = String::from_utf8_lossy(&reply.body).into_owned();
+            assert!(text.starts_with(&format!("missing right {}: ", row.right.name())), "{text}");
+            assert!(text.contains("OPS_TOKEN_FILE"), "{text}");
+            assert_eq!(text.contains("CLIENT_TOKEN_FILE"), is_for_clients, "{text}");
+        }
+        let token = right_tokens[0];
+        for token in [wrong_token, "x", &token[1..], &format!("{token}x")] {
             assert_eq!(ask(&mut client, &row, Some(token)).error(), REFUSED, "{}", row.path);
         }
         assert_eq!(guarded.count(row.right, Reason::NoToken), without + 1, "{}", row.path);
-        assert_eq!(guarded.count(row.right, Reason::WrongToken), wrong + 4, "{}", row.path);
-        // Tries the right token on the connection that was refused before, and on a new connection,
-        // which begins on the fast path.
+        assert_eq!(guarded.count(row.right, Reason::WrongToken), wrong + 5, "{}", row.path);
+        // Tries the right tokens on the connection that was refused before, and on a new
+        // connection, which begins on the fast path.
         for client in [&mut client, &mut guarded.node.connect()] {
-            let reply = ask(client, &row, Some(right_token));
-            assert!(![401, 403].contains(&reply.status), "{}: {reply:?}", row.path);
-            assert_eq!(ask(client, &row, None).error(), REFUSED, "{}", row.path);
+            for token in right_tokens {
+                let reply = ask(client, &row, Some(token));
+                assert!(![401, 403].contains(&reply.status), "{}: {reply:?}", row.path);
+                assert_eq!(ask(client, &row, None).error(), REFUSED, "{}", row.path);
+            }
         }
     }
 }
@@ -126,7 +137,7 @@ fn each_port_answers_only_its_own_paths() {
     let guarded = Guarded::new(true);
     for row in TABLE {
         let (mut clients, mut operators) = (guarded.node.connect(), guarded.node.connect_ops());
-        let token = tokens(row.right).map(|(right, _)| right);
+        let token = tokens(row.right).map(|(right, _)| right[0]);
         let before = guarded.count(row.right, Reason::Port);
         let answers = [&mut clients, &mut operators].map(|client| ask(client, &row, token));
         let is_refused = answers.map(|reply| reply.error() == FORBIDDEN);
@@ -149,7 +160,7 @@ fn a_native_client_needs_its_token_and_the_client_port() {
         token: token.map(|token| Token::new(token).unwrap()),
         ..ClientHello::default()
     };
-    for (token, reason) in [(None, Reason::NoToken), (Some(OPERATOR), Reason::WrongToken)] {
+    for (token, reason) in [(None, Reason::NoToken), (Some("unknown"), Reason::WrongToken)] {
         let mut client = Native::connect(&guarded.node);
         client.hello(&hello(token));
         client.ask(1, 1);
@@ -160,11 +171,13 @@ fn a_native_client_needs_its_token_and_the_client_port() {
     client.hello(&hello(Some(CLIENT)));
     assert_eq!(client.end(), ErrorCode::Forbidden);
     assert_eq!(guarded.count(NATIVE, Reason::Port), 1);
-    let mut client = Native::connect(&guarded.node);
-    client.hello(&hello(Some(CLIENT)));
-    assert!(matches!(client.next(), Got::Welcome(_)));
-    client.ask(7, 3);
-    assert_eq!(client.range(7).count(), 3);
+    for token in [CLIENT, OPERATOR] {
+        let mut client = Native::connect(&guarded.node);
+        client.hello(&hello(Some(token)));
+        assert!(matches!(client.next(), Got::Welcome(_)));
+        client.ask(7, 3);
+        assert_eq!(client.range(7).count(), 3);
+    }
 }
 
 #[test]
@@ -190,5 +203,14 @@ fn a_withdrawn_token_is_refused_on_every_open_connection() {
     guarded.node.shared.authz.reload();
     assert_eq!(ask(&mut http, &row, Some(CLIENT)).error(), REFUSED);
     native.ask(2, 1);
+    assert_eq!(native.end(), ErrorCode::Unauthorized);
+    // The same holds for a token of operators.
+    let hello = ClientHello { token: Token::new(OPERATOR), ..ClientHello::default() };
+    let mut native = Native::connect(&guarded.node);
+    native.hello(&hello);
+    assert!(matches!(native.next(), Got::Welcome(_)));
+    std::fs::write(guarded.dir.path().join("operations"), NEW).unwrap();
+    guarded.node.shared.authz.reload();
+    native.ask(1, 1);
     assert_eq!(native.end(), ErrorCode::Unauthorized);
 }

@@ -12,7 +12,7 @@ const CLIENT: &str = "client-token-0123456789";
 const OPERATOR: &str = "operator-token-0123456789";
 
 #[test]
-fn a_token_is_valid_only_for_its_paths_and_its_port() {
+fn a_token_of_operators_serves_every_command_and_one_of_clients_only_theirs() {
     let _turn = Turn::side_by_side();
     let dir = TempDir::with_prefix("epicepoch-test-").expect("a directory");
     let file = |name: &str, token: &str| {
@@ -49,11 +49,18 @@ fn a_token_is_valid_only_for_its_paths_and_its_port() {
     wait_until("a timestamp", WAIT_MAX, || run(&["get"], &clients, Some(&client)).0);
     let list = ["member", "list"];
     assert!(run(&list, &ops, Some(&operator)).0);
+    for arguments in [&["get"][..], &["get", "-n", "3"], &["status"], &BENCH] {
+        for token in [&client, &operator] {
+            let (is_done, text) = run(arguments, &clients, Some(token));
+            assert!(is_done, "{arguments:?} with {token}: {text}");
+        }
+    }
     for (arguments, addr, token, part) in [
-        (&["get"][..], &clients, None, "UNAUTHORIZED"),
-        (&["get"][..], &clients, Some(&operator), "UNAUTHORIZED"),
-        (&list[..], &ops, None, "token"),
-        (&list[..], &ops, Some(&client), "token"),
+        (&["get"][..], &clients, None, "missing right timestamps"),
+        (&["get"][..], &clients, None, "CLIENT_TOKEN_FILE or OPS_TOKEN_FILE"),
+        (&["status"][..], &clients, None, "missing right timestamps"),
+        (&list[..], &ops, None, "missing right operations: a token of OPS_TOKEN_FILE"),
+        (&list[..], &ops, Some(&client), "missing right operations: this token is not in the OPS"),
         (&list[..], &clients, Some(&operator), "OPS_ADDR"),
     ] {
         let (is_done, text) = run(arguments, addr, token.map(String::as_str));
@@ -87,6 +94,13 @@ fn a_token_is_valid_only_for_its_paths_and_its_port() {
             assert!(!is_done && text.contains("token"), "{arguments:?} with {token:?}: {text}");
         }
     }
+    // With a variable for each kind of token, every command sends the one that it needs.
+    let variables = [("EPICEPOCH_TOKEN_FILE", &client), ("EPICEPOCH_OPS_TOKEN_FILE", &operator)];
+    for (arguments, addr) in [(&["get"][..], &clients), (&list[..], &ops), (&["clock"][..], &ops)] {
+        let mut command = command(&BTreeMap::new(), dir.path());
+        command.envs(variables).args(arguments).args(["--addr", addr]);
+        assert!(command.status().expect("it runs").success(), "{arguments:?}");
+    }
     // Nodes name the leader by its client address, which does not serve operators here. So the
     // command must ask the operators' port from the command line.
     let both = format!("{clients},{ops}");
@@ -101,6 +115,8 @@ fn a_token_is_valid_only_for_its_paths_and_its_port() {
     assert!(log.contains("no_token") && log.contains("wrong_token"), "{log}");
     assert!(!log.contains(CLIENT) && !log.contains(OPERATOR), "a token is logged");
 }
+
+const BENCH: [&str; 6] = ["bench", "run", "--duration", "100ms", "--warmup", "0"];
 
 #[test]
 fn members_that_the_addr_option_does_not_name_are_reported() {

@@ -14,14 +14,13 @@ use epicepoch_wire::native::{
     Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
 
-use super::welcome::{self, CloseReason};
+use super::welcome;
 use crate::front::deadlines::ClientState;
 use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
 use crate::front::pipeline::queue::{Answers, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::metrics::worker::WorkerMetrics;
 use crate::security::authz::Right;
-use crate::security::authz::tokens::Tokens;
 use crate::worker::sequencer::Sequencer;
 
 /// At most this many requests of one connection are read but not answered yet. Further requests
@@ -52,9 +51,9 @@ impl Common<Native> {
         self.shared.connections.get() > 0
     }
 
-    /// Grows each time the tokens of clients have changed.
+    /// Grows each time the tokens that give timestamps have changed.
     fn tokens_version(&self) -> u64 {
-        self.sequencer.shared.authz.clients.as_ref().map_or(0, Tokens::version)
+        self.sequencer.shared.authz.timestamps_version()
     }
 
     fn count_connection(&self, change: impl FnOnce(u64) -> u64) {
@@ -137,9 +136,7 @@ impl Protocol for Native {
         let mut rest = bytes;
         if self.tokens_seen != common.tokens_version() && self.is_welcome {
             self.tokens_seen = common.tokens_version();
-            if let Err(reason) = self.admit() {
-                self.send_away(line, 0, reason);
-            }
+            self.admit(line);
         }
         while line.stage == Stage::Open {
             if self.is_welcome {
@@ -262,12 +259,16 @@ impl Native {
     }
 
     fn handle_hello(&mut self, line: &mut Line<Request>, hello: ClientHello) {
-        let sequencer = &self.common.sequencer;
+        let common = self.common.clone();
+        let sequencer = &common.sequencer;
         let view = sequencer.view();
         let cluster_name = &sequencer.shared.config.cluster_name;
         let checked = welcome::check(&hello, &view.published, cluster_name);
         self.token = hello.token;
-        if let Err(reason) = self.admit().and(checked) {
+        if !self.admit(line) {
+            return;
+        }
+        if let Err(reason) = checked {
             return self.send_away(line, 0, reason);
         }
         tracing::debug!(agent = hello.agent, "a native client");
@@ -278,18 +279,16 @@ impl Native {
         self.state.end_hello();
     }
 
-    /// Whether the client may get timestamps.
-    fn admit(&self) -> Result<(), CloseReason> {
+    /// Checks that the client may get timestamps. If not, the connection ends.
+    fn admit(&mut self, line: &mut Line<Request>) -> bool {
         let shared = &self.common.sequencer.shared;
         let token = self.token.as_ref().map(|token| token.reveal().as_bytes());
-        shared.authz.check_native(&self.state.caller(), token).map_err(|reason| {
-            shared.record_denial(Right::Timestamps, reason, &self.state.caller());
-            let text = match reason.code() {
-                ErrorCode::Unauthorized => "missing or invalid token in the hello",
-                _ => reason.advice(),
-            };
-            (reason.code(), text)
-        })
+        let Err(reason) = shared.authz.check_native(&self.state.caller(), token) else {
+            return true;
+        };
+        shared.record_denial(Right::Timestamps, reason, &self.state.caller());
+        self.send_away(line, 0, (reason.code(), &reason.advice(Right::Timestamps)));
+        false
     }
 
     fn refuse_protocol(&mut self, line: &mut Line<Request>, id: u64, error: &ClientHelloError) {
@@ -298,7 +297,7 @@ impl Native {
     }
 
     /// Ends the connection with a reason, which follows the answers to earlier requests.
-    fn send_away(&mut self, line: &mut Line<Request>, id: u64, (code, text): CloseReason) {
+    fn send_away(&mut self, line: &mut Line<Request>, id: u64, (code, text): (ErrorCode, &str)) {
         ErrorFrame { code: code as u16, closes: true, id, text }.encode(&mut self.last_frame);
         self.common.sequencer.metrics().count_refusal(code);
         line.stage = Stage::Ending;

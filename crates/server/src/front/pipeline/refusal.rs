@@ -102,7 +102,9 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",
         ErrorCode::Internal => "this node cannot answer; its log says why\n",
         ErrorCode::Forbidden => "not allowed from this address, or not on this port\n",
-        ErrorCode::Unauthorized => "a token is needed: authorization: Bearer TOKEN\n",
+        ErrorCode::Unauthorized => {
+            "a token is needed: authorization: Bearer TOKEN, or --token-file of a command\n"
+        }
         ErrorCode::Refused => "not possible in the present state of the cluster\n",
         ErrorCode::Busy => "another change is under way; retry\n",
         ErrorCode::NotCaughtUp => "the node is not caught up; retry\n",

@@ -163,7 +163,7 @@ impl NodeService {
 
     fn refuse_right(&self, right: Right, label: PathLabel, reason: Reason) -> Answer {
         self.sequencer.shared.record_denial(right, reason, &self.client.caller());
-        let text = format!("{}\n", reason.advice());
+        let text = format!("{}\n", reason.advice(right));
         let answer = answer::refusal_with(&self.sequencer.view(), reason.code(), text.into());
         self.count(label, &answer, Some(reason.code()));
         answer

@@ -34,9 +34,10 @@ pub struct Authorization {
     ops_plain_from: AllowedFrom,
     admin_from: AllowedFrom,
     /// Tokens of clients; `None` if clients need no token.
-    pub(crate) clients: Option<Tokens>,
+    clients: Option<Tokens>,
     /// Tokens of operators; `None` if the node has none. Then only the operator's address decides.
-    pub(crate) operations: Option<Tokens>,
+    /// These tokens also give what the tokens of clients give.
+    operations: Option<Tokens>,
     /// The counted refusals.
     pub denials: Denials,
 }
@@ -71,13 +72,13 @@ impl Authorization {
     /// When the caller lacks the right; the reason says why.
     pub fn check(&self, right: Right, caller: &Caller, headers: &HeaderMap) -> Result<(), Reason> {
         self.check_caller(right, caller)?;
-        if let Some(tokens) = self.tokens(right) {
+        if self.needs_token(right) {
             let mut given = headers.get_all(AUTHORIZATION).iter();
             let (first, second) = (given.next(), given.next());
             // A request with two tokens is refused: a proxy on the way may have checked the other
             // token.
             let sent = first.filter(|_| second.is_none()).map(http::HeaderValue::as_bytes);
-            check_token(tokens, sent.and_then(bearer))?;
+            self.check_token(right, sent.and_then(bearer))?;
         }
         if right != Right::Change {
             return Ok(());
@@ -95,7 +96,10 @@ impl Authorization {
     /// When the caller lacks the right; the reason says why.
     pub fn check_native(&self, caller: &Caller, token: Option<&[u8]>) -> Result<(), Reason> {
         self.check_caller(Right::Timestamps, caller)?;
-        self.clients.as_ref().map_or(Ok(()), |tokens| check_token(tokens, token))
+        if self.needs_token(Right::Timestamps) {
+            self.check_token(Right::Timestamps, token)?;
+        }
+        Ok(())
     }
 
     /// Checks that a request on a fast path may get timestamps. `authorization` is the value of the
@@ -105,8 +109,10 @@ impl Authorization {
     /// When the caller lacks the right; the reason says why.
     #[inline]
     pub fn check_fast(&self, authorization: &[u8]) -> Result<(), Reason> {
-        let Some(tokens) = &self.clients else { return Ok(()) };
-        check_token(tokens, bearer(authorization))
+        if !self.needs_token(Right::Timestamps) {
+            return Ok(());
+        }
+        self.check_token(Right::Timestamps, bearer(authorization))
     }
 
     /// The checks that do not depend on the sent headers or token.
@@ -114,31 +120,42 @@ impl Authorization {
         if !caller.port.answers(right) {
             return Err(Reason::Port);
         }
-        let is_of_operators = matches!(right, Right::Operations | Right::Change);
         let may_be_plain = || caller.from.is_some_and(|from| self.ops_plain_from.allows(from));
         // TLS prevents listening, but does not identify the caller. The token identifies the
         // caller, in a later check.
         let is_guarded = caller.is_encrypted && self.operations.is_some();
-        if !is_of_operators || is_guarded || may_be_plain() {
+        if !right.is_of_operators() || is_guarded || may_be_plain() {
             return Ok(());
         }
         Err(if caller.is_encrypted { Reason::NoTokenFile } else { Reason::Plain })
     }
 
-    fn tokens(&self, right: Right) -> Option<&Tokens> {
+    /// Grows each time the tokens that give timestamps have changed. Then clients of open
+    /// connections must be checked again.
+    pub(crate) fn timestamps_version(&self) -> u64 {
+        self.clients.iter().chain(&self.operations).map(Tokens::version).sum()
+    }
+
+    fn needs_token(&self, right: Right) -> bool {
         match right {
-            Right::Health | Right::Peer => None,
-            Right::Timestamps => self.clients.as_ref(),
-            Right::Operations | Right::Change => self.operations.as_ref(),
+            Right::Health | Right::Peer => false,
+            Right::Timestamps => self.clients.is_some(),
+            Right::Operations | Right::Change => self.operations.is_some(),
         }
     }
-}
 
-fn check_token(tokens: &Tokens, sent: Option<&[u8]>) -> Result<(), Reason> {
-    match sent {
-        None => Err(Reason::NoToken),
-        Some(token) if tokens.admit(token) => Ok(()),
-        Some(_) => Err(Reason::WrongToken),
+    /// Checks a token for a right that needs one. A token of operators includes the right to
+    /// timestamps, so that operators need only one token.
+    fn check_token(&self, right: Right, sent: Option<&[u8]>) -> Result<(), Reason> {
+        let token = sent.ok_or(Reason::NoToken)?;
+        let includes = |tokens: &Option<Tokens>| tokens.as_ref().is_some_and(|it| it.admit(token));
+        let is_of_operators = includes(&self.operations);
+        let is_admitted = match right {
+            // Both files are compared in any case, so that the time does not tell them apart.
+            Right::Timestamps => is_of_operators | includes(&self.clients),
+            Right::Operations | Right::Change | Right::Health | Right::Peer => is_of_operators,
+        };
+        if is_admitted { Ok(()) } else { Err(Reason::WrongToken) }
     }
 }
 
@@ -229,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_what_its_file_is_for_and_nothing_else() {
+    fn a_token_of_operators_includes_the_rights_of_clients_and_not_the_other_way_round() {
         let dir = tempfile::tempdir().unwrap();
         let authz = guarded(&dir);
         let near = caller("127.0.0.1", Port::Shared);
@@ -238,7 +255,7 @@ mod tests {
         let bearer = |token: &str| format!("Bearer {token}");
         assert_eq!(check(Right::Timestamps, &bearer(CLIENT)), Ok(()));
         assert_eq!(check(Right::Operations, &bearer(OPERATOR)), Ok(()));
-        assert_eq!(check(Right::Timestamps, &bearer(OPERATOR)), Err(Reason::WrongToken));
+        assert_eq!(check(Right::Timestamps, &bearer(OPERATOR)), Ok(()));
         assert_eq!(check(Right::Operations, &bearer(CLIENT)), Err(Reason::WrongToken));
         assert_eq!(check(Right::Timestamps, &format!("bEARER   {CLIENT} ")), Ok(()));
         for none in ["", "Bearer", "Bearer ", "Basic abc", CLIENT] {
@@ -256,7 +273,9 @@ mod tests {
         let twice = authz.check(Right::Timestamps, &near, &headers(&twice));
         assert_eq!(twice, Err(Reason::NoToken));
         assert_eq!(authz.check_native(&near, Some(CLIENT.as_bytes())), Ok(()));
-        assert_eq!(authz.check_native(&near, Some(OPERATOR.as_bytes())), Err(Reason::WrongToken));
+        assert_eq!(authz.check_native(&near, Some(OPERATOR.as_bytes())), Ok(()));
+        assert_eq!(authz.check_fast(bearer(OPERATOR).as_bytes()), Ok(()));
+        assert_eq!(authz.check_native(&near, Some(b"x")), Err(Reason::WrongToken));
         assert_eq!(authz.check_native(&near, None), Err(Reason::NoToken));
         let ops = caller("127.0.0.1", Port::Operations);
         assert_eq!(authz.check_native(&ops, Some(CLIENT.as_bytes())), Err(Reason::Port));
@@ -296,7 +315,7 @@ mod tests {
             let mut authz = open();
             let reason = authz.check(Right::Change, &caller, &change).unwrap_err();
             assert_eq!(reason, expected);
-            followed(&mut authz, reason.advice());
+            followed(&mut authz, &reason.advice(Right::Change));
             assert_eq!(authz.check(Right::Change, &caller, &change), Ok(()), "{reason:?}");
         }
         // A change needs both settings, `ADMIN_FROM` and `OPS_PLAIN_FROM`. If only one is set, the
@@ -306,7 +325,7 @@ mod tests {
         assert_eq!(authz.check(Right::Change, &far, &change), Err(Reason::Plain));
         authz = Authorization { ops_plain_from: AllowedFrom::Any, ..open() };
         assert_eq!(authz.check(Right::Change, &far, &change), Err(Reason::Address));
-        followed(&mut authz, Reason::Address.advice());
+        followed(&mut authz, &Reason::Address.advice(Right::Change));
         assert_eq!(authz.check(Right::Change, &far, &change), Ok(()));
     }
 }

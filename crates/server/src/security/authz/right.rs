@@ -38,6 +38,11 @@ impl Right {
             Self::Peer => "peer",
         }
     }
+
+    /// Whether only operators have this right.
+    pub(crate) const fn is_of_operators(self) -> bool {
+        matches!(self, Self::Operations | Self::Change)
+    }
 }
 
 /// The listener that accepted a connection.
@@ -156,9 +161,13 @@ impl Reason {
         }
     }
 
-    /// One line that tells the caller what to do.
+    /// One line that names the missing right and tells the caller what to do.
     #[must_use]
-    pub const fn advice(self) -> &'static str {
+    pub fn advice(self, right: Right) -> String {
+        format!("missing right {}: {}", right.name(), self.remedy(right))
+    }
+
+    const fn remedy(self, right: Right) -> &'static str {
         match self {
             Self::Port => {
                 "not answered on this port: if OPS_ADDR is set, ask there for metrics and /admin, and \
@@ -170,8 +179,21 @@ impl Reason {
                  OPS_PLAIN_FROM on every node, or ask over TLS with a token of OPS_TOKEN_FILE; for \
                  changes, also name the address in ADMIN_FROM"
             }
-            Self::NoToken => "a token is needed: authorization: Bearer TOKEN",
-            Self::WrongToken => "invalid token: send one of this node's token file",
+            Self::NoToken if right.is_of_operators() => {
+                "a token of OPS_TOKEN_FILE is needed: authorization: Bearer TOKEN, or --token-file of \
+                 a command"
+            }
+            Self::NoToken => {
+                "a token of CLIENT_TOKEN_FILE or OPS_TOKEN_FILE is needed: authorization: Bearer \
+                 TOKEN, or --token-file of a command"
+            }
+            Self::WrongToken if right.is_of_operators() => {
+                "this token is not in the OPS_TOKEN_FILE of this node: send one that is there, because \
+                 a token of clients gives only timestamps"
+            }
+            Self::WrongToken => {
+                "invalid token: send one of the CLIENT_TOKEN_FILE or OPS_TOKEN_FILE of this node"
+            }
             Self::Address => {
                 "changes are not taken from this address: ask at localhost on the node's own machine, \
                  or name the address in ADMIN_FROM on every node"
