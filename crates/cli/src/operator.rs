@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::ArgMatches;
 use epicepoch_bench::http1::parse_response;
-use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
+use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer, TlsFailure};
 use epicepoch_config::Environment;
 use epicepoch_wire::http::{
     ErrorCode, HEADER_ADMIN, HEADER_ERROR, HEADER_LEADER, PATH_ADMIN_MEMBERS,
@@ -188,7 +188,10 @@ impl Order {
         addr: &str,
         deadline: Instant,
     ) -> Result<Answer, RequestError> {
-        let retryable = |error: io::Error| RequestError::Retryable(anyhow!("{addr}: {error}"));
+        let retryable = |error: io::Error| match TlsFailure::of(&error) {
+            Some(failure) => RequestError::Final(anyhow!("TLS with {addr} failed: {failure}")),
+            None => RequestError::Retryable(anyhow!("{addr}: {error}")),
+        };
         let mut stream = connect(dialer, addr, deadline).map_err(retryable)?;
         let token =
             dialer.token().map(|token| format!("authorization: Bearer {}\r\n", token.reveal()));

@@ -1,6 +1,7 @@
 //! Connections to nodes, plain or with TLS. This module never retries. Of the protocol that a
 //! connection will carry, it knows only the name for the TLS handshake.
 
+use std::error::Error as StdError;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as BlockingStream};
 use std::pin::Pin;
@@ -8,8 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use epicepoch_certs::rustls::pki_types::ServerName;
-use epicepoch_certs::rustls::{self, ClientConfig, ClientConnection, StreamOwned};
+use epicepoch_certs::rustls::{
+    self, AlertDescription as Alert, CertificateError, ClientConfig, ClientConnection, StreamOwned,
+};
 use epicepoch_wire::native::Token;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -96,7 +100,7 @@ impl Dialer {
         // If the runtime is ending, they are not read again.
         let _ = tokio::task::spawn_blocking(move || files.refresh()).await;
         let connector = TlsConnector::from(config.clone());
-        let secured = connector.connect(host(name)?, stream).await.map_err(no_tls)?;
+        let secured = connector.connect(host(name)?, stream).await.map_err(explain)?;
         Ok(Socket::Secured(Box::new(secured)))
     }
 
@@ -134,20 +138,85 @@ fn host(addr: &str) -> io::Result<ServerName<'static>> {
     name.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name of a certificate"))
 }
 
-/// Adds advice for the user to the error of a TLS handshake.
-fn no_tls(error: io::Error) -> io::Error {
+/// TLS with a node failed, and will fail again until a file, a name or a setting is corrected. The
+/// text says what is wrong and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct TlsFailure(String);
+
+impl TlsFailure {
+    /// Returns the TLS failure that caused an error, if there is one.
+    #[must_use]
+    pub fn of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            // The source of an `io::Error` is not the error that it contains, but the source of
+            // that one.
+            next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+                Some(inner) => Some(inner),
+                None => error.source(),
+            };
+        }
+        None
+    }
+}
+
+/// Returns the error of a TLS connection. If another attempt would fail in the same way, this is a
+/// [`TlsFailure`] with advice for the user.
+fn explain(error: io::Error) -> io::Error {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    let advice = match tls {
-        Some(rustls::Error::InvalidCertificate(_)) => {
-            "the node's certificate is not one of the authority given, for this host, and valid now"
+    let text = match tls {
+        None => return error,
+        Some(rustls::Error::InvalidCertificate(why)) => untrusted(why),
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "the node speaks no TLS there: leave --ca-file out, or set CLIENT_TLS on the node"
+                .into()
         }
-        Some(rustls::Error::InvalidMessage(_)) => "the node speaks no TLS there (CLIENT_TLS)",
-        Some(rustls::Error::AlertReceived(_)) => {
-            "the node refuses; it may ask for a certificate (CLIENT_CA_FILE)"
-        }
-        _ => return error,
+        Some(rustls::Error::AlertReceived(alert)) => match alert {
+            // The node is stopping, or is in trouble for a moment.
+            Alert::CloseNotify | Alert::UserCanceled | Alert::InternalError => return error,
+            Alert::CertificateExpired => {
+                format!(
+                    "{error}: this client's certificate has ended; renew it (epicepoch certs renew)"
+                )
+            }
+            _ => format!(
+                "{error}: the node refuses this client's certificate, or asks for one \
+                 (CLIENT_CA_FILE): give --cert-file and --key-file"
+            ),
+        },
+        Some(_) => error.to_string(),
     };
-    io::Error::new(error.kind(), format!("{error}: {advice}"))
+    io::Error::new(error.kind(), TlsFailure(text))
+}
+
+/// Says why the certificate of a node is not accepted, and what to do.
+fn untrusted(why: &CertificateError) -> String {
+    match why {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "the node's certificate is not one of the authority given: give the ca.pem of this \
+             cluster (--ca-file)"
+                .to_owned()
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(
+            "the node's certificate has expired ({why}): renew it (epicepoch certs renew), or \
+             correct this machine's clock"
+        ),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => format!(
+            "the node's certificate is not valid yet ({why}): correct the clock of this machine or of \
+             the one that made it"
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!(
+                "the node's certificate has another name ({why}): use one of its names, or make one \
+                 with this name (epicepoch certs node)"
+            )
+        }
+        why => format!("the node's certificate cannot be used: {why}"),
+    }
 }
 
 /// A connection.
@@ -169,7 +238,7 @@ impl AsyncRead for Socket {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             // In TLS 1.3 the client's handshake ends before the server checks the client's
             // certificate. So a refusal arrives with the first read.
-            Self::Secured(stream) => Pin::new(stream).poll_read(context, buffer).map_err(no_tls),
+            Self::Secured(stream) => Pin::new(stream).poll_read(context, buffer).map_err(explain),
         }
     }
 }
@@ -225,7 +294,7 @@ impl Read for BlockingSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(buffer),
-            Self::Secured(stream) => stream.read(buffer).map_err(no_tls),
+            Self::Secured(stream) => stream.read(buffer).map_err(explain),
         }
     }
 }
@@ -234,7 +303,7 @@ impl Write for BlockingSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes),
-            Self::Secured(stream) => stream.write(bytes).map_err(no_tls),
+            Self::Secured(stream) => stream.write(bytes).map_err(explain),
         }
     }
 
@@ -258,5 +327,32 @@ mod tests {
             assert_eq!(host(addr).unwrap().to_str(), expected);
         }
         assert!(host("a b:80").is_err());
+    }
+
+    #[test]
+    fn a_failure_that_only_an_operator_can_end_is_told_from_one_that_passes() {
+        let explained = |error: rustls::Error| {
+            let error = explain(io::Error::new(io::ErrorKind::InvalidData, error));
+            TlsFailure::of(&error).map(ToString::to_string)
+        };
+        let certificate = |why| explained(rustls::Error::InvalidCertificate(why));
+        let said = |text: Option<String>, part: &str| {
+            assert!(text.as_ref().is_some_and(|text| text.contains(part)), "{part}: {text:?}");
+        };
+        said(certificate(CertificateError::UnknownIssuer), "--ca-file");
+        said(certificate(CertificateError::Expired), "certs renew");
+        said(certificate(CertificateError::NotValidYet), "clock");
+        said(certificate(CertificateError::NotValidForName), "certs node");
+        said(certificate(CertificateError::Revoked), "cannot be used");
+        said(explained(rustls::InvalidMessage::InvalidContentType.into()), "no TLS");
+        let alert = |alert| explained(rustls::Error::AlertReceived(alert));
+        said(alert(Alert::CertificateRequired), "CLIENT_CA_FILE");
+        for passing in [Alert::CloseNotify, Alert::InternalError, Alert::UserCanceled] {
+            assert_eq!(alert(passing), None);
+        }
+        assert_eq!(TlsFailure::of(&io::Error::from(io::ErrorKind::ConnectionReset)), None);
+        // It is found inside errors of other libraries, too.
+        let inner = io::Error::other(TlsFailure("x".into()));
+        assert_eq!(TlsFailure::of(&io::Error::other(inner)), Some(&TlsFailure("x".into())));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::Timestamp;
 
-use crate::error::{AnotherCluster, FailedAttempt};
+use crate::error::{AnotherCluster, BadAnswer, FailedAttempt};
 use crate::members::{Member, Members};
 
 /// The knowledge that all calls of one client share.
@@ -44,6 +44,9 @@ pub(crate) struct FailedAttempts {
     /// node answered, because a live node knows more about the cluster than a dead one. If no node
     /// answered, it is the newest of all.
     last: Option<FailedAttempt>,
+    /// How many attempts failed by TLS since a node answered last. Attempts that reached no node are
+    /// between them, and do not count.
+    tls: usize,
     /// How many attempts in a row failed without any answer. If they are more than there are
     /// addresses, the answer in `last` is outdated.
     unanswered: usize,
@@ -75,14 +78,36 @@ impl FailedAttempts {
         self.count = (self.count + 1).max(least);
         self.hops = 0;
         self.unanswered = if failed_attempt.is_answer() { 0 } else { self.unanswered + 1 };
+        match failed_attempt {
+            FailedAttempt::Tls { .. } => self.tls += 1,
+            _ if failed_attempt.is_answer() => self.tls = 0,
+            _ => {}
+        }
         let is_outdated = self.unanswered > directory.address_count();
-        if self.unanswered == 0
-            || is_outdated
-            || !self.last.as_ref().is_some_and(FailedAttempt::is_answer)
-        {
+        let keeps = match &self.last {
+            Some(kept) if kept.is_answer() => self.unanswered > 0 && !is_outdated,
+            // It says what to correct, and the new one says only that nothing was reached.
+            Some(FailedAttempt::Tls { .. }) => {
+                self.unanswered > 0 && !matches!(failed_attempt, FailedAttempt::Tls { .. })
+            }
+            Some(_) | None => false,
+        };
+        if !keeps {
             self.last = Some(failed_attempt);
         }
         directory.backoff(self.count)
+    }
+
+    /// Returns the error if TLS has failed as often as there are addresses, and no node has
+    /// answered meanwhile. Then waiting for the deadline would not help: a file, a name or a setting
+    /// is wrong. Counting starts again, so that the next call tries every address, too.
+    pub(crate) fn take_tls_failure(&mut self, directory: &Directory) -> Option<BadAnswer> {
+        if self.tls < directory.address_count() {
+            return None;
+        }
+        let Some(FailedAttempt::Tls { addr, reason }) = &self.last else { return None };
+        self.tls = 0;
+        Some(BadAnswer::Tls { addr: addr.clone(), reason: reason.clone() })
     }
 }
 
@@ -288,6 +313,36 @@ mod tests {
             let wait = directory.backoff(failed_attempts);
             assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{failed_attempts}: {wait:?}");
         }
+    }
+
+    #[test]
+    fn a_call_ends_when_tls_has_failed_everywhere_and_not_while_a_node_answers() {
+        let seeds = ["a:1", "b:1", "c:1"].map(str::to_owned);
+        let mut directory = Directory::new(seeds.to_vec(), 1);
+        let tls = |addr: &str| FailedAttempt::Tls { addr: addr.to_owned(), reason: "x".to_owned() };
+        let down = |addr: &str| FailedAttempt::Silent { addr: addr.to_owned() };
+        let leaderless = |addr: &str| FailedAttempt::NoLeader { addr: addr.to_owned() };
+        let mut ends_after = |attempts: &[FailedAttempt]| {
+            let mut failed = FailedAttempts::default();
+            let mut attempts = attempts.iter().cycle().take(60).enumerate();
+            attempts.find_map(|(at, attempt)| {
+                failed.record(&mut directory, attempt.clone(), 0);
+                failed.take_tls_failure(&directory).map(|_| at + 1)
+            })
+        };
+        assert_eq!(ends_after(&[tls("a:1"), tls("b:1"), tls("c:1")]), Some(3));
+        // A node that is down for a moment gets more rounds.
+        assert_eq!(ends_after(&[tls("a:1"), down("b:1"), down("c:1")]), Some(7));
+        assert_eq!(ends_after(&[tls("a:1"), tls("b:1"), leaderless("c:1")]), None);
+        assert_eq!(ends_after(&[down("a:1"), down("b:1"), down("c:1")]), None);
+        // At the deadline, the failure of TLS is reported rather than a node that is down.
+        let mut failed = FailedAttempts::default();
+        for attempt in [tls("a:1"), down("b:1"), down("c:1"), down("b:1"), down("c:1")] {
+            failed.record(&mut directory, attempt, 0);
+        }
+        assert_eq!(failed.last(), Some(&tls("a:1")));
+        failed.record(&mut directory, leaderless("b:1"), 0);
+        assert_eq!(failed.last(), Some(&leaderless("b:1")));
     }
 
     #[test]

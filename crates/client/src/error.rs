@@ -1,5 +1,6 @@
 //! The errors, one enum per operation. Each variant says what the caller can do.
 
+use std::io;
 use std::time::Duration;
 
 use epicepoch_wire::Timestamp;
@@ -8,6 +9,7 @@ use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
 use thiserror::Error;
 
 use crate::clock::DURATION_MAX;
+use crate::dial::TlsFailure;
 
 /// Why a client cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -138,6 +140,14 @@ pub enum FailedAttempt {
         /// The error of the system.
         reason: String,
     },
+    /// TLS with the node failed, because of a certificate, or because one end speaks no TLS.
+    #[error("TLS with {addr} failed: {reason}")]
+    Tls {
+        /// The address of the node.
+        addr: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// The connection ended before the answer was complete.
     #[error("the connection to {addr} was lost: {reason}")]
     Lost {
@@ -182,6 +192,7 @@ impl FailedAttempt {
     pub fn addr(&self) -> &str {
         match self {
             Self::Unreachable { addr, .. }
+            | Self::Tls { addr, .. }
             | Self::Lost { addr, .. }
             | Self::Silent { addr }
             | Self::Refused { addr, .. }
@@ -195,11 +206,32 @@ impl FailedAttempt {
         Self::Lost { addr: addr.to_owned(), reason: reason.to_string() }
     }
 
+    /// Returns the error for a connection that broke with `error`.
+    pub(crate) fn broken(addr: &str, error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::tls(addr, error).unwrap_or_else(|| Self::lost(addr, &error))
+    }
+
+    /// Returns the error for a connection that could not be made.
+    pub(crate) fn unreachable(addr: &str, error: &io::Error) -> Self {
+        Self::tls(addr, error).unwrap_or_else(|| {
+            let reason = error.to_string();
+            Self::Unreachable { addr: addr.to_owned(), reason }
+        })
+    }
+
+    fn tls(addr: &str, error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        let failure = TlsFailure::of(error)?;
+        Some(Self::Tls { addr: addr.to_owned(), reason: failure.to_string() })
+    }
+
     /// Whether a node answered.
     pub(crate) fn is_answer(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::NoLeader { .. } | Self::Status { .. } => true,
-            Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } => false,
+            Self::Unreachable { .. }
+            | Self::Tls { .. }
+            | Self::Lost { .. }
+            | Self::Silent { .. } => false,
         }
     }
 }
@@ -276,6 +308,15 @@ pub enum BadAnswer {
         code: ErrorCode,
         /// The advice of the node.
         message: String,
+    },
+    /// TLS failed with every node that could be reached, so a file, a name or a setting is wrong.
+    /// Correct it as the text says.
+    #[error("TLS with {addr} failed: {reason}")]
+    Tls {
+        /// The address of the last of these nodes.
+        addr: String,
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// The answer is not one that a member of a cluster sends, so another program is at this
     /// address.

@@ -35,10 +35,8 @@ impl Link {
         addr: &str,
         cluster_name: Option<&str>,
     ) -> Result<(Self, Welcome), OpenError> {
-        let stream = dialer.dial(addr).await.map_err(|error| {
-            let (addr, reason) = (addr.to_owned(), error.to_string());
-            OpenError::FailedAttempt(FailedAttempt::Unreachable { addr, reason })
-        })?;
+        let stream = dialer.dial(addr).await;
+        let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
         let input = vec![0; INPUT_LEN].into_boxed_slice();
         let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
         let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
@@ -46,9 +44,8 @@ impl Link {
         let token = dialer.token();
         ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
         loop {
-            link.exchange()
-                .await
-                .map_err(|error| OpenError::FailedAttempt(FailedAttempt::lost(addr, &error)))?;
+            let exchanged = link.exchange().await;
+            exchanged.map_err(|error| FailedAttempt::broken(addr, &error))?;
             let foreign = |error: ClientHelloError| {
                 OpenError::BadAnswer(BadAnswer::foreign(addr, &format!("no welcome: {error}")))
             };

@@ -258,6 +258,9 @@ impl Pursuit {
     ) {
         directory.record_failed_attempt(&failed_attempt, now);
         self.wait(directory, failed_attempt, 0, now);
+        if let Some(error) = self.failed_attempts.take_tls_failure(directory) {
+            self.end = Some(End::BadAnswer(error));
+        }
     }
 
     fn wait(

@@ -414,6 +414,7 @@ impl Session {
     /// Waits after a failed attempt.
     fn pause(&mut self, failed_attempt: FailedAttempt, now: Instant) {
         let until = self.state.record_failed_attempt(failed_attempt, 0, now);
+        self.state.fail_by_tls();
         self.wait(Phase::Pausing { until }, until, now);
     }
 }

@@ -2,6 +2,7 @@
 //! nothing, and never repeats a request that was answered.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -70,7 +71,7 @@ impl Transport {
         let response = to.send_request(request).await.map_err(|error| lost(addr, &error))?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_LEN_MAX).collect().await;
-        let body = body.map_err(|error| lost(addr, &error))?.to_bytes();
+        let body = body.map_err(|error| FailedAttempt::broken(addr, &*error))?.to_bytes();
         if !to.is_closed() {
             self.keep_idle(addr, to);
         }
@@ -85,11 +86,8 @@ impl Transport {
     }
 
     async fn connect(&self, addr: &str) -> Result<Connection, FailedAttempt> {
-        let unreachable = |error: std::io::Error| FailedAttempt::Unreachable {
-            addr: addr.to_owned(),
-            reason: error.to_string(),
-        };
-        let stream = self.dialer.dial(addr).await.map_err(unreachable)?;
+        let stream = self.dialer.dial(addr).await;
+        let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
         // This task ends when its connection ends. An error of the connection is dropped here,
@@ -129,8 +127,8 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-fn lost(addr: &str, error: &dyn ToString) -> FailedAttempt {
-    FailedAttempt::Lost { addr: addr.to_owned(), reason: error.to_string() }
+fn lost(addr: &str, error: &(dyn Error + 'static)) -> FailedAttempt {
+    FailedAttempt::broken(addr, error)
 }
 
 /// The body of an answer has at most this many bytes. That is several times the size of a list of

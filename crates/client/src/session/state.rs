@@ -193,6 +193,13 @@ impl State {
         now + self.failed_attempts.record(&mut self.directory, failed_attempt, least)
     }
 
+    /// Fails the callers if TLS has failed with every node that could be reached.
+    pub(super) fn fail_by_tls(&mut self) {
+        if let Some(error) = self.failed_attempts.take_tls_failure(&self.directory) {
+            self.waiters.fail_open(&error.into(), &mut self.wakers);
+        }
+    }
+
     /// Gives the timestamps of a checked answer to the callers of its request. `at` is the time
     /// when the request was first sent.
     pub(super) fn give_out(
