@@ -13,6 +13,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use time::OffsetDateTime;
 
+use crate::description::{Description, Purpose};
 use crate::expiry::not_after;
 use crate::name::{SUFFIX, alternative_names, is_reserved, node_name};
 
@@ -108,6 +109,37 @@ impl Authority {
     /// When the system provides no random bytes.
     pub fn client(&self, name: &str, validity: Validity) -> Result<Issued, AuthorityError> {
         self.issue(name, Vec::new(), vec![ExtendedKeyUsagePurpose::ClientAuth], validity)
+    }
+
+    /// Signs a certificate for the same node or client as `old`, with the same names and a new key.
+    /// `old` may have expired.
+    ///
+    /// # Errors
+    /// When this authority has not signed `old`, or `old` is neither a node's nor a client's.
+    pub fn renew(
+        &self,
+        old: &CertificateDer<'_>,
+        validity: Validity,
+    ) -> Result<Issued, AuthorityError> {
+        let description = Description::of(old).ok_or(AuthorityError::NotIssued)?;
+        let check = || {
+            let checked = self.check(old, description.not_after.into());
+            checked.map_err(|_| AuthorityError::NotSigned)
+        };
+        match description.purpose {
+            Purpose::Node(node) => {
+                check()?;
+                let own = node_name(&self.cluster_name, node);
+                let names = description.names.iter().filter(|name| **name != own);
+                let names: Vec<_> = names.cloned().collect();
+                self.node(node, &names, validity)
+            }
+            Purpose::Client => {
+                check()?;
+                self.client(&description.common_name, validity)
+            }
+            Purpose::Authority | Purpose::Server | Purpose::Other => Err(AuthorityError::NotIssued),
+        }
     }
 
     fn issue(
@@ -219,6 +251,16 @@ pub enum AuthorityError {
         /// The cluster that was requested.
         cluster_name: String,
     },
+    /// Another authority has signed the certificate: give that one.
+    #[error("another authority has signed this certificate; give that authority's directory")]
+    NotSigned,
+    /// The certificate is neither a node's nor a client's, so it cannot be renewed: name such a
+    /// certificate, or make a new authority.
+    #[error(
+        "this is no certificate of a node or a client; give one that epicepoch certs has made (an \
+        authority is replaced, not renewed)"
+    )]
+    NotIssued,
     /// The name is invalid: give a DNS name or an address.
     #[error(
         "no certificate can be made for the name {name:?}: {why}; use a DNS name or an address"

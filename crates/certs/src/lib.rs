@@ -8,6 +8,7 @@
 //! - [`roots`]: the trusted authorities, replaced in the same way.
 //! - [`name`]: the name in a node's certificate, with its cluster and its id.
 //! - [`expiry`]: the expiry of a certificate.
+//! - [`description`]: what a certificate says of itself, for people.
 //! - [`authority`]: a small certificate authority for a cluster and its clients.
 //! - [`config`]: rustls with the versions, suites and limits that this project uses.
 //!
@@ -16,6 +17,7 @@
 
 pub mod authority;
 pub mod config;
+pub mod description;
 pub mod expiry;
 pub mod file;
 pub mod live;
@@ -24,6 +26,7 @@ pub mod pair;
 pub mod roots;
 
 pub use config::{client_config, peer_client_config, peer_server_config, server_config};
+pub use description::{Description, Purpose};
 pub use file::{FileError, PemFile};
 pub use live::LivePair;
 pub use name::{is_named, node_name, node_of};

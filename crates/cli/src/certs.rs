@@ -1,18 +1,23 @@
-//! `epicepoch certs`: keeps a small certificate authority in a directory. It asks no node, and
-//! never replaces a file.
+//! `epicepoch certs`: keeps a small certificate authority in a directory. It asks no node. Only
+//! [`renew`] replaces files; [`show`] reads them.
+
+pub(crate) mod directory;
+mod renew;
+mod show;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use epicepoch_certs::PemFile;
-use epicepoch_certs::authority::{AUTHORITY_DAYS, Authority, DAYS_DEFAULT, Issued, Validity};
+use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_config::whole_number;
 use epicepoch_config::{CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX};
 use epicepoch_wire::NodeId;
 
+use self::directory::{NAMES, authority, days, directory, validity, write_files};
 use crate::arguments::text;
 use crate::failure::Failure;
 use crate::output;
@@ -24,19 +29,17 @@ pub(crate) fn command() -> Command {
     let names = |value, help| {
         Arg::new(NAMES).value_name(value).help(help).required(true).action(ArgAction::Append)
     };
+    let at = |command: Command| {
+        let dir = text("dir", "DIR", "Directory of the authority").default_value("certs");
+        command.arg(dir).arg(text("out", "DIR", OUT_HELP))
+    };
     let shared = |command: Command| {
-        command.arg(text("dir", "DIR", "Directory of the files").default_value("certs")).arg(
+        at(command).arg(
             text("cluster", "NAME", "Name of the cluster (CLUSTER of its nodes)")
                 .default_value(CLUSTER_NAME_DEFAULT),
         )
     };
-    let signed = |command: Command| {
-        shared(command).arg(
-            text("days", "DAYS", "Days until it expires, at most those of the authority")
-                .value_parser(value_parser!(u32).range(1..=i64::from(AUTHORITY_DAYS)))
-                .default_value(DAYS_DEFAULT.to_string()),
-        )
-    };
+    let signed = |command: Command| shared(command).arg(days());
     Command::new("certs")
         .about("Make an authority, and certificates for nodes and clients")
         .long_about(ABOUT)
@@ -62,31 +65,36 @@ pub(crate) fn command() -> Command {
             )
             .arg(names("NAME", "Name of the client: letters, digits, '.', '_', '-'")),
         )
+        .subcommand(show::command())
+        .subcommand(at(renew::command()).arg(days()))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let (what, matches) = matches
         .subcommand()
         .ok_or_else(|| Failure::usage(anyhow!("see epicepoch certs --help")))?;
-    let directory = PathBuf::from(matches.get_one::<String>("dir").map_or("", String::as_str));
-    let cluster = matches.get_one::<String>("cluster").map_or("", String::as_str);
-    if cluster.is_empty() || cluster.len() > CLUSTER_NAME_LEN_MAX || !cluster.chars().all(is_plain)
-    {
-        return Err(Failure::usage(anyhow!(
-            "--cluster is {cluster:?}; allowed are 1 to {CLUSTER_NAME_LEN_MAX} letters, digits, '.', \
-             '_' and '-'"
-        )));
+    match what {
+        "show" => return show::run(matches),
+        "renew" => return renew::run(matches),
+        _ => {}
     }
+    let directory = directory(matches, "dir");
+    let out = match matches.get_one::<String>("out") {
+        Some(out) => PathBuf::from(out),
+        None => directory.clone(),
+    };
+    let cluster = cluster(matches)?;
+    let made = || {
+        let shown = out.display();
+        std::fs::create_dir_all(&out).with_context(|| format!("the directory {shown}"))
+    };
     let written = if what == "ca" {
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("--dir {}", directory.display()))?;
-        let authority = Authority::new(cluster)?;
-        let issued =
-            Issued { certificate: authority.certificate().to_owned(), key: authority.key() };
-        write(&directory, &[("ca".to_owned(), issued)])?
+        made()?;
+        write(&out, &[("ca".to_owned(), issued_to_itself(&Authority::new(cluster)?))])?
     } else {
         let authority = authority(&directory, cluster)?;
-        let validity = Validity::days(matches.get_one("days").copied().unwrap_or(DAYS_DEFAULT));
+        made()?;
+        let validity = validity(matches);
         let mut issued = Vec::new();
         for item in matches.get_many::<String>(NAMES).into_iter().flatten() {
             issued.push(match what {
@@ -94,7 +102,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
                 _ => sign_client(&authority, item, validity)?,
             });
         }
-        write(&directory, &issued)?
+        write(&out, &issued)?
     };
     let mut out = output::account();
     for path in written {
@@ -103,18 +111,43 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the cluster that `--cluster` names.
+pub(crate) fn cluster(matches: &ArgMatches) -> Result<&str, Failure> {
+    let cluster = matches.get_one::<String>("cluster").map_or("", String::as_str);
+    if cluster.is_empty() || cluster.len() > CLUSTER_NAME_LEN_MAX || !cluster.chars().all(is_plain)
+    {
+        return Err(Failure::usage(anyhow!(
+            "--cluster is {cluster:?}; allowed are 1 to {CLUSTER_NAME_LEN_MAX} letters, digits, '.', \
+             '_' and '-'"
+        )));
+    }
+    Ok(cluster)
+}
+
+/// The certificate and the key of an authority.
+pub(crate) fn issued_to_itself(authority: &Authority) -> Issued {
+    Issued { certificate: authority.certificate().to_owned(), key: authority.key() }
+}
+
 fn sign_node(
     authority: &Authority,
     item: &str,
     validity: Validity,
 ) -> Result<(String, Issued), Failure> {
-    let (node, hosts) = node(item).ok_or_else(|| {
-        Failure::usage(anyhow!(
-            "{item:?} is not a node; allowed is ID=HOST,... such as 1=n1.example,10.0.0.1"
-        ))
-    })?;
-    let issued = authority.node(node, &hosts, validity).map_err(Failure::usage)?;
-    Ok((format!("node-{node}"), issued))
+    let (node, hosts) = node(item)?;
+    Ok((format!("node-{node}"), issue_node(authority, node, hosts, validity)?))
+}
+
+/// Signs a node's certificate for these hosts, and for the node's own machine. There, commands reach
+/// the node at localhost.
+pub(crate) fn issue_node(
+    authority: &Authority,
+    node: NodeId,
+    mut hosts: Vec<String>,
+    validity: Validity,
+) -> Result<Issued, Failure> {
+    hosts.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    authority.node(node, &hosts, validity).map_err(Failure::usage)
 }
 
 fn sign_client(
@@ -129,19 +162,6 @@ fn sign_client(
         )));
     }
     Ok((format!("client-{name}"), authority.client(name, validity)?))
-}
-
-/// Reads the authority from the directory.
-fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
-    let read = |name: &str| -> Result<String, Failure> {
-        let file = PemFile::new("--dir", directory.join(name));
-        let bytes = file
-            .read()
-            .context("there is no authority to sign with; make one with: epicepoch certs ca")?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let (certificate, key) = (read(CA_CERTIFICATE)?, read(CA_KEY)?);
-    Authority::of(cluster, &certificate, &key).map_err(Failure::usage)
 }
 
 /// Writes all pairs of certificate and key, or none. Existing files stay as they are. If a write
@@ -159,59 +179,53 @@ fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, 
         .iter()
         .flat_map(|(name, pair)| {
             let file = |end: &str| PemFile::new("--dir", directory.join(format!("{name}.{end}")));
-            [(file("key"), &pair.key, true), (file("pem"), &pair.certificate, false)]
+            [(file("key"), &*pair.key, true), (file("pem"), &*pair.certificate, false)]
         })
         .collect();
-    if let Some((file, ..)) = files.iter().find(|(file, ..)| file.exists()) {
-        return Err(Failure::usage(anyhow!(
-            "{} exists already and is not replaced; move it away first",
-            file.path.display()
-        )));
-    }
-    for (at, (file, text, is_secret)) in files.iter().enumerate() {
-        file.write_new(text.as_bytes(), *is_secret).inspect_err(|_| {
-            for (written, ..) in &files[..at] {
-                // If the file cannot be removed, nothing more can be done, so the error is ignored.
-                let _ = std::fs::remove_file(&written.path);
-            }
-        })?;
-    }
+    write_files(&files)?;
     Ok(files.into_iter().map(|(file, ..)| file.path).collect())
 }
 
 /// Parses a node id and its hosts, such as `1=host,host`.
-fn node(item: &str) -> Option<(NodeId, Vec<String>)> {
-    let (id, hosts) = item.split_once('=')?;
-    let id = whole_number(id).filter(|id| *id > 0)?;
-    let hosts: Vec<_> = hosts.split(',').map(|host| host.trim().to_owned()).collect();
-    (!hosts.iter().any(String::is_empty)).then_some((NodeId(id), hosts))
+pub(crate) fn node(item: &str) -> Result<(NodeId, Vec<String>), Failure> {
+    let parsed = || {
+        let (id, hosts) = item.split_once('=')?;
+        let id = whole_number(id).filter(|id| *id > 0)?;
+        let hosts: Vec<_> = hosts.split(',').map(|host| host.trim().to_owned()).collect();
+        (!hosts.iter().any(String::is_empty)).then_some((NodeId(id), hosts))
+    };
+    parsed().ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "{item:?} is not a node; allowed is ID=HOST,... such as 1=n1.example,10.0.0.1"
+        ))
+    })
 }
 
 fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-')
 }
 
-/// The argument that lists the nodes or clients for which certificates are made.
-const NAMES: &str = "names";
-const CA_CERTIFICATE: &str = "ca.pem";
-const CA_KEY: &str = "ca.key";
+const OUT_HELP: &str = "Directory to write to, if it is not that of the authority";
 
 const ABOUT: &str = "\
 Make a certificate authority for one cluster, and sign certificates for its nodes and clients.
+\"epicepoch init\" does this, and writes the rest of what a new cluster needs.
 
-Keys are ECDSA P-256, and readable by their owner only. No file is ever replaced. ca.key can sign
-anything: keep it safe, and off the nodes. A node needs its own pair and ca.pem. A client needs
+Keys are ECDSA P-256, and readable by their owner only. Only \"renew\" replaces files. ca.key can
+sign anything: keep it safe, and off the nodes. A node needs its own pair and ca.pem. A client needs
 ca.pem and, if nodes require client certificates, a pair of its own.
 
 A node's certificate names its cluster and its id, so that no node can pose as another, and the
-hosts under which clients know it. To renew a certificate, sign it into another directory and move
-both files over the old ones: a running node reads them within seconds.";
+hosts under which clients know it. localhost, 127.0.0.1 and ::1 are always among them, for commands
+on the node's own machine. A running node reads renewed files within seconds.";
 
 const EXAMPLES: &str = "\
 Examples:
   epicepoch certs ca                              an authority, in certs/
   epicepoch certs node 1=n1.example 2=n2.example 3=n3.example,10.0.0.3
   epicepoch certs client app                      for CLIENT_CA_FILE=certs/ca.pem
+  epicepoch certs show certs/*.pem                whose they are, and when they end
+  epicepoch certs renew certs/node-*.pem          new keys and dates, same names
   epicepoch serve ... --client-tls on --cert-file certs/node-1.pem --key-file certs/node-1.key
   epicepoch get --ca-file certs/ca.pem --addr n1.example:8080";
 
@@ -241,7 +255,7 @@ mod tests {
         let (id, hosts) = node("3=n3.example, 10.0.0.3").expect("a node");
         assert_eq!((id, hosts), (NodeId(3), vec!["n3.example".into(), "10.0.0.3".into()]));
         for bad in ["", "3", "3=", "=a", "x=a", "0=a", "3=a,", "-1=a"] {
-            assert_eq!(node(bad), None, "{bad}");
+            assert!(node(bad).is_err(), "{bad}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use epicepoch_bench::http1::{BODY_LEN_MAX, parse_response};
 use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::http2::{Event, Request, Session, SessionError};
+use epicepoch_certs::Description;
 use epicepoch_certs::expiry::not_after;
 use epicepoch_certs::rustls::pki_types::CertificateDer;
 use epicepoch_certs::{is_named, node_name, node_of};
@@ -368,6 +369,9 @@ pub(crate) fn certificate(data: &[u8]) {
     let certificate = CertificateDer::from(data);
     if let Some(node) = node_of(&certificate, CLUSTER) {
         assert!(is_named(&certificate, &node_name(CLUSTER, node)), "by its one name");
+    }
+    if let Some(description) = Description::of(&certificate) {
+        assert_eq!(not_after(data), Some(description.not_after), "both read the same end");
     }
     let Some(at) = not_after(data) else { return };
     let since = at.duration_since(UNIX_EPOCH).expect("none is read that ended before 1970");

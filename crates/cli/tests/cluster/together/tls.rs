@@ -5,15 +5,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use epicepoch_bench::record::Run;
 use epicepoch_bench::run::monitor::Monitor;
 use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_certs::authority::{Authority, Validity};
 use epicepoch_client::{Tls, Token};
+use epicepoch_wire::NodeId;
 
 use crate::support::node::binary;
-use crate::support::{Campaigns, Cluster, Node, WAIT_MAX, say, undisturbed, wait_until};
+use crate::support::{
+    Campaigns, Cluster, Node, Turn, WAIT_MAX, say, undisturbed, unused_port, wait_until,
+};
 
 /// A client's shell.
 struct Shell<'a> {
@@ -57,6 +61,19 @@ impl Shell<'_> {
     #[track_caller]
     fn refused(&self, line: &str, words: &str) {
         let complaint = self.complaint(line);
+        assert!(complaint.contains(words), "{line}: {complaint}");
+    }
+
+    /// Runs a command that must fail with these words at once, although it may try for an hour.
+    #[track_caller]
+    fn fails_at_once(&self, line: &str, words: &str) {
+        let mut command = self.command(&format!("{line} --timeout 3600s"));
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        wait_until(&format!("{line} ends"), WAIT_MAX, || child.try_wait().expect("ours").is_some());
+        let output = child.wait_with_output().expect("it has ended");
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {complaint}");
         assert!(complaint.contains(words), "{line}: {complaint}");
     }
 
@@ -477,6 +494,111 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
         let log = node.log();
         assert!(![CLIENT, SECOND, THIRD, OPERATOR].iter().any(|token| log.contains(token)));
     }
+}
+
+/// Every command that connects to nodes.
+const ASKING: [&str; 10] = [
+    "get",
+    "status",
+    "member list",
+    "leader transfer",
+    "clock",
+    "settings list",
+    "tune",
+    "rolling --dry-run",
+    "backup --out x.backup",
+    "bench run --duration 100ms --warmup 0",
+];
+
+#[test]
+fn every_command_says_at_once_that_tls_failed_and_what_to_do() {
+    let _turn = Turn::side_by_side();
+    let home = tempfile::tempdir().expect("a directory");
+    let of = |name: &str| home.path().join(name);
+    let mut nodes: Vec<_> = ["tls", "plain", "choosy"]
+        .into_iter()
+        .zip(1..)
+        .map(|(name, id)| {
+            let mut node = Node::new(id, home.path(), name);
+            node.set("SINGLE", "1");
+            node.set("BOOTSTRAP", "1");
+            node
+        })
+        .collect();
+    let shell = Shell { directory: home.path(), addrs: String::new() };
+    shell.run("certs ca");
+    shell.run("certs ca --dir foreign");
+    shell.run("certs node 1=n1.example");
+    for at in [0, 2] {
+        nodes[at].set("CLIENT_TLS", "on");
+        nodes[at].set("CERT_FILE", of("certs/node-1.pem").display());
+        nodes[at].set("KEY_FILE", of("certs/node-1.key").display());
+    }
+    nodes[2].set("CLIENT_CA_FILE", of("certs/ca.pem").display());
+    nodes.iter_mut().for_each(Node::start);
+    let [tls, plain, choosy] = [0, 1, 2].map(|at| format!("--addr {}", nodes[at].http()));
+    let ca = "--ca-file certs/ca.pem";
+    // The certificate names localhost and the loopback addresses, although only n1.example is given.
+    for host in ["localhost", "127.0.0.1"] {
+        wait_until("it serves", WAIT_MAX, || {
+            let get = format!("get {ca} --addr {host}:{}", nodes[0].http_port);
+            shell.output(&get).status.success()
+        });
+    }
+    wait_until("it serves", WAIT_MAX, || shell.output(&format!("get {plain}")).status.success());
+    let another_host = format!("--addr 127.0.0.2:{}", nodes[0].http_port);
+    for command in ASKING {
+        for (flags, words) in [
+            (format!("{tls} --ca-file foreign/ca.pem"), "is not one of the authority given"),
+            (format!("{another_host} {ca}"), "has another name"),
+            (format!("{plain} {ca}"), "speaks no TLS there: leave --ca-file out"),
+            (tls.clone(), "this port accepts only TLS"),
+        ] {
+            shell.fails_at_once(&format!("{command} {flags}"), words);
+        }
+        shell.fails_at_once(&format!("{command} {choosy} {ca}"), "CLIENT_CA_FILE");
+    }
+    // An address where nothing listens does not hide the failure.
+    let none = format!("127.0.0.1:{}", unused_port());
+    let mixed = format!("get {tls},{none} --ca-file foreign/ca.pem");
+    shell.fails_at_once(&mixed, "is not one of the authority given");
+
+    // The certificate has ended. Renewed in its place, the running node shows the new one.
+    let read = |name: &str| std::fs::read_to_string(of(name)).expect("written");
+    let (before, ca_key) = (read("certs/node-1.pem"), read("certs/ca.key"));
+    let authority = Authority::of("epicepoch", &read("certs/ca.pem"), &ca_key).expect("it");
+    let ended = Validity::until(SystemTime::now() - Duration::from_hours(1));
+    let names = ["n1.example", "127.0.0.1"].map(str::to_owned);
+    let ended = authority.node(NodeId(1), &names, ended).expect("signed");
+    std::fs::write(of("certs/node-1.key"), ended.key).expect("written");
+    std::fs::write(of("certs/node-1.pem"), ended.certificate).expect("written");
+    let get = format!("get {ca} {tls}");
+    wait_until("it shows the one that has ended", WAIT_MAX, || {
+        !shell.output(&get).status.success()
+    });
+    for command in ASKING {
+        shell.fails_at_once(&format!("{command} {tls} {ca}"), "has expired");
+    }
+    let shown = shell.output("certs show certs/node-1.pem");
+    assert_eq!(shown.status.code(), Some(1));
+    let warning = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(warning.contains("renew it: epicepoch certs renew certs/node-1.pem"), "{warning}");
+    let told = shell.output("certs renew certs/node-1.pem").stderr;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("reads renewed files by itself"), "{told}");
+    assert_ne!(read("certs/node-1.pem"), before);
+    let shown = shell.run("certs show certs/node-1.pem");
+    assert!(shown.contains("n1.example, 127.0.0.1\n"), "the same names: {shown}");
+    assert!(shown.contains("365 days left") || shown.contains("364 days left"), "{shown}");
+    wait_until("it shows the new one", WAIT_MAX, || shell.output(&get).status.success());
+    assert!(nodes[0].is_running(), "without a restart");
+    // With --out, the old files stay.
+    let old = read("certs/node-1.pem");
+    shell.run("certs renew --out renewed certs/node-1.pem");
+    assert_eq!(read("certs/node-1.pem"), old);
+    assert_ne!(read("renewed/node-1.pem"), old);
+    shell.refused("certs renew --dir foreign certs/node-1.pem", "another authority");
+    shell.refused("certs renew certs/ca.pem", "replaced, not renewed");
 }
 
 /// Each node finds a key without a certificate, as if a process had ended after it wrote the first
