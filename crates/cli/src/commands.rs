@@ -3,8 +3,8 @@
 use clap::Command;
 
 use crate::{
-    backup, bench, certs, clock, cluster_settings, decode, dev, encode, get, leader, member, probe,
-    rolling, serve, sim, status, tune, version,
+    backup, bench, certs, clock, cluster_settings, decode, dev, encode, get, init, leader, member,
+    probe, rolling, serve, sim, status, tune, version,
 };
 
 /// Builds the command line with all commands.
@@ -35,6 +35,7 @@ pub(crate) fn tree() -> Command {
             tune::command(),
             rolling::command(),
             backup::command(),
+            init::command(),
             certs::command(),
             probe::command(),
             bench::command(),
@@ -59,6 +60,7 @@ Try it:
   epicepoch leader transfer                    let another node lead
   epicepoch settings list                      the settings of the cluster
   epicepoch backup --out epicepoch.backup      what a restore needs, as a small file
+  epicepoch init 1=n1 2=n2 3=n3                all files of a new cluster with TLS
   epicepoch certs --help                       certificates, for TLS
   epicepoch bench run --rate 1000              how fast it answers
   epicepoch probe                              what clients see, for a monitoring system
@@ -117,6 +119,7 @@ mod tests {
             "leader",
             "clock",
             "backup",
+            "init",
             "certs",
             "probe",
             "bench",

@@ -14,7 +14,7 @@
 //! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: shows settings that suit the
 //!   links.
 //! - [`backup`]: writes what a restore needs; [`certs`]: issues certificates from a small
-//!   authority.
+//!   authority; [`init`]: writes all files of a new cluster.
 //! - [`decode`], [`encode`]: convert between timestamps and wall time; [`moment`] formats both.
 //! - [`sim`]: simulates whole clusters of the core under faults.
 //! - [`version`]: the build of this binary.
@@ -36,6 +36,7 @@ mod documented;
 mod encode;
 mod failure;
 mod get;
+mod init;
 mod leader;
 mod load;
 mod logging;
@@ -108,6 +109,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("backup", matches)) => backup::run(matches, environment),
         Some(("leader", matches)) => leader::run(matches, environment),
         Some(("certs", matches)) => certs::run(matches),
+        Some(("init", matches)) => init::run(matches),
         Some(("sim", matches)) => sim::run(matches),
         _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),
     }

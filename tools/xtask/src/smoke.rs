@@ -169,8 +169,8 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Runs the README's commands: those of "Try it" against a cluster on other ports, and those that
-/// make certificates. Then runs a measurement over each transport, a load, and SIGTERM.
+/// Runs the README's commands: those of "Try it" against a cluster on other ports, and the one that
+/// writes the files of a new cluster. Then runs a measurement over each transport, a load, and SIGTERM.
 pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
     let text = fs::read_to_string("README.md").map_err(|error| format!("README.md: {error}"))?;
     let (_, rest) = text.split_once("\n## Try it\n").ok_or("README.md: no heading \"Try it\"")?;
@@ -191,7 +191,7 @@ pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
             return Err(format!("README.md: no command of \"Try it\" prints\n{example}"));
         }
     }
-    certificates(&cluster, &blocks(rest, "sh"))?;
+    deployment(&cluster, &blocks(rest, "sh"))?;
     for via in ["http", "native", "client"] {
         cluster.steady(|cluster| measure(cluster, via))?;
     }
@@ -202,17 +202,25 @@ pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
     }
 }
 
-/// Runs the block of the README that makes certificates. The files that the text names must exist.
-fn certificates(cluster: &Cluster<'_>, blocks: &[String]) -> Result<(), String> {
-    let block = blocks.iter().find(|block| block.starts_with("epicepoch certs"));
-    let block = block.ok_or("README.md: no block makes certificates")?;
+/// Runs the block of the README that writes the files of a new cluster. Every file that later blocks
+/// name must exist.
+fn deployment(cluster: &Cluster<'_>, blocks: &[String]) -> Result<(), String> {
+    let block = blocks.iter().find(|block| block.starts_with("epicepoch init"));
+    let block = block.ok_or("README.md: no block writes the files of a cluster")?;
     let program = fs::canonicalize(EPICEPOCH).map_err(|error| format!("{EPICEPOCH}: {error}"))?;
-    let commands = block.replace("epicepoch ", &format!("{} ", program.display()));
+    let program = program.display();
+    let commands = block
+        .replace("--binary target/release/epicepoch", &format!("--binary {program}"))
+        .replacen("epicepoch init", &format!("{program} init"), 1);
     cluster.bash(&format!("cd {}\n{commands}", cluster.work.display()))?;
-    for file in ["ca.pem", "ca.key", "node-1.pem", "node-1.key", "node-3.pem", "node-3.key"] {
-        let path = cluster.work.join("certs").join(file);
-        if !path.exists() {
-            return Err(format!("{block}: did not make certs/{file}"));
+    let words: Vec<_> = blocks.iter().flat_map(|block| block.split_whitespace()).collect();
+    let named: Vec<_> = words.into_iter().filter(|word| word.starts_with("cluster/")).collect();
+    if named.len() < 3 {
+        return Err(format!("README.md names too few files of a new cluster: {named:?}"));
+    }
+    for file in named.iter().chain(&["cluster/node-1/install.sh", "cluster/node-3/epicepoch"]) {
+        if !cluster.work.join(file).exists() {
+            return Err(format!("{block}: did not make {file}"));
         }
     }
     Ok(())

@@ -36,6 +36,7 @@ mod together {
     mod formats;
     mod http;
     mod http3;
+    mod init;
     mod intruders;
     mod links;
     mod logs;
