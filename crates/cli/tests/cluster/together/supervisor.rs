@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, WAIT_MAX};
+use crate::support::{Cluster, Faults, WAIT_MAX};
 
 /// The socket of a supervisor.
 struct Heard {
@@ -12,6 +12,14 @@ struct Heard {
 }
 
 impl Heard {
+    /// Reads and forgets all messages that were sent so far.
+    fn discard(&mut self) {
+        self.lines.clear();
+        self.socket.set_nonblocking(true).expect("an option");
+        while self.socket.recv(&mut [0; 1024]).is_ok() {}
+        self.socket.set_nonblocking(false).expect("an option");
+    }
+
     /// Reads messages until one has a line that fits. Returns that line.
     #[track_caller]
     fn wait(&mut self, what: &str, fits: impl Fn(&str) -> bool) -> String {
@@ -65,6 +73,31 @@ fn systemd_hears_that_a_node_is_ready_what_it_does_that_it_lives_and_that_it_sto
     assert!(cluster.nodes[0].terminate().success());
     heard.wait("stops", |line| line == "STOPPING=1");
     heard.wait("says so", |line| line == "STATUS=stopping");
+}
+
+/// The watchdog is about the consensus thread. A disk that hangs is not its business: the node hands
+/// leadership over, and goes on when the disk does. A restart would help nobody.
+#[test]
+fn a_disk_that_hangs_does_not_make_systemd_kill_the_node() {
+    let mut cluster = Cluster::down_calm(&[]);
+    let path = cluster.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
+    let mut heard = Heard { socket, lines: Vec::new() };
+    cluster.nodes[0].set("NOTIFY_SOCKET", path.display());
+    cluster.nodes[0].set("WATCHDOG_USEC", 1_000_000);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    cluster.nodes[0].break_with(Faults { fsync_hang: true, ..Faults::NONE });
+    cluster.wait_for_leader_other_than(Some(0), WAIT_MAX);
+    // These messages were sent before the disk hung, or soon afterwards.
+    heard.discard();
+    // Messages come four times in the limit of the watchdog. These span several limits.
+    for _ in 0..12 {
+        heard.wait("lives", |line| line == "WATCHDOG=1");
+    }
+    cluster.nodes[0].break_with(Faults::NONE);
+    cluster.assert_well();
 }
 
 /// The node is removed: it ends by itself, and systemd shows why.
