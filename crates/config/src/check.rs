@@ -12,7 +12,7 @@ use crate::config::{
 use crate::defaults::default_raft_bind;
 use crate::error::ConfigError;
 use crate::links::PeerTlsMode;
-use crate::setting::Kind;
+use crate::setting::{Kind, Setting};
 use crate::table::settings;
 use crate::tls::ClientTlsMode;
 use crate::values::{CPU_MAX, millis};
@@ -23,48 +23,74 @@ impl Config {
     /// # Errors
     /// Returns the first violation found.
     pub fn check(&self) -> Result<(), ConfigError> {
-        numbers(self)?;
-        addresses(self)?;
-        members(self)?;
-        loopback(self)?;
-        peer_links(self)?;
-        operations(self)?;
-        worker_cpus(self)?;
-        timing(self)?;
-        if !self.placement.leaders.is_empty() && self.placement.zone.is_none() {
-            return Err(ConfigError::LeaderZonesWithoutZone);
-        }
-        if self.tls.client_ca_file.is_some() && self.tls.clients != ClientTlsMode::On {
-            return Err(ConfigError::ClientCaWithoutTls { mode: self.tls.clients.name() });
-        }
-        let named =
-            !self.cluster_name.is_empty() && self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if !named || !self.cluster_name.chars().all(plain) {
-            return Err(ConfigError::ClusterName { value: self.cluster_name.clone() });
-        }
-        if self.data_dir.as_os_str().is_empty() {
-            return Err(ConfigError::DataDir);
-        }
-        Ok(())
+        self.violations().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Checks everything that [`Config::check`] checks, and returns all violations. Of settings that
+    /// belong together, such as those of members, only the first violation is found.
+    pub(crate) fn violations(&self) -> Vec<ConfigError> {
+        let others = [
+            raft_addr,
+            addresses,
+            members,
+            loopback,
+            peer_links,
+            operations,
+            worker_cpus,
+            heartbeat,
+            reservation,
+            leader_zones,
+            client_authorities,
+            names,
+        ];
+        let others = others.into_iter().filter_map(|check| check(self).err());
+        numbers(self).into_iter().chain(others).collect()
     }
 }
 
-fn numbers(config: &Config) -> Result<(), ConfigError> {
-    for setting in settings() {
-        if let Kind::Number { range, get, .. } = &setting.kind {
-            let value = get(config);
-            if !range.contains(&value) {
-                let (setting, allowed) = (setting.name, setting.allowed());
-                return Err(ConfigError::OutOfRange { setting, value, allowed });
-            }
-        }
+fn numbers(config: &Config) -> Vec<ConfigError> {
+    let violation = |setting: &Setting| {
+        let Kind::Number { range, get, .. } = &setting.kind else { return None };
+        let (setting, allowed, value) = (setting.name, setting.allowed(), get(config));
+        let is_allowed = range.contains(&value);
+        (!is_allowed).then_some(ConfigError::OutOfRange { setting, value, allowed })
+    };
+    settings().filter_map(violation).collect()
+}
+
+fn leader_zones(config: &Config) -> Result<(), ConfigError> {
+    if !config.placement.leaders.is_empty() && config.placement.zone.is_none() {
+        return Err(ConfigError::LeaderZonesWithoutZone);
     }
     Ok(())
 }
 
+fn client_authorities(config: &Config) -> Result<(), ConfigError> {
+    if config.tls.client_ca_file.is_some() && config.tls.clients != ClientTlsMode::On {
+        return Err(ConfigError::ClientCaWithoutTls { mode: config.tls.clients.name() });
+    }
+    Ok(())
+}
+
+/// Checks the name of the cluster and of the directory.
+fn names(config: &Config) -> Result<(), ConfigError> {
+    let name = &config.cluster_name;
+    let named = !name.is_empty() && name.len() <= CLUSTER_NAME_LEN_MAX;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !named || !name.chars().all(plain) {
+        return Err(ConfigError::ClusterName { value: name.clone() });
+    }
+    if config.data_dir.as_os_str().is_empty() {
+        return Err(ConfigError::DataDir);
+    }
+    Ok(())
+}
+
+fn raft_addr(config: &Config) -> Result<(), ConfigError> {
+    dialable("RAFT_ADDR", &config.raft_addr, "RAFT_BIND", 1).map(|_| ())
+}
+
 fn addresses(config: &Config) -> Result<(), ConfigError> {
-    dialable("RAFT_ADDR", &config.raft_addr, "RAFT_BIND", 1)?;
     let (_, advertised) = dialable("ADVERTISE_ADDR", &config.advertise_addr, "HTTP_BIND", 0)?;
     if advertised == 0 && config.http_port != 0 {
         let addr = config.advertise_addr.clone();
@@ -261,12 +287,17 @@ fn worker_cpus(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn timing(config: &Config) -> Result<(), ConfigError> {
+fn heartbeat(config: &Config) -> Result<(), ConfigError> {
     let election_ms = millis(config.election_timeout);
     let (heartbeat_ms, max_ms) = (millis(config.heartbeat), election_ms / HEARTBEATS_MIN);
     if heartbeat_ms > max_ms {
         return Err(ConfigError::HeartbeatTooSlow { heartbeat_ms, election_ms, max_ms });
     }
+    Ok(())
+}
+
+fn reservation(config: &Config) -> Result<(), ConfigError> {
+    let election_ms = millis(config.election_timeout);
     let reservation_ms = millis(config.reservation);
     let min_ms = election_ms * RESERVATION_ELECTIONS_MIN;
     if reservation_ms < min_ms {

@@ -104,6 +104,21 @@ impl Config {
         SocketAddr::new(ip, self.raft_bind.port())
     }
 
+    /// Returns the value of a setting of text whose default follows from other settings; `None` if
+    /// it has no value.
+    pub(crate) fn derived(&self, name: &str) -> Option<String> {
+        match name {
+            "RAFT_BIND" => Some(self.raft_bind.to_string()),
+            "HTTP_BIND" => Some(self.http_bind.to_string()),
+            "ADVERTISE_ADDR" => Some(self.advertise_addr.clone()),
+            "DATA_DIR" => Some(self.data_dir.display().to_string()),
+            "PEER_TLS" => Some(self.links.mode().name().to_owned()),
+            "PRETTY" => Some(if self.logging.pretty { "on" } else { "off" }.to_owned()),
+            "LOG_TIME_MS" => Some(if self.logging.time_ms { "on" } else { "off" }.to_owned()),
+            _ => None,
+        }
+    }
+
     /// Fills in the defaults that follow from other settings, for those settings that the operator
     /// has not given. The machine has `cores` cores.
     pub(crate) fn derive(&mut self, cores: usize, is_given: impl Fn(&str) -> bool) {

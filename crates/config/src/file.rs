@@ -31,6 +31,20 @@ impl ConfigFile {
     /// # Errors
     /// The file cannot be read, is too long, or is refused by [`ConfigFile::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigFileError> {
+        let (file, refused) = Self::read_all(path);
+        refused.into_iter().next().map_or(Ok(file), Err)
+    }
+
+    /// Reads the file at `path` as [`ConfigFile::read`] does. Returns what can be used, and every
+    /// reason to refuse the file.
+    pub(crate) fn read_all(path: &Path) -> (Self, Vec<ConfigFileError>) {
+        match Self::content(path) {
+            Ok(text) => Self::parse_all(path, &text),
+            Err(error) => (Self { values: Vec::new() }, vec![error]),
+        }
+    }
+
+    fn content(path: &Path) -> Result<String, ConfigFileError> {
         let (shown, mut text) = (path.display(), String::new());
         File::open(path)
             .and_then(|file| file.take(FILE_LEN_MAX + 1).read_to_string(&mut text))
@@ -44,7 +58,7 @@ impl ConfigFile {
                 "CONFIG is {shown}, which is longer than allowed: {FILE_LEN_MAX} bytes"
             )));
         }
-        Self::parse(path, &text)
+        Ok(text)
     }
 
     /// Parses `text`, the content of the file at `path`.
@@ -52,22 +66,32 @@ impl ConfigFile {
     /// # Errors
     /// The text is not TOML, or has an unknown key or a value of a type that no setting has.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigFileError> {
+        let (file, refused) = Self::parse_all(path, text);
+        refused.into_iter().next().map_or(Ok(file), Err)
+    }
+
+    fn parse_all(path: &Path, text: &str) -> (Self, Vec<ConfigFileError>) {
         let shown = path.display();
-        let table: Table = toml::from_str(text).map_err(|error| {
-            refused(format!("CONFIG is {shown}, which is not valid TOML: {error}"))
-        })?;
-        let mut values = Vec::new();
+        let (mut values, mut errors) = (Vec::new(), Vec::new());
+        let table = toml::from_str(text).unwrap_or_else(|error| {
+            errors.push(refused(format!("CONFIG is {shown}, which is not valid TOML: {error}")));
+            Table::new()
+        });
         for (key, value) in table {
             let Some(setting) = settings().find(|setting| setting.key() == key) else {
                 let advice = advice(&key);
-                return Err(refused(format!("{shown} has the unknown key {key:?}; {advice}")));
+                errors.push(refused(format!("{shown} has the unknown key {key:?}; {advice}")));
+                continue;
             };
-            let text = as_text(setting, value).map_err(|what| {
-                refused(format!("{key} in {shown} is {what}; {}", setting.allowed()))
-            })?;
-            values.push((setting, text));
+            match as_text(setting, value) {
+                Ok(text) => values.push((setting, text)),
+                Err(what) => {
+                    let allowed = setting.allowed();
+                    errors.push(refused(format!("{key} in {shown} is {what}; {allowed}")));
+                }
+            }
         }
-        Ok(Self { values })
+        (Self { values }, errors)
     }
 }
 

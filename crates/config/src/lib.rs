@@ -45,7 +45,7 @@ pub use limits::Limits;
 pub use links::{Links, PeerTlsMode};
 pub use logging::Logging;
 pub use setting::{DefaultValue, Kind, Setting};
-pub use sources::{CONFIG, Environment, Flags, Given, Scope, SettingError, variable};
+pub use sources::{CONFIG, Effective, Environment, Flags, Given, Scope, SettingError, variable};
 pub use table::{Group, settings};
 pub use timing::{Timing, is_too_tight};
 pub use tls::{CERT_FILE_DEFAULT, ClientTlsMode, KEY_FILE_DEFAULT, Tls};

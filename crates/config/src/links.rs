@@ -47,6 +47,17 @@ impl PeerTlsMode {
         }
     }
 
+    /// Returns the text that [`Self::parse`] reads.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Accept => "accept",
+            Self::Dial => "dial",
+            Self::On => "on",
+        }
+    }
+
     /// Whether this node dials with TLS.
     #[must_use]
     pub const fn dials(self) -> bool {

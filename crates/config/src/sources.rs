@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::config::Config;
 use crate::error::ConfigError;
 use crate::file::{ConfigFile, ConfigFileError};
-use crate::setting::Setting;
+use crate::setting::{DefaultValue, Kind, Setting};
 use crate::table::{Group, TABLE, named, settings};
 
 /// The environment of the process.
@@ -56,6 +56,19 @@ pub enum Scope {
 pub struct Given {
     /// The values of each setting from all sources. The last one counts.
     values: BTreeMap<&'static str, Vec<(String, Source)>>,
+    /// The file of settings.
+    file: Option<PathBuf>,
+}
+
+/// A setting as it takes effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value as text; `None` if there is none.
+    pub value: Option<String>,
+    /// Where the value comes from; `None` for a default.
+    pub from: Option<Source>,
 }
 
 /// The source of a value.
@@ -119,6 +132,18 @@ pub enum SettingError {
     File(#[from] ConfigFileError),
 }
 
+impl SettingError {
+    /// The settings that the error is about; none for a file.
+    pub fn settings(&self) -> Vec<&'static str> {
+        match self {
+            Self::BadValue { setting, .. } | Self::Missing(setting) => vec![setting.name],
+            Self::NotUnicode { name, .. } => vec![name],
+            Self::Refused { error, .. } => error.settings(),
+            Self::File(_) => Vec::new(),
+        }
+    }
+}
+
 impl Scope {
     /// The groups of settings that the command accepts.
     pub fn groups(self) -> impl Iterator<Item = &'static Group> {
@@ -142,23 +167,44 @@ impl Given {
         flags: &Flags,
         environment: &Environment,
     ) -> Result<Self, SettingError> {
-        let mut given = Self::default();
+        let (given, errors) = Self::gather_all(scope, flags, environment);
+        errors.into_iter().next().map_or(Ok(given), Err)
+    }
+
+    /// Gathers the settings as [`Given::gather`] does. Returns what can be read, and every error.
+    pub fn gather_all(
+        scope: Scope,
+        flags: &Flags,
+        environment: &Environment,
+    ) -> (Self, Vec<SettingError>) {
+        let (mut given, mut errors) = (Self::default(), Vec::new());
+        let mut read = |name| {
+            let read = variable(environment, name);
+            read.unwrap_or_else(|error| {
+                errors.push(error);
+                None
+            })
+        };
         if scope == Scope::Node {
-            let flag = flags.get(CONFIG).cloned();
-            let path = flag.map_or_else(|| variable(environment, CONFIG), |path| Ok(Some(path)))?;
-            if let Some(path) = path.as_deref().map(Path::new) {
-                given.add_file(path, ConfigFile::read(path)?);
-            }
+            let path = flags.get(CONFIG).cloned().or_else(|| read(CONFIG));
+            given.file = path.map(PathBuf::from);
         }
-        for setting in scope.settings() {
-            if let Some(text) = variable(environment, setting.name)? {
+        let variables: Vec<_> =
+            scope.settings().map(|setting| (setting, read(setting.name))).collect();
+        if let Some(path) = given.file.clone() {
+            let (file, refused) = ConfigFile::read_all(&path);
+            given.add_file(&path, file);
+            errors.splice(0..0, refused.into_iter().map(SettingError::from));
+        }
+        for (setting, text) in variables {
+            if let Some(text) = text {
                 given.add(setting, text, Source::Variable(setting.name));
             }
             if let Some(text) = flags.get(setting.name) {
                 given.add(setting, text.clone(), Source::Flag(setting.flag()));
             }
         }
-        Ok(given)
+        (given, errors)
     }
 
     /// Adds the settings of a file.
@@ -182,24 +228,61 @@ impl Given {
     /// # Errors
     /// A setting is missing, not allowed, or contradicts another.
     pub fn node(&self, cores: usize) -> Result<Config, SettingError> {
+        let (config, errors) = self.node_all(cores);
+        errors.into_iter().next().map_or(Ok(config), Err)
+    }
+
+    /// Makes the configuration as [`Given::node`] does. Returns every error, and the configuration
+    /// without the values in error. A contradiction with such a value is not reported.
+    pub fn node_all(&self, cores: usize) -> (Config, Vec<SettingError>) {
         // First each value is checked by itself, because a bad value should be reported before a
         // missing one.
         let mut first = Config::new(NodeId(0), "");
-        self.apply(&mut first)?;
+        let mut errors = self.apply(&mut first);
         for name in ["NODE_ID", "RAFT_ADDR"] {
-            if let Some(setting) = named(name).filter(|_| !self.has(name)) {
-                return Err(SettingError::Missing(setting));
-            }
+            let missing = named(name).filter(|_| !self.has(name));
+            errors.extend(missing.map(SettingError::Missing));
         }
         // Then all values are applied again, over the defaults that follow from the node's id and
         // address.
         let mut config = Config::new(first.node_id, first.raft_addr);
-        self.complete(&mut config, cores)?;
+        self.apply(&mut config);
+        config.derive(cores, |name| self.has(name));
         if config.single && config.peers.is_empty() {
             config = config.into_single();
         }
-        self.check(&config)?;
-        Ok(config)
+        let known: Vec<_> = errors.iter().flat_map(SettingError::settings).collect();
+        let violations = config.violations().into_iter();
+        // Without RAFT_ADDR the addresses that follow from it are wrong, too.
+        let follows =
+            |name: &str| ["ADVERTISE_ADDR", "RAFT_BIND"].contains(&name) && !self.has(name);
+        let is_known =
+            |name: &&str| known.contains(name) || (follows(name) && known.contains(&"RAFT_ADDR"));
+        let new = violations.filter(|it| !it.settings().iter().any(is_known));
+        errors.extend(new.map(|error| self.refused(error)));
+        (config, errors)
+    }
+
+    /// Returns every setting of a node as it takes effect in `config`, which was made from these.
+    pub fn effective(&self, config: &Config) -> Vec<Effective> {
+        let effective = |setting: &'static Setting| {
+            let name = setting.name;
+            let given = self.values.get(name).and_then(|values| values.last());
+            let value = match (&setting.kind, given, setting.default) {
+                (_, None, DefaultValue::Words(REQUIRED)) => None,
+                (Kind::Number { get, .. }, ..) => Some(get(config).to_string()),
+                (_, Some((text, _)), _) => Some(text.clone()),
+                (_, None, DefaultValue::Is(text)) => Some(text.to_owned()),
+                (_, None, DefaultValue::Words(_)) => config.derived(name),
+            };
+            Effective { name, value, from: given.map(|(_, source)| source.clone()) }
+        };
+        settings().map(effective).collect()
+    }
+
+    /// The file of settings, if one was named.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Puts every given setting into `config`, then fills in the defaults that follow from other
@@ -208,7 +291,9 @@ impl Given {
     /// # Errors
     /// A value is not allowed.
     pub fn complete(&self, config: &mut Config, cores: usize) -> Result<(), SettingError> {
-        self.apply(config)?;
+        if let Some(error) = self.apply(config).into_iter().next() {
+            return Err(error);
+        }
         config.derive(cores, |name| self.has(name));
         Ok(())
     }
@@ -218,7 +303,10 @@ impl Given {
     /// # Errors
     /// [`Config::check`] refuses it. The error names the source of each setting concerned.
     pub fn check(&self, config: &Config) -> Result<(), SettingError> {
-        let Err(error) = config.check() else { return Ok(()) };
+        config.check().map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: ConfigError) -> SettingError {
         let source = |name: &&str| {
             let (_, source) = self.values.get(name)?.last()?;
             Some(format!("{name} from {source}"))
@@ -226,12 +314,14 @@ impl Given {
         let sources: Vec<_> = error.settings().iter().filter_map(source).collect();
         let sources =
             if sources.is_empty() { String::new() } else { format!(" ({})", sources.join(", ")) };
-        Err(SettingError::Refused { error, sources })
+        SettingError::Refused { error, sources }
     }
 
-    /// Writes every given value to `config`. Checks values that another source overrides, too.
-    /// Otherwise a mistake in such a value would show only when the other source is removed.
-    fn apply(&self, config: &mut Config) -> Result<(), SettingError> {
+    /// Writes every given value to `config`, except those in error. Checks values that another
+    /// source overrides, too. Otherwise a mistake in such a value would show only when the other
+    /// source is removed.
+    fn apply(&self, config: &mut Config) -> Vec<SettingError> {
+        let mut errors = Vec::new();
         for setting in settings() {
             let Some((last, overridden)) =
                 self.values.get(setting.name).and_then(|values| values.split_last())
@@ -239,11 +329,11 @@ impl Given {
                 continue;
             };
             for value in overridden {
-                apply_one(setting, value, &mut config.clone())?;
+                errors.extend(apply_one(setting, value, &mut config.clone()).err());
             }
-            apply_one(setting, last, config)?;
+            errors.extend(apply_one(setting, last, config).err());
         }
-        Ok(())
+        errors
     }
 }
 
@@ -270,6 +360,8 @@ fn apply_one(
     })
 }
 
+/// How the table describes a setting that has no default.
+const REQUIRED: &str = "required";
 /// The environment variable that names the file of settings. The flag is `--config`.
 pub const CONFIG: &str = "CONFIG";
 /// An error repeats at most this many characters of a bad value.
@@ -281,7 +373,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::setting::{DefaultValue, Kind};
 
     const CORES: usize = 8;
     const NEEDED: [&str; 2] = ["NODE_ID=1", "RAFT_ADDR=localhost:60001"];
@@ -347,6 +438,72 @@ mod tests {
         let got = load_single(&[&format!("--config={path}")], &["CONFIG=/nonexistent"])
             .expect("the flag wins");
         assert_eq!(got.http_port, 1111);
+    }
+
+    #[test]
+    fn every_problem_is_found_at_once_and_the_first_is_that_of_serve() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "htp_port = 1\nmax_n = [1]\nheartbeat_ms = 150").expect("written");
+        let path = file.path().to_str().expect("plain path").to_owned();
+        let flags = Flags::from([(CONFIG, path)]);
+        let variables = [
+            ("NODE_ID", "0"),
+            ("BOOTSTRAP", "yes"),
+            ("PEERS", "1=a:1,2=a:1"),
+            ("CLUSTER", "a b"),
+            ("OPS_ADDR", "0.0.0.0:9"),
+        ];
+        let environment: Environment =
+            variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let (given, mut errors) = Given::gather_all(Scope::Node, &flags, &environment);
+        let refused = Given::gather(Scope::Node, &flags, &environment).expect_err("serve refuses");
+        assert_eq!(refused.to_string(), errors[0].to_string());
+        let (_, others) = given.node_all(CORES);
+        let refused = given.node(CORES).expect_err("serve refuses");
+        assert_eq!(refused.to_string(), others[0].to_string());
+        errors.extend(others);
+        let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        for part in [
+            "unknown key \"htp_port\"",
+            "max_n in",
+            "NODE_ID is \"0\"",
+            "BOOTSTRAP is \"yes\"",
+            "RAFT_ADDR is required",
+            "PEERS has a:1 for node 1 and for node 2",
+            "HEARTBEAT_MS",
+            "CLUSTER",
+            "OPS_ADDR",
+        ] {
+            let count = texts.iter().filter(|text| text.contains(part)).count();
+            assert_eq!(count, 1, "{part} in {texts:#?}");
+        }
+    }
+
+    #[test]
+    fn the_effective_value_of_each_setting_means_what_the_configuration_holds() {
+        let variables = ["NODE_ID=3", "RAFT_ADDR=n3:60001", "PEERS=3=n3:60001", "PEER_PLAIN=1"];
+        let environment: Environment = variables
+            .iter()
+            .filter_map(|text| text.split_once('='))
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let given = Given::gather(Scope::Node, &Flags::new(), &environment).expect("settings");
+        let config = given.node(CORES).expect("valid");
+        let effective = given.effective(&config);
+        assert_eq!(effective.len(), settings().count());
+        // Every value is given explicitly. The configuration is the same.
+        let all: Environment = effective
+            .iter()
+            .filter_map(|it| Some((it.name.into(), it.value.clone()?.into())))
+            .collect();
+        let again = Given::gather(Scope::Node, &Flags::new(), &all).expect("settings");
+        let mut again = again.node(CORES).expect("valid");
+        assert_eq!(again.links.tls.take(), Some(config.links.mode()));
+        assert_eq!(again, config);
+        let of = |name| effective.iter().find(|it| it.name == name).expect("a setting");
+        assert_eq!(of("ADVERTISE_ADDR").value.as_deref(), Some("n3:8080"));
+        assert_eq!(of("NODE_ID").from, Some(Source::Variable("NODE_ID")));
+        assert_eq!((of("MAX_N").from.clone(), of("RESTORE").value.clone()), (None, None));
     }
 
     #[test]
