@@ -37,6 +37,10 @@ use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
 use crate::worker::{ProcessorError, Workers, processor};
 
+mod preflight;
+
+pub use preflight::{Preflight, preflight};
+
 /// A running node. Dropping it without [`Node::wait`] leaves its threads running.
 #[derive(Debug)]
 pub struct Node {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use epicepoch_storage::identity::{FORMAT, IDENTITY_LEN_MAX};
 use epicepoch_storage::{DatabaseError, Identity, IdentityError};
 use redb::backends::FileBackend;
+use rustix::fs::{Access, access};
 
 use super::OpenError;
 
@@ -71,26 +72,12 @@ impl Directory {
 
     /// Reads the `IDENTITY` file; `None` when there is none.
     pub(super) fn identity(&self) -> Result<Option<Identity>, OpenError> {
-        let mut text = String::new();
-        let read = File::open(self.path.join(IDENTITY_FILE))
-            .and_then(|file| file.take(IDENTITY_LEN_MAX as u64).read_to_string(&mut text));
-        match read {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => text.clear(),
-            Err(source) => return Err(self.unusable("read", source)),
-        }
-        Identity::parse(&text).map(Some).map_err(|error| match error {
-            IdentityError::Damaged => self.damaged("its IDENTITY file is damaged"),
-            IdentityError::Newer { found } => {
-                OpenError::NewerFormat { path: self.path.clone(), found, supported: FORMAT }
-            }
-        })
+        identity(&self.path)
     }
 
     /// Whether the database's file exists.
     pub(super) fn has_database(&self) -> Result<bool, OpenError> {
-        self.path.join(DATABASE_FILE).try_exists().map_err(|source| self.unusable("read", source))
+        has_database(&self.path)
     }
 
     /// Opens the database's file. An empty file is refused, because `redb` would take it for a new
@@ -126,12 +113,72 @@ impl Directory {
     }
 
     fn unusable(&self, action: &'static str, source: io::Error) -> OpenError {
-        OpenError::Unusable { path: self.path.clone(), action, source }
+        unusable(&self.path, action, source)
     }
 
     fn damaged(&self, what: &str) -> OpenError {
-        OpenError::Damaged { path: self.path.clone(), what: what.to_owned() }
+        damaged(&self.path, what)
     }
+}
+
+/// Checks that this process may create and change files in the directory, or create it. Creates
+/// nothing. Returns whether the directory exists and another process has locked it.
+pub(super) fn look(path: &Path) -> Result<bool, OpenError> {
+    if path.exists() && !path.is_dir() {
+        return Err(OpenError::NotADirectory { path: path.into() });
+    }
+    let mut nearest = path;
+    while !nearest.exists() {
+        nearest = match nearest.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            Some(_) | None => Path::new("."),
+        };
+    }
+    let action = if nearest == path { "write to" } else { "create" };
+    let allowed = access(nearest, Access::WRITE_OK | Access::EXEC_OK);
+    allowed.map_err(|source| unusable(path, action, source.into()))?;
+    let lock = match OpenOptions::new().write(true).open(path.join(LOCK_FILE)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(source) => return Err(unusable(path, "lock", source)),
+    };
+    match lock.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(source)) => Err(unusable(path, "lock", source)),
+    }
+}
+
+/// Reads the `IDENTITY` file of a directory; `None` when there is none.
+pub(super) fn identity(path: &Path) -> Result<Option<Identity>, OpenError> {
+    let mut text = String::new();
+    let read = File::open(path.join(IDENTITY_FILE))
+        .and_then(|file| file.take(IDENTITY_LEN_MAX as u64).read_to_string(&mut text));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => text.clear(),
+        Err(source) => return Err(unusable(path, "read", source)),
+    }
+    Identity::parse(&text).map(Some).map_err(|error| match error {
+        IdentityError::Damaged => damaged(path, "its IDENTITY file is damaged"),
+        IdentityError::Newer { found } => {
+            OpenError::NewerFormat { path: path.into(), found, supported: FORMAT }
+        }
+    })
+}
+
+/// Whether the database's file exists in a directory.
+pub(super) fn has_database(path: &Path) -> Result<bool, OpenError> {
+    path.join(DATABASE_FILE).try_exists().map_err(|source| unusable(path, "read", source))
+}
+
+fn unusable(path: &Path, action: &'static str, source: io::Error) -> OpenError {
+    OpenError::Unusable { path: path.into(), action, source }
+}
+
+fn damaged(path: &Path, what: &str) -> OpenError {
+    OpenError::Damaged { path: path.into(), what: what.to_owned() }
 }
 
 /// Creates a directory and its parents, and syncs each parent.

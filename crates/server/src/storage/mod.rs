@@ -164,6 +164,25 @@ impl Storage {
         Ok((identity, restored.ok_or_else(none)?))
     }
 
+    /// Looks at a data directory as [`Storage::open`] would, but creates nothing and does not open
+    /// the database.
+    ///
+    /// # Errors
+    /// Why [`Storage::open`] would refuse the directory, as far as this shows without the database.
+    pub fn inspect(path: &Path, node: NodeId, cluster_name: &str) -> Result<Found, OpenError> {
+        let is_in_use = directory::look(path)?;
+        let written = directory::identity(path)?;
+        if let Some(identity) = &written {
+            check(identity, path, node, cluster_name)?;
+        }
+        match (written, directory::has_database(path)?) {
+            (Some(_), false) => Err(OpenError::Emptied { path: path.into() }),
+            _ if is_in_use => Ok(Found::InUse),
+            (Some(_), true) => Ok(Found::Data),
+            (None, _) => Ok(Found::Nothing),
+        }
+    }
+
     /// Writes the first record of an empty member, which is a genesis or a snapshot. Returns once
     /// it is on disk. The hard state gets the record's term, no vote, and the record's index as
     /// commit. The log stays empty.
@@ -202,6 +221,17 @@ fn mint(node: NodeId, cluster_name: &str) -> io::Result<Identity> {
 }
 
 /// Refuses the directory of another node or cluster.
+/// What [`Storage::inspect`] has found in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No data: the directory is empty or missing.
+    Nothing,
+    /// The data of this node.
+    Data,
+    /// Another process uses the directory: probably this node runs.
+    InUse,
+}
+
 fn check(
     identity: &Identity,
     path: &Path,
