@@ -211,7 +211,7 @@ class Echoes:
 def bench(addrs, pids, seconds, *args, before=()):
     """Runs `bench run` once, under the command `before` if given, and returns the report."""
     with tempfile.NamedTemporaryFile() as file:
-        command = [*before, BIN, "bench", "run", "--addr", addrs, "--duration", f"{seconds}s", "--json", file.name]
+        command = [*before, BIN, "bench", "run", "--addr", addrs, "--duration", f"{seconds}s", "--report", file.name]
         if pids:
             command += ["--pid", ",".join(map(str, pids))]
         command += map(str, args)
@@ -273,7 +273,7 @@ def percentile(reports, share):
 def echo_p50(seconds=0.3, spinning=False):
     """Returns the median round trip of a bare echo, in microseconds. Both ends sleep while they
     wait, or spin."""
-    command = [BIN, "bench", "floor", "--duration", f"{int(seconds * 1000)}ms", "--json"]
+    command = [BIN, "bench", "floor", "--duration", f"{int(seconds * 1000)}ms", "--output", "json"]
     floor = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return floor["echo_spinning_ns" if spinning else "echo_sleeping_ns"]["p50"] / 1000
 

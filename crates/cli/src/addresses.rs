@@ -9,6 +9,7 @@ use epicepoch_client::{Client, Options, Tls, Token};
 use epicepoch_config::whole_number;
 use epicepoch_config::{Environment, variable};
 
+use crate::expected::Expected;
 use crate::failure::Failure;
 
 /// Returns the client that `--addr`, `EPICEPOCH_ADDRS` or the defaults describe, and the deadline
@@ -22,6 +23,8 @@ pub(crate) fn client(
     options.tls = tls(matches, environment)?;
     options.token = token(matches, environment, TokenFor::Clients)?;
     options.attempt_timeout = attempt_timeout(matches)?;
+    let expected = Expected::of(matches, environment)?;
+    options.cluster_name = expected.and_then(|it| it.name().map(str::to_owned));
     let client = Client::new(addresses(&text), options)
         .with_context(|| format!("{text:?} (from {source})"))
         .map_err(Failure::usage)?;

@@ -2,7 +2,14 @@
 
 use std::ops::RangeInclusive;
 
-use clap::{Arg, ArgAction, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use crate::expected;
+
+/// The argument of [`output()`], and its values.
+pub(crate) const OUTPUT: &str = "output";
+const TEXT: &str = "text";
+const JSON: &str = "json";
 
 /// Help text of the commands that send an order to the leader.
 pub(crate) const WHERE_ORDERS_ARE_ACCEPTED: &str = "\
@@ -31,7 +38,7 @@ pub(crate) fn number(name: &'static str, allowed: RangeInclusive<u64>, help: &'s
     text(name, "K", help).value_parser(value_parser!(u64).range(allowed))
 }
 
-pub(crate) fn client_arguments() -> [Arg; 6] {
+pub(crate) fn client_arguments() -> [Arg; 7] {
     [
         Arg::new("addr")
             .long("addr")
@@ -47,6 +54,15 @@ pub(crate) fn client_arguments() -> [Arg; 6] {
             .value_name("TIME")
             .default_value("5s")
             .help("How long to try, such as 5s or 500ms"),
+        Arg::new(expected::FLAG)
+            .long(expected::FLAG)
+            .value_name("NAME|ID")
+            .help("Do nothing to any other cluster than this one [env: EPICEPOCH_CLUSTER]")
+            .long_help(
+                "Name (CLUSTER of its nodes) or id of the cluster that you mean. With it, the command \
+                 refuses to act on any other cluster, before it changes anything. Set the variable in \
+                 the shells of each environment.\n[env: EPICEPOCH_CLUSTER]",
+            ),
         tls_file("ca-file", "Authorities of the nodes, as PEM; turns TLS on", "EPICEPOCH_CA_FILE"),
         tls_file("cert-file", "Client certificate, as PEM", "EPICEPOCH_CERT_FILE"),
         tls_file("key-file", "Private key of the client certificate, as PEM", "EPICEPOCH_KEY_FILE"),
@@ -72,8 +88,25 @@ fn tls_file(name: &'static str, help: &'static str, variable: &'static str) -> A
         .help_heading("TLS")
 }
 
-pub(crate) fn json() -> Arg {
-    switch("json", "Print JSON; 64-bit numbers are strings, because many readers round them")
+/// Builds the argument with which every command that prints data takes its format.
+pub(crate) fn output() -> Arg {
+    Arg::new(OUTPUT)
+        .long(OUTPUT)
+        .value_name("FORMAT")
+        .value_parser([TEXT, JSON])
+        .default_value(TEXT)
+        .hide_possible_values(true)
+        .help("text for people, or json: fields as over HTTP")
+        .long_help(
+            "Format of the output: text for people, or json for programs. The fields of JSON have \
+             the same names as over HTTP (docs/http.md lists them). 64-bit numbers are strings, \
+             because many readers round them.",
+        )
+}
+
+/// Whether the command prints JSON.
+pub(crate) fn is_json(matches: &ArgMatches) -> bool {
+    matches.get_one::<String>(OUTPUT).is_some_and(|format| format == JSON)
 }
 
 pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {

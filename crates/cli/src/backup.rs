@@ -13,15 +13,22 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command, value_parser};
 use epicepoch_client::dial::{Alpn, Dialer};
 use epicepoch_config::Environment;
-use epicepoch_server::consensus::restore::{backup_of_stopped, newest, read_backup};
+use epicepoch_server::consensus::restore::{
+    RestoreFileError, StoppedError, backup_of_stopped, newest, read_backup,
+};
+use epicepoch_server::storage::OpenError;
 use epicepoch_wire::Epoch;
 use epicepoch_wire::backup::Backup;
+use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::PATH_ADMIN_BACKUP;
 use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, RESERVATION_MS, SettingName};
 use serde_json::{Value, json};
 
 use crate::addresses::{self, TokenFor};
-use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch, switch, text};
+use crate::arguments::{
+    EVERY_NODE_IS_ASKED, client_arguments, is_json, output as output_argument, switch, text,
+};
+use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::moment;
 use crate::operator::{self, Order, RequestError};
@@ -51,7 +58,7 @@ pub(crate) fn command() -> Command {
              epochs stand still for two and a half minutes. Longer values in the directory win.\n\n\
              {EVERY_NODE_IS_ASKED}\n\n\
              Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
-             usage.",
+             usage, or --check and --data-dir name no such file.",
         ))
         .arg(
             text("out", "FILE", "File to write; - is standard output")
@@ -81,20 +88,27 @@ pub(crate) fn command() -> Command {
              longest allowed]",
         ))
         .args(client_arguments())
-        .arg(json_switch())
+        .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     if let Some(path) = matches.get_one::<PathBuf>("check") {
-        let backup = read_backup(path)?;
+        let backup = read_backup(path).map_err(|error| match error {
+            RestoreFileError::Unreadable { .. } => Failure::usage(error),
+            error => error.into(),
+        })?;
         show(matches, &mut output::account(), &backup, &format!("{}: whole", path.display()))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    let out = matches.get_one::<String>("out").map_or("", String::as_str);
+    if out != "-" && !directory(Path::new(out)).is_dir() {
+        let directory = directory(Path::new(out)).display();
+        return Err(Failure::usage(anyhow!("--out is {out:?}, but {directory} is no directory")));
     }
     let (backup, from) = match matches.get_one::<PathBuf>("data-dir") {
         Some(path) => (of_directory(matches, path)?, path.display().to_string()),
         None => of_cluster(matches, environment)?,
     };
-    let out = matches.get_one::<String>("out").map_or("", String::as_str);
     if out == "-" {
         // If the reader of standard output has gone, the backup is lost. So the command fails.
         let written = io::stdout().lock().write_all(backup.text().as_bytes());
@@ -119,13 +133,15 @@ fn of_cluster(
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment, TokenFor::Operators)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
+    let expected = Expected::of(matches, environment)?;
     let mut found: Option<(Backup, String)> = None;
     let mut errors = Vec::new();
     let timeout = operator::attempt_timeout(matches)?;
     for addr in addrs {
         // The time for one node is limited, so that a node that hangs leaves time for the others.
         let attempt = deadline.min(Instant::now() + timeout);
-        let backup = match Order::look(PATH_ADMIN_BACKUP).ask(&dialer, &addr, attempt) {
+        let question = Order::look(PATH_ADMIN_BACKUP).expecting(expected.clone());
+        let backup = match question.ask(&dialer, &addr, attempt) {
             Ok(document) => taken(&document, &addr)?,
             Err(error) => {
                 let text = RequestError::into_text(error);
@@ -171,7 +187,13 @@ fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
     let given = |name: &str, most: u64| matches.get_one::<u64>(name).copied().unwrap_or(most);
     let reservation_ms = given("reservation-ms", *RESERVATION_MS.end());
     let clock_offset_max_ms = given("clock-offset-max-ms", *CLOCK_OFFSET_MAX_MS.end());
-    Ok(backup_of_stopped(path, reservation_ms, clock_offset_max_ms)?)
+    let backup = backup_of_stopped(path, reservation_ms, clock_offset_max_ms);
+    backup.map_err(|error| match error {
+        StoppedError::Open(OpenError::NoData { .. } | OpenError::NotADirectory { .. }) => {
+            Failure::usage(error)
+        }
+        error => error.into(),
+    })
 }
 
 /// Writes the file completely or not at all. It replaces an existing file only with `--force`.
@@ -195,10 +217,7 @@ fn place_by(
     if !is_forced && path.try_exists()? {
         return Err(refused().into());
     }
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) | None => Path::new("."),
-    };
+    let directory = directory(path);
     let aside = aside(path)?;
     let write = || -> io::Result<()> {
         write_new(&aside, text)?;
@@ -227,6 +246,14 @@ fn place_by(
             });
             Ok(is_lasting?)
         }
+    }
+}
+
+/// Returns the directory of a file.
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
     }
 }
 
@@ -262,7 +289,7 @@ fn show(
     backup: &Backup,
     title: &str,
 ) -> Result<(), Failure> {
-    if matches.get_flag("json") {
+    if is_json(matches) {
         writeln!(out, "{}", object(backup))?;
     } else {
         write!(out, "{title}\n{}", lines(backup))?;
@@ -271,20 +298,20 @@ fn show(
 }
 
 fn object(backup: &Backup) -> Value {
-    let ids = |nodes: &mut dyn Iterator<Item = u64>| nodes.collect::<Vec<_>>();
+    let member = |it: &Member| json!({"nodeID": it.node.0, "addr": it.client_addr, "raftAddr": it.raft_addr});
     json!({
         "clusterName": backup.name,
         "cluster": backup.cluster.to_string(),
         "history": format!("{:016x}", backup.history.0),
-        "index": backup.index.0,
+        "logIndex": backup.index.0,
         "ceiling": backup.ceiling.0.to_string(),
         "ceilingTime": moment::time(backup.ceiling),
-        "taken": moment::time(Epoch(backup.taken_ns)),
+        "takenTime": moment::time(Epoch(backup.taken_ns)),
         "reservationMs": backup.reservation_ms,
         "clockOffsetMaxMs": backup.clock_offset_max_ms,
         "settings": settings(backup).map(Iterator::collect::<BTreeMap<_, _>>),
-        "members": ids(&mut backup.members.iter().map(|member| member.node.0)),
-        "removed": ids(&mut backup.removed.iter().map(|node| node.0)),
+        "members": backup.members.iter().map(member).collect::<Vec<_>>(),
+        "removed": backup.removed.iter().map(|node| node.0).collect::<Vec<_>>(),
     })
 }
 
@@ -315,6 +342,18 @@ fn lines(backup: &Backup) -> String {
         listed(members.collect()),
         listed(removed),
     )
+}
+
+/// Returns a document with every field.
+#[cfg(test)]
+pub(crate) fn example() -> Value {
+    let member = Member {
+        node: epicepoch_wire::NodeId(6),
+        store: epicepoch_wire::StoreId(1),
+        raft_addr: "n6:60001".into(),
+        client_addr: "n6:8080".into(),
+    };
+    object(&Backup { members: vec![member], ..tests::backup() })
 }
 
 #[cfg(test)]
@@ -366,9 +405,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_summary_of_a_backup_has_its_times_and_members() {
-        let backup = Backup {
+    pub(super) fn backup() -> Backup {
+        Backup {
             name: "epicepoch".into(),
             cluster: epicepoch_wire::ClusterId(1),
             history: epicepoch_wire::HistoryId(2),
@@ -380,7 +418,12 @@ mod tests {
             settings: None,
             removed: vec![epicepoch_wire::NodeId(6)],
             members: vec![],
-        };
+        }
+    }
+
+    #[test]
+    fn the_summary_of_a_backup_has_its_times_and_members() {
+        let backup = backup();
         let text = lines(&backup);
         for part in ["0000000000000002", "2023-11-14", "2020-09-13", "members  none", "removed  6"]
         {

@@ -16,7 +16,8 @@ use epicepoch_config::Environment;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::addresses::TokenFor;
-use crate::arguments::{switch, text as text_argument};
+use crate::arguments::{is_json, output as output_argument, switch, text as text_argument};
+use crate::expected::{self, Expected};
 use crate::failure::Failure;
 use crate::{addresses, compare, load, output};
 
@@ -34,7 +35,7 @@ fn floor_command() -> Command {
         .about("Measure bare echoes over loopback, fsync, clock and thread wake-up")
         .arg(text_argument("duration", "TIME", "How long for each figure").default_value("1s"))
         .arg(load::floor_dir())
-        .arg(switch("json", "Print JSON; times are nanoseconds"))
+        .arg(output_argument())
 }
 
 fn run_command() -> Command {
@@ -49,12 +50,13 @@ fn run_command() -> Command {
         .after_help(
             "Examples:\n  epicepoch bench run --rate 5000 --duration 60s\n  \
              epicepoch bench run --connections 256 --duration 10s\n  \
-             epicepoch bench run --rate 1000 --json run.json\n\n\
+             epicepoch bench run --rate 1000 --report run.json\n\n\
              Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
              usage.",
         );
     load::arguments(command, "1s", "10s")
-        .arg(text_argument("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(text_argument("report", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(output_argument())
         .arg(switch(
             "spin",
             "Threads spin instead of sleeping, so that latency is the service's alone",
@@ -84,7 +86,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let floor = load::floor(matches, load::duration(matches, "duration", FLOOR_TIME_MAX)?)?;
     let mut out = output::account();
-    if matches.get_flag("json") {
+    if is_json(matches) {
         writeln!(out, "{}", floor.json())?;
     } else {
         write!(out, "{}", text::floor_table(&floor))?;
@@ -95,10 +97,14 @@ fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let config = load::config(matches)?;
     // The files are opened before the run, because an error after it would waste the run.
-    let json_file = load::output(matches, "json")?;
+    let report_file = load::output(matches, "report")?;
     let hlog_file = load::output(matches, "hlog")?;
     let (client, deadline) = addresses::client(matches, environment)?;
-    let members = addresses::block_on(client.members(deadline))??;
+    let expected = Expected::of(matches, environment)?;
+    let members = addresses::block_on(async {
+        expected::check(expected.as_ref(), &client, deadline).await?;
+        Ok::<_, Failure>(client.members(deadline).await?)
+    })??;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment, TokenFor::Clients)?;
     let config = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
@@ -115,9 +121,13 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     bar.finish_and_clear();
 
     let program = program(matches);
-    write!(output::account(), "{}", text::run_table(&measured, Some(&floor)))?;
-    if let Some((mut file, path)) = json_file {
-        let report = record::report(&measured, Some(&floor), &program);
+    let report = record::report(&measured, Some(&floor), &program);
+    if is_json(matches) {
+        writeln!(output::account(), "{report}")?;
+    } else {
+        write!(output::account(), "{}", text::run_table(&measured, Some(&floor)))?;
+    }
+    if let Some((mut file, path)) = report_file {
         writeln!(file, "{report:#}").with_context(|| path.display().to_string())?;
     }
     if let Some((mut file, path)) = hlog_file {

@@ -17,7 +17,8 @@ use epicepoch_wire::{Epoch, NodeId};
 use serde_json::{Value, json};
 
 use crate::addresses::{self, TokenFor};
-use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch};
+use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, output};
+use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::moment;
 use crate::operator::{self, Order, RequestError};
@@ -48,7 +49,7 @@ pub(crate) fn command() -> Command {
              the members are not known; 2 wrong usage.",
         ))
         .args(client_arguments())
-        .arg(json_switch())
+        .arg(output())
         .disable_help_subcommand(true)
         .subcommand(advance::command())
 }
@@ -68,8 +69,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     }
     let looked = look(matches, environment)?;
     let rows = &looked.rows;
-    let nodes: Vec<_> = rows.iter().map(object).collect();
-    let document = json!({"nodes": nodes, "recoversInMs": recovers_in_ms(rows)});
+    let document = document(rows);
     warn(&looked);
     operator::print(matches, &document, |_| table(rows))?;
     let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
@@ -94,8 +94,10 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
     let timeout = operator::attempt_timeout(matches)?;
     let attempt = || deadline.min(Instant::now() + timeout);
+    let expected = Expected::of(matches, environment)?;
+    let question = |path| Order::look(path).expecting(expected.clone());
     let look = |addr: &str| {
-        let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
+        let clock = question(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
         clock.map_err(RequestError::into_text)
     };
     // The cluster's list of members has client addresses. With OPS_ADDR, a node answers this
@@ -113,7 +115,7 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
         }
     }
     let of_leader = |row: &Row| {
-        let asked = Order::look(PATH_ADMIN_MEMBERS);
+        let asked = question(PATH_ADMIN_MEMBERS);
         let (_, document) = asked.follow(&dialer, &row.member.addr, attempt()).ok()?;
         members(&document)
     };
@@ -196,6 +198,18 @@ pub(crate) fn warn(looked: &Looked) {
         // If the warning cannot be printed, the table is printed all the same.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
+}
+
+fn document(rows: &[Row]) -> Value {
+    let members: Vec<_> = rows.iter().map(object).collect();
+    json!({"members": members, "recoversInMs": recovers_in_ms(rows)})
+}
+
+/// Returns a document with a node that did not answer.
+#[cfg(test)]
+pub(crate) fn example() -> Value {
+    let member = Member { node_id: NodeId(1), addr: "a:1".into() };
+    document(&[Row { member, clock: Err("no answer".into()) }])
 }
 
 fn object(row: &Row) -> Value {

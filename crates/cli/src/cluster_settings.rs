@@ -7,17 +7,18 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use epicepoch_config::Environment;
+use epicepoch_config::{Config, Environment};
+use epicepoch_wire::NodeId;
 use epicepoch_wire::http::{PATH_ADMIN_SET, PATH_ADMIN_SETTINGS};
 use epicepoch_wire::settings::SettingName;
 use serde_json::Value;
 
-use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, json};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, output};
 use crate::failure::Failure;
 use crate::operator::{self, Order};
 
 pub(crate) fn command() -> Command {
-    let asks = |command: Command| command.args(client_arguments()).arg(json());
+    let asks = |command: Command| command.args(client_arguments()).arg(output());
     let list = Command::new("list")
         .about("Show the settings of the cluster")
         .after_help("Example:\n  epicepoch settings list --addr n1:8080,n2:8080,n3:8080");
@@ -88,8 +89,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Parses `NAME=VALUE`. The leader checks the value. This function rejects only text that a URL
-/// cannot carry.
+/// Parses `NAME=VALUE` and checks the value by itself. The leader also checks that it goes with the
+/// other settings.
 fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     let (name, value) = text
         .split_once('=')
@@ -98,8 +99,9 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
         let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
         anyhow!("{name:?} is not a setting of a cluster; allowed are {}", names.join(", "))
     })?;
+    let any = Config::new(NodeId(1), "").shared();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".,_-".contains(&byte);
-    if !value.bytes().all(is_plain) {
+    if !value.bytes().all(is_plain) || any.with(name, value).is_none() {
         return Err(anyhow!("{name} is {value:?}; allowed is {}", name.allowed()));
     }
     Ok((name, value.to_owned()))
@@ -168,7 +170,10 @@ mod tests {
         let read = change("LEADER_ZONES=near,far-1").expect("a change");
         assert_eq!(read, (SettingName::LeaderZones, "near,far-1".into()));
         assert_eq!(change("LEADER_ZONES=").expect("none").1, "");
-        for bad in ["MAX_N", "HTTP_PORT=1", "MAX_N=1&x=2", "MAX_N=1 2", "max_n=5"] {
+        let wrong_values =
+            ["MAX_N=0", "MAX_N=", "MAX_N=x", "RESERVATION_MS=199", "LEADER_ZONES=a,"];
+        let wrong_names = ["MAX_N", "HTTP_PORT=1", "MAX_N=1&x=2", "MAX_N=1 2", "max_n=5"];
+        for bad in wrong_names.into_iter().chain(wrong_values) {
             assert!(change(bad).is_err(), "{bad}");
         }
     }

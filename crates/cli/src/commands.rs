@@ -1,10 +1,11 @@
 //! The command line with all commands. The arguments and help of each command are in its own file.
 
 use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{
-    backup, bench, certs, clock, cluster_settings, decode, dev, encode, get, init, leader, member,
-    probe, rolling, serve, sim, status, tune, version,
+    backup, bench, certs, check_config, clock, cluster_settings, decode, dev, encode, get, init,
+    leader, manual, member, probe, rolling, serve, sim, status, tune, version,
 };
 
 /// Builds the command line with all commands.
@@ -21,6 +22,7 @@ pub(crate) fn tree() -> Command {
         .disable_help_subcommand(true)
         .subcommands([
             serve::command(),
+            check_config::command(),
             dev::command(),
             get::command(),
             decode::command(),
@@ -40,8 +42,30 @@ pub(crate) fn tree() -> Command {
             probe::command(),
             bench::command(),
             sim::command(),
+            manual::completions(),
+            manual::man(),
         ])
 }
+
+/// Returns what replaces a flag of an earlier build, if the error is about one.
+pub(crate) fn replacement(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    let replaced = REPLACED.iter().find(|(old, _)| is_unknown && old == flag);
+    replaced.map(|(_, advice)| *advice)
+}
+
+/// Flags of earlier builds, and what to give instead.
+const REPLACED: [(&str, &str); 2] = [
+    (
+        "--json",
+        "--json is now --output json; the file of bench run --json FILE is now --report FILE",
+    ),
+    (
+        "--format",
+        "get --format is now --output text for hex, --output json, --raw for binary, --range for range",
+    ),
+];
 
 const ABOUT: &str = "\
 A timestamp oracle: unique, strictly increasing timestamps from a small cluster.
@@ -52,8 +76,9 @@ loss of any minority of its nodes.";
 
 const EXAMPLES: &str = "\
 Try it:
+  epicepoch check-config                       whether a node could start with its settings
   epicepoch dev                                a cluster of three on this machine
-  curl -s localhost:8881/timestamp | xxd       a timestamp
+  curl -fsS localhost:8881/timestamp | xxd     a timestamp
   epicepoch get -n 3 | epicepoch decode        three, with their wall time
   epicepoch status                             who leads
   epicepoch member list                        its members, and how far behind each is
@@ -64,8 +89,10 @@ Try it:
   epicepoch certs --help                       certificates, for TLS
   epicepoch bench run --rate 1000              how fast it answers
   epicepoch probe                              what clients see, for a monitoring system
+  epicepoch completions bash                   commands and flags for your shell
 
-Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.";
+Exit codes: 0 done; 1 the command could not do it, or something is not well; 2 a name or a value
+that you gave is wrong: nothing was done, and the same command fails again. Some commands have more.";
 
 #[cfg(test)]
 mod tests {

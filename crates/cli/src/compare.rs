@@ -10,6 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use epicepoch_bench::compare::{self, Overall, RUNS_MAX, Rule};
 use epicepoch_bench::record::Run;
 
+use crate::arguments::{is_json, output as output_argument};
 use crate::failure::Failure;
 use crate::output;
 
@@ -30,13 +31,14 @@ pub(crate) fn command() -> Command {
             "Examples:\n  epicepoch bench compare base-*.json -- new-*.json\n  \
              epicepoch bench compare --tolerance 5 base-*.json -- new-*.json || exit 1\n  \
              epicepoch bench compare a.json b.json           side by side, without a verdict\n\n\
-             Exit codes: 0 nothing is worse, 1 the runs cannot be read or compared, 2 wrong \
-             usage,\n3 something is worse, 4 no verdict.",
+             Exit codes: 0 nothing is worse, 1 the runs cannot be compared, 2 wrong usage, or a file that \
+             is no report,\n3 something is worse, 4 no verdict.",
         )
         .arg(files("base", "Reports of the base").required(true))
         .arg(files("new", "Reports of the new runs, after --").last(true))
         .arg(percent("confidence", "Confidence of a claim, 50 to 99.9 %", "95"))
         .arg(percent("tolerance", "Changes of up to this many % count as equal", "0"))
+        .arg(output_argument())
 }
 
 fn files(name: &'static str, help: &'static str) -> Arg {
@@ -80,7 +82,11 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         new.extend(base.pop());
     }
     let comparison = compare::compare(&base, &new, rule)?;
-    write!(output::account(), "{}", compare::table(&comparison))?;
+    if is_json(matches) {
+        writeln!(output::account(), "{}", compare::document(&comparison))?;
+    } else {
+        write!(output::account(), "{}", compare::table(&comparison))?;
+    }
     Ok(match comparison.verdict {
         Overall::Same | Overall::Better => ExitCode::SUCCESS,
         Overall::Worse => ExitCode::from(CODE_WORSE),
@@ -96,7 +102,7 @@ fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
             let path = path.display();
             return Err(Failure::usage(anyhow!("{path} is not a file; options go before --")));
         }
-        Ok(Run::read(path).with_context(|| shown(path))?)
+        Run::read(path).with_context(|| shown(path)).map_err(Failure::usage)
     };
     paths.map(read).collect()
 }

@@ -48,7 +48,7 @@ pub(crate) fn command() -> Command {
              ignores their variables. It takes all other settings of `epicepoch serve`, as flags or \
              variables, but no file: CONFIG is ignored.",
         )
-        .after_help("Then:\n  curl -s localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
+        .after_help("Then:\n  curl -fsS localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
         .arg(
             Arg::new("nodes")
                 .long("nodes")
@@ -103,7 +103,8 @@ fn serve(
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
     // This directory also holds the certificate that the nodes share.
     std::fs::create_dir_all(&layout.data_dir)
-        .with_context(|| format!("--data-dir: {} cannot be created", layout.data_dir.display()))?;
+        .with_context(|| format!("--data-dir: {} cannot be created", layout.data_dir.display()))
+        .map_err(Failure::usage)?;
     let nodes = start_all(configs, faults.as_deref())?;
     let stopping = nodes.clone();
     signals::watch(move || stop_all(&stopping))?;
@@ -222,9 +223,9 @@ impl Layout {
         let text = format!(
             "\nA cluster of {count} is up, {leads}. Data in {dir}. Ctrl-C stops it.\n\n{list}\n\
              Try, in another terminal:\n\n  \
-             curl -s localhost:{port}/timestamp | xxd\n  \
-             curl -s 'localhost:{port}/timestamp?n=3&format=json'\n  \
-             curl -s localhost:{port}/members\n  \
+             curl -fsS localhost:{port}/timestamp | xxd\n  \
+             curl -fsS 'localhost:{port}/timestamp?n=3&format=json'\n  \
+             curl -fsS localhost:{port}/members\n  \
              epicepoch get -n 3{addr} | epicepoch decode\n  \
              epicepoch status{addr}\n\n"
         );

@@ -1,22 +1,27 @@
 //! Tests that check the documents against the code. They check the table in
-//! `docs/operations/settings.md`, every `epicepoch serve` command in documents and help texts, and
-//! that `docs/alerts.md` has every message and `docs/operations/monitoring.md` every field. No test
-//! starts a node.
+//! `docs/operations/settings.md`, the JSON fields in `docs/http.md`, every `epicepoch serve` command
+//! in documents and help texts, and that `docs/alerts.md` has every message and
+//! `docs/operations/monitoring.md` every field. No test starts a node.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use epicepoch_bench::probe::Account;
+use epicepoch_config::tune::Report;
 use epicepoch_config::{Environment, Kind, Scope, settings};
+use epicepoch_wire::Timestamp;
+use serde_json::{Value, json};
 
-use crate::commands;
 use crate::failure::{DIRECTORY, REMOVED, USAGE};
 use crate::settings::given;
+use crate::{backup, check_config, clock, commands, encode, moment, status};
 
 const DEPLOY: &str = include_str!("../../../docs/operations/deploy.md");
 const MEMBERS: &str = include_str!("../../../docs/operations/members.md");
 const SETTINGS: &str = include_str!("../../../docs/operations/settings.md");
 const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
+const HTTP: &str = include_str!("../../../docs/http.md");
 const ALERTS: &str = include_str!("../../../docs/alerts.md");
 const CHANGELOG: &str = include_str!("../../../CHANGELOG.md");
 const COMPATIBILITY: &str = include_str!("../../../docs/compatibility.md");
@@ -88,6 +93,83 @@ fn the_table_of_settings_in_the_documents_is_that_of_the_code() {
         }
     }
     assert!(rows.is_empty(), "rows of no setting: {:?}", rows.keys());
+}
+
+/// Reads the table of JSON fields: the types of each name.
+fn json_fields() -> BTreeMap<String, String> {
+    let rows = section(HTTP, "Fields").lines().filter(|line| line.starts_with("| `"));
+    let mut fields = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(plain).collect();
+        for name in cells[1].split(", ") {
+            assert!(fields.insert(name.to_owned(), cells[2].clone()).is_none(), "{name} twice");
+        }
+    }
+    fields
+}
+
+/// Checks that every field of a document is in the table, with the type that it has there.
+fn assert_known(of: &str, document: &Value, fields: &BTreeMap<String, String>) {
+    match document {
+        Value::Object(object) => {
+            for (name, value) in object {
+                let types = fields.get(name).unwrap_or_else(|| panic!("{of}: no row for {name}"));
+                let kind = match value {
+                    Value::Null => "null",
+                    Value::Bool(_) => "bool",
+                    Value::Number(_) => "number",
+                    Value::String(_) => "string",
+                    Value::Array(_) => "array",
+                    Value::Object(_) => "object",
+                };
+                let is_known = types.split(" or ").any(|it| it == kind);
+                assert!(is_known, "{of}: {name} is {value}, and a {types} in the table");
+                if !["failures", "settings", "sources"].contains(&name.as_str()) {
+                    assert_known(of, value, fields);
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| assert_known(of, item, fields)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// What the commands make themselves. What they pass on from a node is checked by
+/// `every_field_has_one_name_and_one_type_over_http_and_in_commands`, against real nodes.
+#[test]
+fn what_commands_print_as_json_has_the_names_of_http() {
+    let fields = json_fields();
+    let trips = json!([{"nodeID": 2, "usualMs": 80.0, "maxMs": 90.0}]);
+    let measured = json!({"electionTimeoutMs": 200, "heartbeatMs": 40, "reservationMs": 1000,
+                          "requestTimeoutMs": 100, "clockOffsetMaxMs": 10, "roundTrips": trips});
+    let report = Report::of([(1, Ok(measured)), (2, Err("no answer".to_owned()))]);
+    assert!(report.document()["advised"]["clusterCommand"].is_string());
+    for (command, document) in [
+        ("tune", report.document()),
+        ("get, decode", moment::object(Timestamp::from(5))),
+        ("encode", encode::object(5)),
+        ("status", status::example()),
+        ("backup", backup::example()),
+        ("clock", clock::example()),
+        ("probe", Account::default().document()),
+        ("check-config", check_config::example()),
+    ] {
+        assert!(document.as_object().is_some_and(|it| it.len() > 1), "{command}: {document}");
+        assert_known(command, &document, &fields);
+    }
+}
+
+#[test]
+fn commands_in_documents_fail_visibly() {
+    let deploy = DEPLOY.lines().map(|line| ("deploy.md", line));
+    let lines = README.lines().map(|line| ("README.md", line)).chain(deploy);
+    let lines = lines.chain(HTTP.lines().map(|line| ("http.md", line)));
+    let calls: Vec<_> = lines.filter(|(_, line)| line.trim().starts_with("curl ")).collect();
+    assert!(calls.len() > 10, "{calls:?}");
+    for (page, line) in calls {
+        // Without -f, curl prints the text of a refusal as if it were data, and exits with 0.
+        assert!(line.contains("curl -fsS "), "{page}: {line}");
+    }
 }
 
 /// Returns every `serve` command of a text. A backslash continues a command on the next line.

@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Arg, ArgMatches, Command};
 use epicepoch_config::whole_number;
 use epicepoch_wire::{Epoch, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::arguments::{json as json_switch, switch};
+use crate::arguments::{is_json, output as output_argument, switch};
 use crate::failure::Failure;
 use crate::moment;
 use crate::output;
@@ -35,7 +35,7 @@ pub(crate) fn command() -> Command {
             "For a range query over keys: from the lowest timestamp of the first moment to the \
              highest of the last one.\n\n\
              Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
-             epicepoch encode 1700000000s --lowest\n  epicepoch encode now --json",
+             epicepoch encode 1700000000s --lowest\n  epicepoch encode now --output json",
         )
         .arg(
             Arg::new("time")
@@ -50,7 +50,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(switch("lowest", "Print only the lowest timestamp").conflicts_with("highest"))
         .arg(switch("highest", "Print only the highest timestamp"))
-        .arg(json_switch().conflicts_with_all(["lowest", "highest"]))
+        .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -58,14 +58,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let unix_ns = unix_ns(text, SystemTime::now()).map_err(Failure::usage)?;
     let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
     let mut out = output::product();
-    if matches.get_flag("json") {
-        let object = json!({
-            "time": moment::time(Epoch(unix_ns)),
-            "epoch": unix_ns.to_string(),
-            "lowest": lowest.to_string(),
-            "highest": highest.to_string(),
-        });
-        writeln!(out, "{object}")?;
+    if is_json(matches) {
+        writeln!(out, "{}", object(unix_ns))?;
     } else if matches.get_flag("lowest") {
         writeln!(out, "{lowest}")?;
     } else if matches.get_flag("highest") {
@@ -74,6 +68,16 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         writeln!(out, "lowest  {lowest}\nhighest {highest}")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the bounds of a wall time as JSON.
+pub(crate) fn object(unix_ns: u64) -> Value {
+    json!({
+        "time": moment::time(Epoch(unix_ns)),
+        "epoch": unix_ns.to_string(),
+        "lowest": Timestamp::lowest_at(unix_ns).to_string(),
+        "highest": Timestamp::highest_at(unix_ns).to_string(),
+    })
 }
 
 /// Converts the wall time in `text`, which may be `now`, to nanoseconds since 1970.

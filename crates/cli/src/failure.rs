@@ -1,4 +1,10 @@
 //! The failure of a command: a text for people and an exit code for scripts.
+//!
+//! One rule holds for all commands. The code is 2 if a name or a value that the user gave is wrong
+//! by itself: an unknown command, flag or setting, a value that is not allowed, a file that cannot
+//! be read or holds something else. Then nothing was sent or changed, and the same command fails
+//! again. The code is 1 if it depends on the state of nodes, network or disk. The tests in
+//! `exit_codes.rs` hold this for every argument of every command.
 
 use crate::output;
 
@@ -52,7 +58,8 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-const RUNTIME: u8 = 1;
+/// Exit code for a failure that another try may not have.
+pub(crate) const RUNTIME: u8 = 1;
 /// Exit code for wrong usage. A restart cannot help; `deploy/epicepoch.service` prevents it.
 pub(crate) const USAGE: u8 = 2;
 /// Exit code for a removed node. A restart cannot help; `deploy/epicepoch.service` prevents it.

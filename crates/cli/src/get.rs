@@ -7,20 +7,52 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_client::TimestampsError;
 use epicepoch_config::Environment;
 use epicepoch_wire::TimestampRange;
+use serde_json::json;
 
-use crate::arguments::client_arguments;
+use crate::arguments::{OUTPUT, client_arguments, is_json, output as output_argument, switch};
+use crate::expected::Expected;
 use crate::failure::Failure;
-use crate::output;
-use crate::{addresses, moment};
+use crate::{addresses, expected, moment, output};
+
+/// How timestamps are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// 32 hexadecimal digits per line.
+    Hex,
+    /// One JSON object per line.
+    Json,
+    /// 16 bytes each, without separators.
+    Raw,
+    /// First, last and count on one line, whatever the count.
+    Range,
+    /// The same as one JSON object.
+    RangeJson,
+}
+
+impl Form {
+    fn of(matches: &ArgMatches) -> Self {
+        match (matches.get_flag(RAW), matches.get_flag(RANGE), is_json(matches)) {
+            (true, _, _) => Self::Raw,
+            (false, true, false) => Self::Range,
+            (false, true, true) => Self::RangeJson,
+            (false, false, true) => Self::Json,
+            (false, false, false) => Self::Hex,
+        }
+    }
+}
 
 pub(crate) fn command() -> Command {
     Command::new("get")
         .about("Get timestamps from a cluster")
         .after_help(
-            "Formats:\n  hex     one timestamp of 32 digits per line\n  json    one object per \
-             line, with epoch, index and wall time\n  binary  16 bytes each, without separators\n  \
-             range   first, last and count on one line, whatever the count\n\n\
-             Examples:\n  epicepoch get\n  epicepoch get -n 1000 --format binary > keys\n  \
+            "Output:\n  \
+             (default)              one timestamp of 32 hexadecimal digits per line\n  \
+             --output json          one object per line: hex, epoch, index, time\n  \
+             --raw                  16 bytes each, without separators: keys, as they are\n  \
+             --range                first, last and count on one line, whatever the count\n  \
+             --range --output json  the same as one object\n\n\
+             Examples:\n  epicepoch get\n  epicepoch get -n 1000 --raw > keys\n  \
+             epicepoch get -n 1000 --raw | epicepoch decode\n  \
              epicepoch get --addr n1:8080,n2:8080,n3:8080 | xargs epicepoch decode",
         )
         .arg(
@@ -34,70 +66,102 @@ pub(crate) fn command() -> Command {
                     "Number of timestamps, 1 to 2^32; all have one epoch and consecutive indexes",
                 ),
         )
+        .arg(output_argument())
         .arg(
-            Arg::new("format")
-                .long("format")
-                .value_name("FORMAT")
-                .value_parser(["hex", "json", "binary", "range"])
-                .default_value("hex")
-                .help("Output format"),
+            switch(RAW, "Print 16 bytes each, without separators")
+                .conflicts_with_all([OUTPUT, RANGE]),
         )
+        .arg(switch(RANGE, "Print first, last and count on one line"))
         .args(client_arguments())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let count = matches.get_one("count").copied().unwrap_or(1);
-    let range = addresses::block_on(client.timestamps_before(count, deadline))?;
+    let expected = Expected::of(matches, environment)?;
+    let range = addresses::block_on(async {
+        expected::check(expected.as_ref(), &client, deadline).await?;
+        Ok::<_, Failure>(client.timestamps_before(count, deadline).await)
+    })??;
     let range = range.map_err(|error| match error {
         TimestampsError::Count(_) => Failure::usage(error),
         error => error.into(),
     })?;
-    let format = matches.get_one::<String>("format").map_or("hex", String::as_str);
     let mut out = BufWriter::new(output::product());
-    print(&range, format, &mut out)?;
+    print(&range, Form::of(matches), &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(range: &TimestampRange, format: &str, out: &mut impl Write) -> io::Result<()> {
-    if format == "range" {
-        return writeln!(out, "{} {} {}", range.first(), range.last(), range.count());
-    }
-    for timestamp in range.iter() {
-        match format {
-            "binary" => out.write_all(&timestamp.to_bytes())?,
-            "json" => writeln!(out, "{}", moment::object(timestamp))?,
-            _ => writeln!(out, "{timestamp}")?,
+fn print(range: &TimestampRange, form: Form, out: &mut impl Write) -> io::Result<()> {
+    let (first, last, count) = (range.first(), range.last(), range.count());
+    match form {
+        Form::Range => writeln!(out, "{first} {last} {count}")?,
+        Form::RangeJson => {
+            let (first, last) = (first.to_string(), last.to_string());
+            writeln!(out, "{}", json!({"first": first, "last": last, "count": count}))?;
         }
+        Form::Raw => range.iter().try_for_each(|it| out.write_all(&it.to_bytes()))?,
+        Form::Json => range.iter().try_for_each(|it| writeln!(out, "{}", moment::object(it)))?,
+        Form::Hex => range.iter().try_for_each(|it| writeln!(out, "{it}"))?,
     }
     Ok(())
 }
+
+const RAW: &str = "raw";
+const RANGE: &str = "range";
 
 #[cfg(test)]
 mod tests {
     use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
     use super::*;
+    use crate::commands;
 
-    fn printed(format: &str) -> Vec<u8> {
+    fn form(arguments: &[&str]) -> Result<Form, clap::Error> {
+        let arguments = ["epicepoch", "get"].iter().chain(arguments);
+        let matches = commands::tree().try_get_matches_from(arguments)?;
+        Ok(Form::of(matches.subcommand_matches("get").expect("get")))
+    }
+
+    fn printed(form: Form) -> Vec<u8> {
         let first = Timestamp::new(Epoch(1), EpochIndex(2));
         let range = TimestampRange::new(first, 2).expect("a range");
         let mut out = Vec::new();
-        print(&range, format, &mut out).expect("written");
+        print(&range, form, &mut out).expect("written");
         out
     }
 
     #[test]
     fn each_format_shows_the_same_timestamps() {
         let (one, two) = ("00000000000000010000000000000002", "00000000000000010000000000000003");
-        assert_eq!(printed("hex"), format!("{one}\n{two}\n").as_bytes());
-        assert_eq!(printed("range"), format!("{one} {two} 2\n").as_bytes());
-        let binary = printed("binary");
+        assert_eq!(printed(Form::Hex), format!("{one}\n{two}\n").as_bytes());
+        assert_eq!(printed(Form::Range), format!("{one} {two} 2\n").as_bytes());
+        let binary = printed(Form::Raw);
         assert_eq!(binary.len(), 2 * Timestamp::LEN);
         assert!(binary[..16] < binary[16..]);
-        let json = String::from_utf8(printed("json")).expect("text");
+        let json = String::from_utf8(printed(Form::Json)).expect("text");
         assert_eq!(json.lines().count(), 2);
         assert!(json.contains(two), "{json}");
+        let range: serde_json::Value =
+            serde_json::from_slice(&printed(Form::RangeJson)).expect("JSON");
+        assert_eq!(range, json!({"first": one, "last": two, "count": 2}));
+    }
+
+    #[test]
+    fn flags_choose_the_format_and_contradictions_are_refused() {
+        for (arguments, expected) in [
+            ([].as_slice(), Form::Hex),
+            (&["--output", "text"], Form::Hex),
+            (&["--output", "json"], Form::Json),
+            (&["--raw"], Form::Raw),
+            (&["--range"], Form::Range),
+            (&["--range", "--output=json"], Form::RangeJson),
+        ] {
+            assert_eq!(form(arguments).expect("accepted"), expected, "{arguments:?}");
+        }
+        for arguments in [["--raw", "--output=json"], ["--raw", "--range"]] {
+            assert!(form(&arguments).is_err(), "{arguments:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use epicepoch_config::Environment;
 use epicepoch_wire::http::PATH_ADMIN_TRANSFER;
 use serde_json::Value;
 
-use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, json};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, output};
 use crate::failure::Failure;
 use crate::operator::{self, Order};
 
@@ -30,7 +30,7 @@ pub(crate) fn command() -> Command {
         ))
         .arg(node("to", "Node to hand leadership to").long("to"))
         .args(client_arguments())
-        .arg(json());
+        .arg(output());
     group("leader", [transfer]).about("Change who leads")
 }
 
@@ -48,17 +48,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let to = matches.get_one::<u64>("to").map(u64::to_string);
     let order = Order::change(PATH_ADMIN_TRANSFER, &[("to", to)]);
     let document = order.give(matches, environment)?;
-    operator::print(matches, &document, |document| {
-        let number = |name: &str| document[name].as_u64();
-        let (leader, before, term) = (number("leader")?, number("before")?, number("term")?);
-        if document["already"] == true {
-            return Some(format!("node {leader} leads already\n"));
-        }
-        let took_ms = document["tookMs"].as_f64()?;
-        Some(format!(
-            "node {leader} leads in term {term}, {took_ms:.1} ms after node {before} was told\n"
-        ))
-    })?;
+    operator::print(matches, &document, report)?;
     if let Some(warning) = undoing(&document) {
         // The order was carried out. So it does not matter if the warning cannot be printed.
         let _unread = writeln!(io::stderr(), "warning: {warning}");
@@ -66,12 +56,34 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
+fn report(document: &Value) -> Option<String> {
+    let (leader, term) = (leader(document)?, document["term"].as_u64()?);
+    if document["already"] == true {
+        return Some(format!("node {leader} leads already\n"));
+    }
+    let before = id(&document["previousLeader"]).or_else(|| id(&document["before"]))?;
+    let took_ms = document["tookMs"].as_f64()?;
+    Some(format!(
+        "node {leader} leads in term {term}, {took_ms:.1} ms after node {before} was told\n"
+    ))
+}
+
+/// Returns the leader in the answer of a node.
+pub(crate) fn leader(document: &Value) -> Option<u64> {
+    id(&document["leader"])
+}
+
+/// Returns the id of a node. During an upgrade, nodes of 0.1 give only the number.
+fn id(node: &Value) -> Option<u64> {
+    node["nodeID"].as_u64().or_else(|| node.as_u64())
+}
+
 /// Returns a warning if the new leader will soon hand leadership over by itself, because
 /// `LEADER_ZONES` prefers another node.
 fn undoing(document: &Value) -> Option<String> {
     let preferred: Vec<_> =
         document["preferred"].as_array()?.iter().map(Value::to_string).collect();
-    let leader = document["leader"].as_u64()?;
+    let leader = leader(document)?;
     (!preferred.is_empty()).then(|| {
         format!(
             "LEADER_ZONES prefers node {} to node {leader}: leadership goes back there by itself once \
@@ -81,4 +93,22 @@ fn undoing(document: &Value) -> Option<String> {
             preferred.join(", ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_handover_is_reported_alike_by_nodes_of_this_version_and_of_the_one_before() {
+        let expected = "node 2 leads in term 3, 2.8 ms after node 1 was told\n";
+        let now = json!({"leader": {"nodeID": 2, "addr": "n2:8080"}, "already": false, "term": 3,
+                         "previousLeader": {"nodeID": 1, "addr": "n1:8080"}, "tookMs": 2.81});
+        let old = json!({"leader": 2, "before": 1, "term": 3, "tookMs": 2.81});
+        for document in [now, old] {
+            assert_eq!(report(&document).as_deref(), Some(expected), "{document}");
+        }
+    }
 }

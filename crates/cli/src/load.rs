@@ -213,7 +213,8 @@ pub(crate) fn output(
     name: &str,
 ) -> Result<Option<(fs::File, PathBuf)>, Failure> {
     let Some(path) = matches.get_one::<String>(name).map(Path::new) else { return Ok(None) };
-    let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()))?;
+    let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()));
+    let file = file.map_err(Failure::usage)?;
     Ok(Some((file, path.to_owned())))
 }
 

@@ -4,11 +4,14 @@
 //! - [`commands`]: the command line with all commands; [`arguments`]: arguments that several
 //!   commands share.
 //! - [`settings`]: the settings of a node as arguments; [`logging`]: the log on standard error.
-//! - [`serve`], [`dev`]: run nodes; [`signals`] stops them; [`supervisor`] hears of it.
+//! - [`serve`], [`dev`]: run nodes; [`signals`] stops them; [`supervisor`] hears of it;
+//!   [`check_config`] checks without starting one.
+//! - [`manual`]: completions of shells, and manual pages.
 //! - [`mod@bench`]: measures a cluster and the machine, with the arguments of [`load`];
 //!   [`mod@compare`] judges its reports.
 //! - [`probe`]: measures until it is stopped, for a monitoring system.
-//! - [`get`], [`status`]: ask a cluster; [`addresses`] finds it.
+//! - [`get`], [`status`]: ask a cluster; [`addresses`] finds it, and [`expected`] is the one that
+//!   the operator means.
 //! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: show and change a cluster;
 //!   [`operator`] sends the orders.
 //! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: shows settings that suit the
@@ -25,6 +28,7 @@ mod arguments;
 mod backup;
 mod bench;
 mod certs;
+mod check_config;
 mod clock;
 mod cluster_settings;
 mod commands;
@@ -34,12 +38,16 @@ mod dev;
 #[cfg(test)]
 mod documented;
 mod encode;
+#[cfg(test)]
+mod exit_codes;
+mod expected;
 mod failure;
 mod get;
 mod init;
 mod leader;
 mod load;
 mod logging;
+mod manual;
 mod member;
 mod moment;
 mod operator;
@@ -76,6 +84,9 @@ fn main() -> ExitCode {
             // If standard output or standard error is closed, the text is lost and nothing else
             // happens.
             let _unread = error.print();
+            if let Some(advice) = commands::replacement(&error) {
+                let _unread = writeln!(std::io::stderr(), "epicepoch: {advice}");
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
         }
     };
@@ -94,6 +105,7 @@ fn main() -> ExitCode {
 fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(matches, environment),
+        Some(("check-config", matches)) => check_config::run(matches, environment),
         Some(("dev", matches)) => dev::run(matches, environment),
         Some(("get", matches)) => get::run(matches, environment),
         Some(("decode", matches)) => decode::run(matches),
@@ -111,6 +123,8 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("certs", matches)) => certs::run(matches),
         Some(("init", matches)) => init::run(matches),
         Some(("sim", matches)) => sim::run(matches),
+        Some(("completions", matches)) => manual::run_completions(matches, commands::tree()),
+        Some(("man", matches)) => manual::run_man(matches, commands::tree()),
         _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),
     }
 }

@@ -12,13 +12,13 @@ use epicepoch_wire::http::{
 };
 use serde_json::Value;
 
-use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, json, switch};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, output, switch};
 use crate::failure::Failure;
 use crate::leader::node;
 use crate::operator::{self, Order};
 
 pub(crate) fn command() -> Command {
-    let asks = |command: Command| command.args(client_arguments()).arg(json());
+    let asks = |command: Command| command.args(client_arguments()).arg(output());
     let list = Command::new("list")
         .about("Show the members, how far behind each is, and the removed ids")
         .after_help("Example:\n  epicepoch member list --addr n1:8080,n2:8080,n3:8080");

@@ -20,7 +20,7 @@ pub(crate) fn line(timestamp: Timestamp) -> String {
 pub(crate) fn object(timestamp: Timestamp) -> Value {
     let Timestamp { epoch, index } = timestamp;
     json!({
-        "timestamp": timestamp.to_string(),
+        "hex": timestamp.to_string(),
         "epoch": epoch.to_string(),
         "index": index.to_string(),
         "time": time(epoch),
@@ -48,6 +48,6 @@ mod tests {
         );
         let object = object(timestamp);
         assert_eq!(object["epoch"], "1700000000000000000");
-        assert_eq!(object["timestamp"], "17979cfe362a00000000000000000005");
+        assert_eq!(object["hex"], "17979cfe362a00000000000000000005");
     }
 }

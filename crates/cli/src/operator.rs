@@ -12,11 +12,13 @@ use epicepoch_bench::http1::parse_response;
 use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer, TlsFailure};
 use epicepoch_config::Environment;
 use epicepoch_wire::http::{
-    ErrorCode, HEADER_ADMIN, HEADER_ERROR, HEADER_LEADER, PATH_ADMIN_MEMBERS,
+    ErrorCode, HEADER_ADMIN, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER, PATH_ADMIN_MEMBERS,
 };
 use serde_json::Value;
 
 use crate::addresses::{self, TokenFor};
+use crate::arguments;
+use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::output;
 
@@ -44,6 +46,8 @@ pub(crate) struct Order {
     waits_for_member: bool,
     /// The command that shows whether the order was carried out.
     shown_by: &'static str,
+    /// The only cluster that may carry it out.
+    expected: Option<Expected>,
 }
 
 impl Order {
@@ -64,13 +68,18 @@ impl Order {
         let query = query.join("&");
         let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
         let shown_by = "epicepoch member list";
-        Self { method: "POST", target, waits_for_member: false, shown_by }
+        Self { method: "POST", target, waits_for_member: false, shown_by, expected: None }
     }
 
     /// Sets the command that shows whether the order was carried out; by default `epicepoch member
     /// list`.
     pub(crate) fn shown_by(self, command: &'static str) -> Self {
         Self { shown_by: command, ..self }
+    }
+
+    /// Sets the only cluster that may carry the order out.
+    pub(crate) fn expecting(self, expected: Option<Expected>) -> Self {
+        Self { expected, ..self }
     }
 
     /// Sets whether to retry, until the deadline, while the member has not caught up.
@@ -81,7 +90,7 @@ impl Order {
     /// Sends the order to the leader and returns its answer. A change is sent only to a node that
     /// has just answered a question, because a node that hangs could lose it.
     pub(crate) fn give(
-        &self,
+        self,
         matches: &ArgMatches,
         environment: &Environment,
     ) -> Result<Value, Failure> {
@@ -92,8 +101,10 @@ impl Order {
             environment,
             TokenFor::Operators,
         )?);
-        let question =
-            Self::look(if self.method == "GET" { &self.target } else { PATH_ADMIN_MEMBERS });
+        let order = self.expecting(Expected::of(matches, environment)?);
+        let is_question = order.method == "GET";
+        let question = Self::look(if is_question { &order.target } else { PATH_ADMIN_MEMBERS });
+        let question = question.expecting(order.expected.clone());
         let timeout = attempt_timeout(matches)?;
         let mut last = anyhow!("no node was asked");
         loop {
@@ -102,8 +113,13 @@ impl Order {
             for addr in &addrs {
                 let attempt = deadline.min(Instant::now() + timeout);
                 let taken = match question.follow(&dialer, addr, attempt) {
-                    Ok((_, document)) if self.method == "GET" => Ok(document),
-                    Ok((leader, _)) => self.ask(&dialer, &leader, deadline),
+                    Ok((_, document)) if is_question => Ok(document),
+                    Ok((leader, document)) => {
+                        if let Some(expected) = &order.expected {
+                            expected.check_name(&leader, document["clusterName"].as_str())?;
+                        }
+                        order.ask(&dialer, &leader, deadline)
+                    }
                     // Nodes name the leader by its client address. If the leader has an OPS_ADDR,
                     // it refuses orders at its client address. So the other given addresses are
                     // tried, too.
@@ -115,7 +131,9 @@ impl Order {
                 };
                 match taken {
                     Ok(document) => return Ok(document),
-                    Err(RequestError::Final(error)) => return Err(error.into()),
+                    Err(RequestError::Final(error) | RequestError::WrongCluster(error)) => {
+                        return Err(error.into());
+                    }
                     Err(RequestError::Retryable(error)) => last = error,
                     Err(RequestError::NotLeader { from, .. }) => last = disagreeing(&from),
                 }
@@ -157,6 +175,10 @@ impl Order {
         deadline: Instant,
     ) -> Result<Value, RequestError> {
         let answer = self.exchange(dialer, addr, deadline)?;
+        if let Some(expected) = &self.expected {
+            let checked = expected.check_ids(addr, answer.cluster.as_deref());
+            checked.map_err(RequestError::WrongCluster)?;
+        }
         if answer.status == 200 {
             let document = serde_json::from_slice(&answer.body);
             return document.map_err(|_| RequestError::Final(no_oracle(addr)));
@@ -170,6 +192,7 @@ impl Order {
             (ErrorCode::NotCaughtUp, _) if !self.waits_for_member => {
                 RequestError::Final(anyhow!("{text}"))
             }
+            (ErrorCode::WrongCluster, _) => RequestError::WrongCluster(anyhow!("{addr}: {text}")),
             (code, _) if code.is_retryable() => RequestError::Retryable(anyhow!("{addr}: {text}")),
             (ErrorCode::NotFound, _) => RequestError::Final(anyhow!(
                 "{addr} does not know this order: it runs another version"
@@ -195,11 +218,14 @@ impl Order {
         let mut stream = connect(dialer, addr, deadline).map_err(retryable)?;
         let token =
             dialer.token().map(|token| format!("authorization: Bearer {}\r\n", token.reveal()));
+        let expected = self.expected.as_ref();
+        let expected = expected.map(|it| format!("{HEADER_CLUSTER}: {}\r\n", it.text()));
         let request = format!(
-            "{} {} HTTP/1.1\r\nhost: {addr}\r\n{HEADER_ADMIN}: cli\r\n{}content-length: 0\r\n\r\n",
+            "{} {} HTTP/1.1\r\nhost: {addr}\r\n{HEADER_ADMIN}: cli\r\n{}{}content-length: 0\r\n\r\n",
             self.method,
             self.target,
-            token.unwrap_or_default()
+            token.unwrap_or_default(),
+            expected.unwrap_or_default(),
         );
         stream.write_all(request.as_bytes()).map_err(retryable)?;
         receive(&mut stream, deadline).map_err(|error| match self.method {
@@ -219,6 +245,8 @@ pub(crate) enum RequestError {
     NotLeader { from: String, leader: String },
     /// Another attempt or another node may succeed.
     Retryable(anyhow::Error),
+    /// The node belongs to another cluster than the one that the operator means.
+    WrongCluster(anyhow::Error),
     /// Another attempt cannot succeed, or could carry out the order twice.
     Final(anyhow::Error),
 }
@@ -228,7 +256,9 @@ impl RequestError {
     pub(crate) fn into_text(self) -> String {
         match self {
             Self::NotLeader { from, .. } => disagreeing(&from).to_string(),
-            Self::Retryable(error) | Self::Final(error) => format!("{error:#}"),
+            Self::Retryable(error) | Self::WrongCluster(error) | Self::Final(error) => {
+                format!("{error:#}")
+            }
         }
     }
 }
@@ -237,6 +267,7 @@ struct Answer {
     status: u16,
     code: Option<ErrorCode>,
     leader: Option<String>,
+    cluster: Option<String>,
     body: Vec<u8>,
 }
 
@@ -277,6 +308,7 @@ fn receive(stream: &mut BlockingSocket, deadline: Instant) -> io::Result<Answer>
                 status: response.status,
                 code: response.header(HEADER_ERROR).and_then(ErrorCode::from_name),
                 leader: response.header(HEADER_LEADER).map(str::to_owned),
+                cluster: response.header(HEADER_CLUSTER).map(str::to_owned),
                 body: response.body.to_vec(),
             });
         }
@@ -303,11 +335,11 @@ pub(crate) fn print(
     text: impl FnOnce(&Value) -> Option<String>,
 ) -> Result<(), Failure> {
     let mut out = output::account();
-    if matches.get_flag("json") {
+    if arguments::is_json(matches) {
         writeln!(out, "{document}")?;
     } else {
-        let text =
-            text(document).context("the answer is of another version: see it with --json")?;
+        let text = text(document)
+            .context("the answer is of another version: see it with --output json")?;
         write!(out, "{text}")?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! `/metrics` it reports what a client sees: latency, failures, moves of the leader, wrong answers.
 //! It never gives up, even if no node has answered yet.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -18,11 +19,14 @@ use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_config::{Environment, Logging};
 
 use crate::addresses::TokenFor;
-use crate::arguments::{client_arguments, number, switch, text};
+use crate::arguments::{
+    client_arguments, is_json, number, output as output_argument, switch, text,
+};
+use crate::expected::{self, Expected};
 use crate::failure::Failure;
 use crate::logging;
 use crate::serve::colours;
-use crate::{addresses, load, signals, version};
+use crate::{addresses, load, output, signals, version};
 
 pub(crate) fn command() -> Command {
     Command::new("probe")
@@ -30,11 +34,11 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Ask a cluster for timestamps at a low rate until SIGTERM, and export at /metrics what \
              clients see: latency, failures by kind, changes of leader, the longest time without an \
-             answer, and wrong answers.",
+             answer, and wrong answers. When the probe is stopped, it prints their totals.",
         )
         .after_help(
             "Examples:\n  epicepoch probe --addr n1:8080,n2:8080,n3:8080\n  \
-             curl -s localhost:9464/metrics\n\n\
+             curl -fsS localhost:9464/metrics\n\n\
              Exit codes: 0 it was stopped; 1 it could not start, or an answer was wrong; 2 wrong \
              usage.",
         )
@@ -52,6 +56,7 @@ pub(crate) fn command() -> Command {
                 .default_value("127.0.0.1:9464"),
         )
         .arg(switch("pretty", "Log lines for people instead of JSON"))
+        .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -96,7 +101,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     watch(&monitor, &mut account, &exporter, &stopped);
     account.add(&monitor.stop());
     exporter.set(account.render());
-    tracing::info!("stopped: {}", account.summary());
+    tracing::info!("stopped");
+    let summary = account.summary();
+    let summary = if is_json(matches) { account.document().to_string() } else { summary };
+    writeln!(output::account(), "{summary}")?;
     Ok(if account.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -138,7 +146,11 @@ fn watch(monitor: &Monitor, account: &mut Account, exporter: &Exporter, stopped:
 
 fn members(matches: &ArgMatches, environment: &Environment) -> Result<Vec<Target>, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
-    let members = addresses::block_on(client.members(deadline))??;
+    let expected = Expected::of(matches, environment)?;
+    let members = addresses::block_on(async {
+        expected::check(expected.as_ref(), &client, deadline).await?;
+        Ok::<_, Failure>(client.members(deadline).await?)
+    })??;
     load::targets(&members)
 }
 

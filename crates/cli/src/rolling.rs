@@ -20,6 +20,7 @@ use crate::addresses;
 use crate::arguments::{client_arguments, switch};
 use crate::clock;
 use crate::failure::Failure;
+use crate::leader::leader;
 use crate::operator::Order;
 
 /// Pause between two checks.
@@ -135,12 +136,12 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         progress: Cell::new(Progress::Stdout),
     };
     let wanted = matches.get_one::<String>("nodes").map(|text| ids(text)).transpose()?;
-    let seen = rolling.look().map_err(|failure| failure.error)?;
-    // The order is computed here only to report wrong usage at once. It is computed again when all
-    // nodes are well.
-    order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
+    let seen = rolling.look()?;
+    // The order is computed here only to report an unknown node at once. It is computed again when
+    // all nodes are well.
+    order(&seen, wanted.as_deref())?;
     let seen = rolling.look_until_well(seen)?;
-    let order = order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
+    let order = order(&seen, wanted.as_deref())?;
     rolling.print(&format!("all nodes are well; restarting in this order: {}", names(&order)));
     if let Some(outage) = outage(&seen, &order) {
         rolling.print(&outage);
@@ -269,10 +270,8 @@ impl Rolling<'_> {
             }
             match Order::change(PATH_ADMIN_TRANSFER, &[]).give(self.matches, self.environment) {
                 Ok(done) => {
-                    self.print(&format!(
-                        "node {node}: has handed leadership to node {}",
-                        done["leader"]
-                    ));
+                    let to = leader(&done).map_or("another".to_owned(), |it| it.to_string());
+                    self.print(&format!("node {node}: has handed leadership to node {to}"));
                 }
                 Err(failure) => last = failure.error,
             }

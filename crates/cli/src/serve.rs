@@ -22,15 +22,6 @@ use crate::supervisor::Supervisor;
 use crate::{settings, signals, version};
 
 pub(crate) fn command() -> Command {
-    let config = Arg::new(CONFIG)
-        .long("config")
-        .value_name("FILE")
-        .help_heading("File")
-        .help("TOML file of settings [env: CONFIG]")
-        .long_help(
-            "TOML file of settings; its keys are the flags with '_' for '-'. `peers` may also be \
-             a table of addresses by node id. An unknown key is refused.\n[env: CONFIG]",
-        );
     let mut command = Command::new("serve").about("Run one node of a cluster").long_about(
         "Run one node of a cluster.\n\n\
          Every setting is a flag, an environment variable and a key of the file. A flag beats a \
@@ -61,7 +52,20 @@ pub(crate) fn command() -> Command {
          A cluster of one:\n  \
          epicepoch serve --node-id 1 --raft-addr localhost:60001 --single --bootstrap",
     );
-    command.args(settings::arguments(Scope::Node)).arg(config)
+    command.args(settings::arguments(Scope::Node)).arg(config_file())
+}
+
+/// Builds the argument that names the file of settings.
+pub(crate) fn config_file() -> Arg {
+    Arg::new(CONFIG)
+        .long("config")
+        .value_name("FILE")
+        .help_heading("File")
+        .help("TOML file of settings [env: CONFIG]")
+        .long_help(
+            "TOML file of settings; its keys are the flags with '_' for '-'. `peers` may also be \
+             a table of addresses by node id. An unknown key is refused.\n[env: CONFIG]",
+        )
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {

@@ -34,13 +34,25 @@ pub(crate) fn given(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<Given, SettingError> {
+    Given::gather(scope, &flags(scope, matches), environment)
+}
+
+/// Gathers the settings as [`given()`] does. Returns what can be read, and every error.
+pub(crate) fn given_all(
+    scope: Scope,
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> (Given, Vec<SettingError>) {
+    Given::gather_all(scope, &flags(scope, matches), environment)
+}
+
+fn flags(scope: Scope, matches: &ArgMatches) -> Flags {
     let file = (scope == Scope::Node).then_some(CONFIG);
     let names = file.into_iter().chain(scope.settings().map(|setting| setting.name));
-    let flags: Flags = names
+    names
         .filter(|name| matches.value_source(name) == Some(ValueSource::CommandLine))
         .filter_map(|name| Some((name, matches.get_one::<String>(name)?.clone())))
-        .collect();
-    Given::gather(scope, &flags, environment)
+        .collect()
 }
 
 #[cfg(test)]

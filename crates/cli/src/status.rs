@@ -11,7 +11,8 @@ use epicepoch_config::Environment;
 use serde_json::{Value, json};
 
 use crate::addresses;
-use crate::arguments::{client_arguments, json as json_switch};
+use crate::arguments::{client_arguments, is_json, output as output_argument};
+use crate::expected::{self, Expected};
 use crate::failure::Failure;
 use crate::output;
 
@@ -22,7 +23,7 @@ struct Row {
     role: &'static str,
     ready: bool,
     /// The node's own description of its state, or why it did not answer.
-    detail: String,
+    detail: Result<String, String>,
     /// The build of its program; `None` if the node does not say.
     build: Option<Build>,
 }
@@ -31,14 +32,18 @@ pub(crate) fn command() -> Command {
     Command::new("status")
         .about("Show the members of a cluster; exits with 0 when a leader serves, else with 1")
         .args(client_arguments())
-        .arg(json_switch())
+        .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
-    let (members, rows) = addresses::block_on(look(client, deadline))??;
+    let expected = Expected::of(matches, environment)?;
+    let (members, rows) = addresses::block_on(async {
+        expected::check(expected.as_ref(), &client, deadline).await?;
+        look(client, deadline).await
+    })??;
     let mut out = output::account();
-    if matches.get_flag("json") {
+    if is_json(matches) {
         writeln!(out, "{}", object(&members, &rows))?;
     } else {
         write!(out, "{}", table(&members, &rows))?;
@@ -66,7 +71,7 @@ async fn ask(client: Client, member: Member, deadline: Instant) -> Row {
     let readiness = match client.ready(&member.addr, deadline).await {
         Ok(readiness) => readiness,
         Err(error) => {
-            let detail = error.to_string();
+            let detail = Err(error.to_string());
             return Row { member, role: UNKNOWN, ready: false, detail, build: None };
         }
     };
@@ -76,7 +81,7 @@ async fn ask(client: Client, member: Member, deadline: Instant) -> Row {
         Err(_) => UNKNOWN,
     };
     let build = client.build(&member.addr, deadline).await.unwrap_or_default();
-    Row { member, role, ready: readiness.ready, detail: readiness.detail, build }
+    Row { member, role, ready: readiness.ready, detail: Ok(readiness.detail), build }
 }
 
 fn table(members: &Members, rows: &[Row]) -> String {
@@ -95,6 +100,7 @@ fn table(members: &Members, rows: &[Row]) -> String {
     for Row { member, role, ready, detail, build } in rows {
         let ready = if *ready { "yes" } else { "no" };
         let version = build.as_ref().map_or(UNKNOWN, |build| &build.version);
+        let (Ok(detail) | Err(detail)) = detail;
         line(&member.node_id.to_string(), &member.addr, role, ready, version, detail);
     }
     text
@@ -106,20 +112,47 @@ fn object(members: &Members, rows: &[Row]) -> Value {
         .iter()
         .map(|Row { member, role, ready, detail, build }| {
             let field = |of: fn(&Build) -> &String| build.as_ref().map(of);
-            json!({
+            let mut row = json!({
                 "nodeID": member.node_id.0,
                 "addr": member.addr,
                 "role": role,
                 "ready": ready,
-                "detail": detail,
                 "version": field(|it| &it.version),
                 "commit": field(|it| &it.commit),
                 "profile": field(|it| &it.profile),
                 "target": field(|it| &it.target),
-            })
+            });
+            match detail {
+                Ok(detail) => row["detail"] = json!(detail),
+                Err(error) => row["error"] = json!(error),
+            }
+            row
         })
         .collect();
-    json!({"cluster": members.cluster, "leader": leader, "members": rows})
+    // The header has both ids: CLUSTER.HISTORY.
+    let ids = members.cluster.as_deref().map(|ids| ids.split_once('.').unwrap_or((ids, "")));
+    json!({
+        "cluster": ids.map(|(cluster, _)| cluster),
+        "history": ids.map(|(_, history)| history),
+        "clusterName": members.cluster_name,
+        "leader": leader,
+        "members": rows,
+    })
+}
+
+/// Returns a document with every field.
+#[cfg(test)]
+pub(crate) fn example() -> Value {
+    let body = br#"{"leader":{"nodeID":1,"addr":"a:1"},"members":[],"clusterName":"c"}"#;
+    let members = Members::from_json(body, Some("0a.0b".into())).expect("members");
+    let row = |detail| Row {
+        member: members.leader.clone().expect("a leader"),
+        role: UNKNOWN,
+        ready: false,
+        detail,
+        build: None,
+    };
+    object(&members, &[row(Ok("leader=1".into())), row(Err("no answer".into()))])
 }
 
 /// The role of a node that holds a grant and serves requests.

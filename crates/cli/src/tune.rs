@@ -7,7 +7,7 @@ use clap::{ArgMatches, Command};
 use epicepoch_config::Environment;
 use epicepoch_config::tune::Report;
 
-use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch};
+use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, output};
 use crate::clock;
 use crate::failure::Failure;
 use crate::operator;
@@ -34,7 +34,7 @@ pub(crate) fn command() -> Command {
              members are not known; 2 wrong usage.",
         ))
         .args(client_arguments())
-        .arg(json_switch())
+        .arg(output())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {

@@ -72,6 +72,123 @@ fn encode_and_decode_fit_together_in_a_pipe() {
     assert!(text(&output.stdout).contains("time=2023-11-14T22:13:20.000000000Z"));
 }
 
+/// Returns whether a program accepts `input` as its standard input; `None` if the machine lacks it.
+fn is_accepted(program: &str, arguments: &[&str], input: &[u8]) -> Option<bool> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    child.stdin.take().expect("piped").write_all(input).expect("written");
+    Some(child.wait().expect("ended").success())
+}
+
+#[test]
+fn completions_are_valid_and_complete_commands_and_flags() {
+    for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
+        let script = output(&["completions", shell], &[]).stdout;
+        assert_ne!(is_accepted(shell, &[check], &script), Some(false), "{shell}");
+        let script = text(&script);
+        for word in ["check-config", "advance-to", "metrics-bind", "raft-addr", "token-file"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    // In bash, which every machine of ours has, the script completes what a user types.
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("completions");
+    std::fs::write(&path, output(&["completions", "bash"], &[]).stdout).expect("written");
+    let completed = |words: &[&str]| {
+        let last = words.len() - 1;
+        let script = format!(
+            ". {path}; COMP_WORDS=({words}); COMP_CWORD={last}; \
+             _epicepoch epicepoch '{now}' '{before}'; echo \"${{COMPREPLY[@]}}\"",
+            path = path.display(),
+            words = words.join(" "),
+            now = words[last],
+            before = words[last - 1],
+        );
+        let told = Command::new("bash").args(["--norc", "-c", &script]).output().expect("bash");
+        text(&told.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(completed(&["epicepoch", "sta"]), ["status"]);
+    assert_eq!(completed(&["epicepoch", "member", "pro"]), ["promote"]);
+    assert_eq!(completed(&["epicepoch", "get", "--ra"]), ["--raw", "--range"]);
+    assert_eq!(completed(&["epicepoch", "status", "--output", ""]), ["text", "json"]);
+}
+
+#[test]
+fn manual_pages_are_valid_and_one_for_each_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("man1");
+    let path = out.to_str().expect("text");
+    let written = output(&["man", "--out", path], &[]);
+    assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
+    let pages: Vec<_> = text(&written.stdout).lines().collect();
+    for name in
+        ["epicepoch", "epicepoch-get", "epicepoch-member-list", "epicepoch-clock-advance-to"]
+    {
+        assert!(pages.contains(&format!("{path}/{name}.1").as_str()), "{name} in {pages:?}");
+    }
+    for page in pages {
+        let content = std::fs::read(page).expect("read");
+        // Warnings of groff are on standard error, and its exit code is 0.
+        let checked = Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8", page]).output();
+        if let Ok(checked) = checked {
+            assert!(checked.stderr.is_empty(), "{page}: {}", text(&checked.stderr));
+        }
+        assert_ne!(is_accepted("mandoc", &["-Tlint", "-Werror"], &content), Some(false), "{page}");
+        assert!(text(&content).contains(".SH NAME\nepicepoch"), "{page}");
+    }
+    let page = std::fs::read_to_string(format!("{path}/epicepoch-get.1")).expect("read");
+    assert!(page.contains("\\-\\-raw") && page.contains("Examples"), "{page}");
+}
+
+#[test]
+fn check_config_reports_every_problem_at_once_and_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data").display().to_string();
+    let token = dir.path().join("tokens");
+    std::fs::write(&token, "a-secret-token-of-32-characters!\n").expect("written");
+    let token = token.display().to_string();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let free = free.expect("a port").to_string();
+    let good = [
+        ("NODE_ID", "1"),
+        ("RAFT_ADDR", &free),
+        ("SINGLE", "1"),
+        ("BOOTSTRAP", "1"),
+        ("HTTP_PORT", "0"),
+        ("HTTP3", "0"),
+        ("DATA_DIR", &data),
+        ("OPS_TOKEN_FILE", &token),
+    ];
+    let checked = output(&["check-config", "--max-n", "77"], &good);
+    let said = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(0), "{said}");
+    for line in ["MAX_N=77 ", "the flag --max-n", "HEARTBEAT_MS=40 ", "no problem"] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    assert!(!said.contains("a-secret"), "{said}");
+    assert!(!std::fs::exists(&data).expect("looked"), "it was created");
+    let bad = [&good[..], &[("HTTP_PORT", "no"), ("MAX_N", "0"), ("CLUSTER", "a b")]].concat();
+    let checked = output(&["check-config", "--output", "json"], &bad);
+    let document: serde_json::Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    let problems = document["problems"].as_array().expect("problems").clone();
+    assert_eq!((checked.status.code(), problems.len()), (Some(2), 3), "{problems:?}");
+    // `serve` refuses the same settings with the first of these problems.
+    let served = output(&["serve"], &bad);
+    assert_eq!(served.status.code(), Some(2));
+    let first = problems[0].as_str().expect("a text");
+    assert_eq!(text(&served.stderr).trim(), format!("epicepoch: {first}"));
+    // A missing setting has no value.
+    let said = output(&["check-config"], &[]).stdout;
+    assert!(!text(&said).contains("NODE_ID=") && text(&said).contains("NODE_ID is required"));
+    // With good settings, it looks at the files.
+    let bad = [&good[..], &[("OPS_TOKEN_FILE", "/nonexistent"), ("BOOTSTRAP", "0")]].concat();
+    let checked = output(&["check-config"], &bad);
+    let said = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(2), "{said}");
+    assert!(said.contains("2 problems") && said.contains("BOOTSTRAP is off"), "{said}");
+}
+
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     let mut decode = epicepoch(&["decode"], &[]);

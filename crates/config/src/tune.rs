@@ -152,15 +152,15 @@ impl Report {
         let advised = self.longest().and_then(Timing::advised);
         json!({
             "links": self.links.iter().map(|link| json!({
-                "from": link.from, "to": link.to, "usualMs": link.usual_ms, "maxMs": link.max_ms,
+                "fromNodeID": link.from, "toNodeID": link.to, "usualMs": link.usual_ms, "maxMs": link.max_ms,
             })).collect::<Vec<_>>(),
-            "nodes": self.present.iter().map(|(node, present)| json!({
+            "members": self.present.iter().map(|(node, present)| json!({
                 "nodeID": node, "electionTimeoutMs": present.election,
                 "heartbeatMs": present.heartbeat, "reservationMs": present.reservation,
                 "requestTimeoutMs": present.request_timeout,
                 "clockOffsetMaxMs": present.clock_offset_max,
             })).collect::<Vec<_>>(),
-            "unmeasured": self.unmeasured.iter().map(|(from, to)| json!({"from": from, "to": to}))
+            "unmeasured": self.unmeasured.iter().map(|(from, to)| json!({"fromNodeID": from, "toNodeID": to}))
                 .collect::<Vec<_>>(),
             "silent": self.silent.iter().map(|(node, why)| json!({"nodeID": node, "error": why}))
                 .collect::<Vec<_>>(),
@@ -413,7 +413,7 @@ the settings suit the links
         assert!(
             text.contains("2    3    not measured") && text.contains("not all links were measured")
         );
-        assert_eq!(report.document()["unmeasured"][0], json!({"from": 2, "to": 3}));
+        assert_eq!(report.document()["unmeasured"][0], json!({"fromNodeID": 2, "toNodeID": 3}));
         let none = Report::of([row(1, 200, &[]), row(2, 200, &[])]);
         assert!(!none.is_well() && none.text().contains("2    1    not measured"));
         // Links to learners need no measurement.

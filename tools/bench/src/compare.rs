@@ -6,11 +6,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::latency::{quantile, shown};
 use crate::rank::{self, median};
-use crate::record::Run;
+use crate::record::{FORMAT, Run};
 
 /// How to judge a difference.
 #[derive(Clone, Copy, Debug)]
@@ -288,6 +289,45 @@ pub fn table(comparison: &Comparison) -> String {
         let _infallible = writeln!(text, "note: {note}");
     }
     text
+}
+
+/// The comparison as JSON, with every figure of every run.
+#[must_use]
+pub fn document(comparison: &Comparison) -> Value {
+    let figure = |it: &Figure| {
+        json!({
+            "name": it.name,
+            "unit": it.unit,
+            "base": it.base,
+            "new": it.new,
+            "ratio": it.ratio,
+            "p": it.p,
+            "verdict": it.verdict.name(),
+        })
+    };
+    json!({
+        "format": FORMAT,
+        "kind": "comparison",
+        "verdict": comparison.verdict.name(),
+        "no_verdict": comparison.no_verdict,
+        "notes": comparison.notes,
+        "confidence": comparison.confidence,
+        "runs": comparison.runs,
+        "figures": comparison.figures.iter().map(figure).collect::<Vec<_>>(),
+    })
+}
+
+impl Overall {
+    /// The verdict in one word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::None => "none",
+        }
+    }
 }
 
 fn shown_in(unit: &str, value: f64) -> String {

@@ -46,7 +46,7 @@ impl Floor {
         })
     }
 
-    /// The JSON that `epicepoch bench floor --json` prints. Times are nanoseconds.
+    /// The JSON that `epicepoch bench floor --output json` prints. Times are nanoseconds.
     #[must_use]
     pub fn json(&self) -> Value {
         let times = |times: &Histogram<u64>| json!(Times(times.clone()));

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde_json::{Value, json};
 
 use crate::run::monitor::Snapshot;
 
@@ -90,6 +91,18 @@ impl Account {
             self.violations,
             crate::latency::shown(self.gap_max),
         )
+    }
+
+    /// The content of [`Self::summary`] as JSON, with the failures by kind.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        json!({
+            "answers": self.answers,
+            "failures": self.failures,
+            "leaderChanges": self.leader_changes,
+            "wrongAnswers": self.violations,
+            "silenceMaxMs": self.gap_max.as_secs_f64() * 1e3,
+        })
     }
 
     /// Returns the answer to a scrape, in the `OpenMetrics` text format, version 1.0.0.

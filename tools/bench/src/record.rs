@@ -1,4 +1,4 @@
-//! The report of a run. `bench run --json` writes it, and `bench compare` reads the part that it
+//! The report of a run. `bench run --report` writes it, and `bench compare` reads the part that it
 //! needs. Times are nanoseconds, shares are `0.0..=1.0`. Fields may be added; a field that changes
 //! its meaning needs another [`FORMAT`]. `docs/benchmarks.md` explains the fields.
 

@@ -86,7 +86,7 @@ impl<'a> Cluster<'a> {
             .arg(
                 script
                     .replace("localhost:8881", &format!("localhost:{}", self.leader))
-                    .replace("curl -s ", "curl --silent --show-error --fail --max-time 5 "),
+                    .replace("curl ", "curl --max-time 5 "),
             )
             .env("EPICEPOCH_ADDRS", HTTP_PORTS.map(|port| format!("localhost:{port}")).join(","));
         let output = self.sh.captured(command)?;
@@ -260,7 +260,7 @@ fn measure(cluster: &Cluster<'_>, via: &str) -> Result<(), String> {
     };
     let report = format!("{work}/bench-{via}.json");
     let address = format!("127.0.0.1:{}", cluster.leader);
-    cluster.sh.run(&format!("{EPICEPOCH} bench run --addr {address} {how} --json {report}"))?;
+    cluster.sh.run(&format!("{EPICEPOCH} bench run --addr {address} {how} --report {report}"))?;
     let text = fs::read_to_string(&report).map_err(|error| format!("{report}: {error}"))?;
     if !text.contains("\"violations\": 0") {
         return Err(format!("{report} does not report 0 violations"));

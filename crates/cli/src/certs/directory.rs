@@ -34,7 +34,8 @@ pub(super) fn authority(directory: &Path, cluster: &str) -> Result<Authority, Fa
         let file = PemFile::new("--dir", directory.join(name));
         let bytes = file
             .read()
-            .context("there is no authority to sign with; make one with: epicepoch certs ca")?;
+            .context("there is no authority to sign with; make one with: epicepoch certs ca")
+            .map_err(Failure::usage)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (certificate, key) = (read(CA_CERTIFICATE)?, read(CA_KEY)?);

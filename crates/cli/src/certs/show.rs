@@ -15,7 +15,7 @@ use epicepoch_certs::{Description, PemFile, Purpose};
 use serde_json::{Value, json};
 
 use super::directory::NAMES;
-use crate::arguments::json as json_switch;
+use crate::arguments::{is_json, output as output_argument};
 use crate::failure::Failure;
 use crate::output;
 
@@ -32,7 +32,7 @@ pub(crate) fn command() -> Command {
              that ends within 30 days. No signature is checked.\n\n\
              Exit codes: 0 none has ended; 1 one has ended; 2 a file cannot be read.",
         )
-        .after_help("Examples:\n  epicepoch certs show certs/*.pem\n  epicepoch certs show --json certs/ca.pem")
+        .after_help("Examples:\n  epicepoch certs show certs/*.pem\n  epicepoch certs show --output json certs/ca.pem")
         .arg(
             Arg::new(NAMES)
                 .value_name("FILE")
@@ -40,7 +40,7 @@ pub(crate) fn command() -> Command {
                 .required(true)
                 .action(ArgAction::Append),
         )
-        .arg(json_switch())
+        .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -52,7 +52,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
     }
     let mut out = output::account();
-    if matches.get_flag("json") {
+    if is_json(matches) {
         let all: Vec<_> = shown.iter().map(|(path, it)| object(path, it, now)).collect();
         writeln!(out, "{}", Value::from(all))?;
     } else {
@@ -146,7 +146,7 @@ fn object(path: &str, description: &Description, now: SystemTime) -> Value {
     json!({
         "file": path,
         "purpose": purpose(description).0,
-        "cluster": description.organization,
+        "clusterName": description.organization,
         "nodeID": node,
         "name": description.common_name,
         "names": description.names,

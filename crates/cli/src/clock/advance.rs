@@ -13,7 +13,7 @@ use epicepoch_wire::http::{PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN};
 use epicepoch_wire::{Epoch, Timestamp};
 use serde_json::Value;
 
-use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, json, switch, text};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, output, switch, text};
 use crate::encode;
 use crate::failure::Failure;
 use crate::moment;
@@ -46,7 +46,7 @@ pub(super) fn command() -> Command {
                 .default_value("1h"),
         )
         .args(client_arguments())
-        .arg(json())
+        .arg(output())
 }
 
 pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -91,8 +91,10 @@ fn report(document: &Value, is_done: bool) -> Option<String> {
     let epoch = |name: &str| document[name].as_str()?.parse().ok().map(Epoch);
     let (to, ceiling, after) = (epoch("to")?, epoch("ceiling")?, epoch("ceilingAfter")?);
     let ahead_ms = document["aheadMs"].as_f64()?;
+    // During an upgrade, nodes of 0.1 give `isDone`.
+    let already = document["already"].as_bool().or_else(|| document["isDone"].as_bool())?;
     let time = moment::time(to);
-    let mut text = match (is_done, document["isDone"].as_bool()?) {
+    let mut text = match (is_done, already) {
         (_, true) => format!("no change needed: every answer is above {time} already\n"),
         (true, false) => format!("every answer is above {time} from now on\n"),
         (false, false) => format!("every answer would be above {time}\n"),
@@ -110,7 +112,7 @@ fn report(document: &Value, is_done: bool) -> Option<String> {
             ahead_ms / 1e3
         );
     }
-    if is_done && (ahead_ms > 0.0 || (!document["isDone"].as_bool()? && after > ceiling)) {
+    if is_done && (ahead_ms > 0.0 || (!already && after > ceiling)) {
         text += "take a new backup: an older one does not know how far the epoch was moved\n";
     }
     if !is_done {
@@ -151,22 +153,25 @@ mod tests {
     #[test]
     fn a_plan_shows_how_long_epochs_stand_still_and_that_nothing_was_changed() {
         let plan = json!({"to": "1700000060000000000", "ceiling": "1700000001000000000",
-                          "ceilingAfter": "1700000060000001000", "aheadMs": 60_000.0, "isDone": false});
+                          "ceilingAfter": "1700000060000001000", "aheadMs": 60_000.0, "already": false});
         let text = report(&plan, false).expect("a plan");
         for words in ["would be above 2023-11-14T22:14:20", "60.0 s ahead", "nothing was changed"] {
             assert!(text.contains(words), "{words}: {text}");
         }
+        let mut old = plan.clone();
+        old["isDone"] = old["already"].take();
+        assert_eq!(report(&old, false).as_deref(), Some(text.as_str()));
         let text = report(&plan, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("nothing"), "{text}");
         assert!(text.contains("take a new backup"), "{text}");
         // The new epoch is behind the clock and below the ceiling. The order is carried out. The
         // ceiling stays, so old backups stay valid and no new one is advised.
         let past = json!({"to": "1700000000000000000", "ceiling": "1700000001000000000",
-                          "ceilingAfter": "1700000001000000000", "aheadMs": 0.0, "isDone": false});
+                          "ceilingAfter": "1700000001000000000", "aheadMs": 0.0, "already": false});
         let text = report(&past, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("backup"), "{text}");
         let again = json!({"to": "1700000060000000000", "ceiling": "1700000060000001000",
-                           "ceilingAfter": "1700000060000001000", "aheadMs": 0.0, "isDone": true});
+                           "ceilingAfter": "1700000060000001000", "aheadMs": 0.0, "already": true});
         let text = report(&again, true).expect("an answer");
         assert!(text.contains("already") && !text.contains("backup"), "{text}");
     }

@@ -43,6 +43,7 @@ mod together {
     mod members;
     mod moves;
     mod nemesis;
+    mod output;
     mod probe;
     mod processes;
     mod restore;

@@ -37,14 +37,14 @@ fn document(done: &Done, took_ms: f64, replica: &Replica) -> Value {
             document
         }
         Done::Transferred { to, before, term, is_already } => {
-            let document = json!({
-                "leader": to.0,
-                "before": before.0,
+            json!({
+                "leader": entry(replica, *to),
+                "previousLeader": entry(replica, *before),
                 "term": term.0,
                 "tookMs": took_ms,
                 "preferred": preferred(replica, *to),
-            });
-            with_already(document, *is_already)
+                ALREADY: is_already,
+            })
         }
         Done::Vacant => Value::Null,
         Done::Member { member, is_voter } => {
@@ -52,7 +52,9 @@ fn document(done: &Done, took_ms: f64, replica: &Replica) -> Value {
             let changed = json!([{"nodeID": member.node.0, "role": role}]);
             json!({"changed": changed, ALREADY: true, STORE: format!("{:032x}", member.store.0)})
         }
-        Done::Changed { steps, is_already } => with_already(changed(steps), *is_already),
+        Done::Changed { steps, is_already } => {
+            json!({"changed": changed(steps), ALREADY: is_already})
+        }
         Done::Set { doubt } => {
             let mut document = current_settings(replica);
             if let Some(doubt) = doubt {
@@ -65,11 +67,10 @@ fn document(done: &Done, took_ms: f64, replica: &Replica) -> Value {
     }
 }
 
-fn with_already(mut document: Value, is_already: bool) -> Value {
-    if is_already {
-        document[ALREADY] = true.into();
-    }
-    document
+/// A node as `/members` names it, with its address for clients.
+fn entry(replica: &Replica, node: NodeId) -> Value {
+    let addr = replica.state().members.get(&node).map(|member| &member.client_addr);
+    json!({"nodeID": node.0, "addr": addr})
 }
 
 fn denied(denied: &admin::Denied) -> Denied {
@@ -121,8 +122,8 @@ pub(super) fn settings(replica: &Replica, published: &Published) -> Answer {
 }
 
 /// The document of the members, as this leader sees them.
-pub(super) fn members(replica: &Replica, published: &Published) -> Answer {
-    of_leader(published, || listed(replica, published))
+pub(super) fn members(replica: &Replica, published: &Published, cluster_name: &str) -> Answer {
+    of_leader(published, || listed(replica, published, cluster_name))
 }
 
 fn zones(zones: &[Zone]) -> Value {
@@ -147,7 +148,7 @@ fn planned(advance: &Advance) -> Value {
         "ceiling": advance.ceiling.0.to_string(),
         "ceilingAfter": advance.ceiling_after.0.to_string(),
         "aheadMs": advance.ahead_ns as f64 / 1e6,
-        "isDone": advance.is_done,
+        ALREADY: advance.is_done,
     })
 }
 
@@ -157,7 +158,7 @@ fn preferred(replica: &Replica, node: NodeId) -> Vec<u64> {
     replica.better_placed_than(node).iter().map(|it| it.0).collect()
 }
 
-fn changed(steps: &[MembershipStep]) -> Value {
+fn changed(steps: &[MembershipStep]) -> Vec<Value> {
     let steps = steps.iter().map(|step| {
         let (node, role) = match step {
             MembershipStep::AddLearner(member) => (member.node, LEARNER),
@@ -166,7 +167,7 @@ fn changed(steps: &[MembershipStep]) -> Value {
         };
         json!({"nodeID": node.0, "role": role})
     });
-    json!({"changed": steps.collect::<Vec<_>>()})
+    steps.collect()
 }
 
 #[derive(Serialize)]
@@ -194,7 +195,7 @@ struct Row<'a> {
     format_max: Option<u32>,
 }
 
-fn listed(replica: &Replica, published: &Published) -> Value {
+fn listed(replica: &Replica, published: &Published, cluster_name: &str) -> Value {
     let status = replica.status();
     let incoming = replica.incoming_voters();
     let me = published.identity.node;
@@ -222,7 +223,10 @@ fn listed(replica: &Replica, published: &Published) -> Value {
         }
     });
     json!({
-        "leader": me.0,
+        "cluster": published.cluster.to_string(),
+        "history": format!("{:016x}", published.history.0),
+        "clusterName": cluster_name,
+        "leader": entry(replica, me),
         "term": published.term.0,
         "joint": published.voters.is_joint(),
         "committed": status.committed.0,

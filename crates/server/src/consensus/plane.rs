@@ -274,7 +274,10 @@ impl Plane {
         let published = self.shared.core.published();
         let now_ns = self.shared.clock.monotonic_ns();
         let document = match command {
-            AdminCommand::Members => admin_documents::members(self.node.replica(), &published),
+            AdminCommand::Members => {
+                let name = &self.shared.config.cluster_name;
+                admin_documents::members(self.node.replica(), &published, name)
+            }
             AdminCommand::Settings => admin_documents::settings(self.node.replica(), &published),
             AdminCommand::Clock => {
                 let reading = reading(&self.shared.clock, &self.faults);

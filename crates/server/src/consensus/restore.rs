@@ -308,7 +308,7 @@ pub(super) fn document(
     let backup = restore::backup(replica.state(), replica.applied(), around);
     json!({
         "nodeID": shared.identity.node.0,
-        "index": backup.index.0,
+        "logIndex": backup.index.0,
         "ceiling": backup.ceiling.0.to_string(),
         "backup": backup.text(),
     })

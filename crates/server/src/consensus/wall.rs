@@ -106,7 +106,7 @@ pub(super) fn document(
             ClockStatus::Outvoted => "outvoted",
             ClockStatus::Jumped => "jumped",
         },
-        "wall": reading.wall_ns.to_string(),
+        "wallNs": reading.wall_ns.to_string(),
         "offsetMs": apart_ms(reading.wall_ns, trusted_ns),
         "ceiling": ceiling.0.to_string(),
         "epoch": epoch.map(|epoch| epoch.0.to_string()),

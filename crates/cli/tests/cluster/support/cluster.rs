@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::run::Target;
@@ -175,6 +175,12 @@ impl Cluster {
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         let output = command(&BTreeMap::new(), self.dir.path()).args(args).output();
         output.expect("the binary can be started")
+    }
+
+    /// Runs a command that needs no node, with this standard input.
+    pub(crate) fn piped(&self, input: Stdio, args: &[&str]) -> Output {
+        let mut command = command(&BTreeMap::new(), self.dir.path());
+        command.args(args).stdin(input).output().expect("the binary can be started")
     }
 
     /// Runs an operator's command that must succeed. Returns its output.

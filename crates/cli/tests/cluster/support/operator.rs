@@ -13,7 +13,7 @@ pub(crate) const EXIT_DIRECTORY: i32 = 4;
 
 /// The output of `member list`.
 pub(crate) fn list(cluster: &Cluster) -> Value {
-    let text = cluster.order(&["member", "list", "--json"]);
+    let text = cluster.order(&["member", "list", "--output", "json"]);
     serde_json::from_str(&text).expect("JSON")
 }
 

@@ -46,7 +46,7 @@ impl Shell<'_> {
 fn transports(shell: &Shell<'_>) {
     for via in ["http1", "h2c", "native", "client"] {
         let load = "--duration 300ms --warmup 0 --connections 2";
-        let told = shell.run(&format!("run --via {via} {load} --json {via}.json"), &[0]);
+        let told = shell.run(&format!("run --via {via} {load} --report {via}.json"), &[0]);
         let report = shell.report(&format!("{via}.json"));
         assert!(report.answers > 0 && report.failures.is_empty(), "{told}");
         assert_eq!(report.verify.expect("on by default").violations, 0, "{told}");
@@ -60,7 +60,7 @@ fn transports(shell: &Shell<'_>) {
 /// uniqueness like all others.
 fn ranges(shell: &Shell<'_>) {
     for via in ["http1 --range", "h2c --range", "native"] {
-        let load = "-n 1000000 --duration 300ms --warmup 0 --connections 2 --json ranges.json";
+        let load = "-n 1000000 --duration 300ms --warmup 0 --connections 2 --report ranges.json";
         let told = shell.run(&format!("run --via {via} {load}"), &[0]);
         let report = shell.report("ranges.json");
         assert_eq!(report.timestamps, 1_000_000 * report.answers);
@@ -74,7 +74,7 @@ fn ranges(shell: &Shell<'_>) {
 fn files(shell: &Shell<'_>) {
     let run = "run --rate 200 --duration 500ms --warmup 200ms";
     for (name, more) in [("left", "--hlog all.hlog"), ("right", "--commit abc")] {
-        shell.run(&format!("{run} --json {name}.json {more}"), &[0]);
+        shell.run(&format!("{run} --report {name}.json {more}"), &[0]);
     }
     let log = std::fs::read_to_string(shell.directory.join("all.hlog")).expect("it was written");
     assert!(log.contains("HISTFAAA"), "{log}");

@@ -14,7 +14,7 @@ const HOUR_S: u64 = 3_600;
 
 /// Returns the exit code of `epicepoch clock`, and its document.
 fn clock(cluster: &Cluster) -> (Option<i32>, Value) {
-    let output = cluster.operate(&["clock", "--json"]);
+    let output = cluster.operate(&["clock", "--output", "json"]);
     (output.status.code(), serde_json::from_slice(&output.stdout).expect("JSON"))
 }
 
@@ -35,7 +35,7 @@ fn an_operator_sees_which_clock_is_off_and_how_far_the_ceiling_is_ahead() {
     let mut cluster = Cluster::start();
     wait_until("all clocks are followed", WAIT_MAX, || clock(&cluster).0 == Some(0));
     let (_, document) = clock(&cluster);
-    for node in document["nodes"].as_array().expect("nodes") {
+    for node in document["members"].as_array().expect("nodes") {
         let number = |name: &str| node[name].as_f64().expect("a number");
         assert!(number("offsetMs").abs() < 250.0, "{node}");
         assert!((-500.0..1100.0).contains(&number("leadMs")), "{node}");
@@ -44,7 +44,7 @@ fn an_operator_sees_which_clock_is_off_and_how_far_the_ceiling_is_ahead() {
     cluster.nodes[broken].break_with(Faults::wall_offset_hours(1));
     wait_until("the wrong one is outvoted", WAIT_MAX, || {
         let (code, document) = clock(&cluster);
-        let node = &document["nodes"][broken];
+        let node = &document["members"][broken];
         let is_outvoted = node["status"] == "outvoted";
         let offset_ms = node["offsetMs"].as_f64().expect("a number");
         assert_eq!(code, Some(i32::from(is_outvoted)), "{node}");

@@ -156,7 +156,8 @@ fn a_process_says_in_every_place_which_build_it_runs() {
     assert_eq!(first["message"], "epicepoch starts");
     let members: Value =
         serde_json::from_str(&node.ask("/members").expect("an answer").text()).expect("JSON");
-    let status: Value = serde_json::from_str(&cluster.order(&["status", "--json"])).expect("JSON");
+    let status: Value =
+        serde_json::from_str(&cluster.order(&["status", "--output", "json"])).expect("JSON");
     let metrics = node.ask("/metrics").expect("an answer").text();
     let info = metrics.lines().find(|line| line.starts_with("epicepoch_node_info{"));
     let info = info.expect("a metric");

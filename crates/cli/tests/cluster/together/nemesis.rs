@@ -216,7 +216,7 @@ impl Nemesis {
 
     /// Returns the output of `member list`, if any node answers.
     fn listed(&self) -> Option<Value> {
-        let output = self.cluster.operate(&["member", "list", "--json"]);
+        let output = self.cluster.operate(&["member", "list", "--output", "json"]);
         serde_json::from_slice(&output.stdout).ok()
     }
 

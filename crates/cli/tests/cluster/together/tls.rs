@@ -188,7 +188,7 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
     shell.run(&format!("clock {old}"));
     for via in ["http1", "h2c", "native", "client"] {
         let load = "--duration 1s --warmup 0 --connections 2";
-        shell.run(&format!("bench run --via {via} {load} {old} --json {via}.json"));
+        shell.run(&format!("bench run --via {via} {load} {old} --report {via}.json"));
         let report = Run::read(&of(&format!("{via}.json"))).expect("a report");
         assert!(report.answers > 0, "{via}");
         assert_eq!(report.verify.expect("on by default").violations, 0, "{via}");
@@ -352,7 +352,7 @@ fn each_tool_needs_its_token(cluster: &Cluster, shell: &Shell<'_>, app: &str) {
         undisturbed(|| {
             let campaigns = Campaigns::so_far(cluster);
             let load = "--duration 1s --warmup 0 --connections 2 --token-file clients";
-            shell.run(&format!("bench run --via {via} {load} {app} --json {via}.json"));
+            shell.run(&format!("bench run --via {via} {load} {app} --report {via}.json"));
             let report = Run::read(&shell.directory.join(format!("{via}.json"))).expect("a report");
             let holds = report.answers > 0 && report.failures.is_empty();
             let what = format!("{via}: every request is answered, {:?}", report.failures);

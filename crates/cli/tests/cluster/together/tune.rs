@@ -15,10 +15,10 @@ const MEASURED_MAX: Duration = Duration::from_mins(1);
 fn the_links_of_a_lan_are_shown_for_every_pair() {
     let cluster = Cluster::start();
     wait_until("all links are measured", MEASURED_MAX, || {
-        let output = cluster.operate(&["tune", "--json"]);
+        let output = cluster.operate(&["tune", "--output", "json"]);
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         document["links"].as_array().expect("links").len() == 6
-            && document["nodes"].as_array().expect("nodes").len() == 3
+            && document["members"].as_array().expect("nodes").len() == 3
     });
     let words = String::from_utf8(cluster.operate(&["tune"]).stdout).expect("UTF-8");
     assert!(words.contains("advised     ELECTION_TIMEOUT_MS="), "{words}");
@@ -33,7 +33,7 @@ fn links_that_are_too_long_for_the_settings_are_reported_with_advice() {
     let cluster = LinkedCluster::start(6);
     cluster.set_all(Fault::delay(Duration::from_millis(40)));
     wait_until("the advice is there, and its command is taken", MEASURED_MAX, || {
-        let output = cluster.operate(&["tune", "--json"]);
+        let output = cluster.operate(&["tune", "--output", "json"]);
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let is_of_all = document["links"].as_array().is_some_and(|links| links.len() == 6);
         let advised = &document["advised"];

@@ -94,9 +94,7 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::BadCount => "bad n; give a whole number from 1 up\n",
         ErrorCode::BadFormat => "format must be binary, range or json\n",
         ErrorCode::BadRequest => "the request was not understood; see the documentation\n",
-        ErrorCode::NotFound => {
-            "no such path; there are /timestamp /members /leader /ready /up /metrics /admin/members\n"
-        }
+        ErrorCode::NotFound => "no such path; see the documentation\n",
         ErrorCode::MethodNotAllowed => "wrong method; use one named in Allow\n",
         ErrorCode::ShuttingDown => "this node is stopping; ask another member\n",
         ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epicepoch_core::admin::Command;
+use epicepoch_core::publication::Published;
 use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS};
 use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
 use epicepoch_wire::bootstrap::{Empty, Member};
-use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::http::{ErrorCode, cluster_header};
 use epicepoch_wire::peer_hello::{Formats, RefusalCode};
 use epicepoch_wire::settings::SettingName;
 use epicepoch_wire::{Epoch, NodeId};
@@ -156,6 +157,27 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
             Order::Add { node, raft_addr: raft_addr.to_owned() }
         }
     })
+}
+
+/// Checks that the request means this cluster: `named` is the value of its `epicepoch-cluster`
+/// header, if it has one. This is the cluster's name, its id, or id and history as in answers.
+pub(crate) fn check_cluster(
+    named: Option<&[u8]>,
+    published: &Published,
+    name: &str,
+) -> Result<(), Denied> {
+    let Some(named) = named else { return Ok(()) };
+    let id = published.cluster.to_string();
+    let both = cluster_header(published.cluster, published.history);
+    if [name, &id, &both].iter().any(|own| own.as_bytes() == named) {
+        return Ok(());
+    }
+    let named = String::from_utf8_lossy(named);
+    let text = format!(
+        "this node belongs to the cluster {name:?} with the id {id}, and not to {named:?}; nothing was \
+         done: correct the addresses, or the cluster that you name"
+    );
+    Err(Denied::new(ErrorCode::WrongCluster, text))
 }
 
 const fn decided(command: Command) -> Order {
@@ -344,6 +366,9 @@ fn bad(text: String) -> Denied {
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_core::publication::Identity;
+    use epicepoch_wire::{BootId, ClusterId, HistoryId, StoreId};
+
     use super::*;
 
     fn refused(admin: Admin, query: &str) -> String {
@@ -394,6 +419,28 @@ mod tests {
             order(Admin::Transfer, None),
             Ok(Order::Plain(AdminCommand::Decide(Command::Transfer(None))))
         ));
+    }
+
+    #[test]
+    fn a_command_for_another_cluster_is_refused() {
+        let identity = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(1) };
+        let mut published = Published::nothing(identity);
+        (published.cluster, published.history) = (ClusterId(0xabc), HistoryId(7));
+        let check = |named: &str| check_cluster(Some(named.as_bytes()), &published, "prod");
+        assert!(check_cluster(None, &published, "prod").is_ok());
+        let id = "00000000000000000000000000000abc";
+        for own in ["prod", id, &format!("{id}.0000000000000007")] {
+            assert!(check(own).is_ok(), "{own}");
+        }
+        for other in ["", "Prod", "test", "abc", &format!("{id}.0000000000000008")] {
+            let denied = check(other).expect_err(other);
+            assert_eq!(denied.code, ErrorCode::WrongCluster);
+            assert!(
+                denied.text.contains("\"prod\"") && denied.text.contains(id),
+                "{}",
+                denied.text
+            );
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ struct Page<'a> {
     role: &'static str,
     term: u64,
     cluster: String,
+    history: String,
     #[serde(rename = "clusterName")]
     cluster_name: &'a str,
     version: &'a str,
@@ -70,6 +71,7 @@ pub(crate) fn document(published: &Published, cluster_name: &str, build: Build) 
         },
         term: published.term.0,
         cluster: published.cluster.to_string(),
+        history: format!("{:016x}", published.history.0),
         cluster_name,
         version: build.version,
         commit: build.commit,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Buf as _;
 use epicepoch_core::sequencer::Outcome;
-use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
+use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
@@ -25,7 +25,7 @@ use super::body::Body;
 use super::members;
 use super::metrics_page;
 use super::query::{Ask, BadQuery, Format};
-use super::table::{Route, Row};
+use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
 use crate::front::deadlines::{ClientState, InFlight};
 use crate::front::pipeline::connection::{Rated, settle};
@@ -40,6 +40,7 @@ const BODY_LEN_MAX: u64 = 4096;
 /// Longest time in which a body must arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
+static CLUSTER: HeaderName = HeaderName::from_static(HEADER_CLUSTER);
 static REQUEST_ID: HeaderName = HeaderName::from_static(HEADER_REQUEST_ID);
 
 /// Answers the requests of one connection.
@@ -118,7 +119,7 @@ impl NodeService {
         };
         let Some(row) = row else {
             let code = ErrorCode::NotFound;
-            return refuse(label, answer::refusal(&view, code), code);
+            return refuse(label, answer::refusal_with(&view, code, table::advice().into()), code);
         };
         if !row.methods.take(request.method()) {
             let code = ErrorCode::MethodNotAllowed;
@@ -173,9 +174,13 @@ impl NodeService {
     fn operate<B>(&self, view: &View, admin: Admin, request: &Request<B>) -> Step {
         let shared = self.sequencer.shared.clone();
         let order = admin::order(admin, request.uri().query()).and_then(|order| {
-            let text = "this node has not joined its cluster yet; ask a member";
-            let is_joined = view.published.is_joined();
-            if is_joined { Ok(order) } else { Err(Denied::new(ErrorCode::NotReady, text)) }
+            if !view.published.is_joined() {
+                let text = "this node has not joined its cluster yet; ask a member";
+                return Err(Denied::new(ErrorCode::NotReady, text));
+            }
+            let named = request.headers().get(&CLUSTER).map(HeaderValue::as_bytes);
+            admin::check_cluster(named, &view.published, &shared.config.cluster_name)?;
+            Ok(order)
         });
         match order {
             Ok(order) => {

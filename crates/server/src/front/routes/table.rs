@@ -76,6 +76,12 @@ impl Row {
     }
 }
 
+/// The text of a 404: one line with every path.
+pub(crate) fn advice() -> String {
+    let paths: Vec<_> = TABLE.iter().map(|row| row.path).collect();
+    format!("no such path; there are {}\n", paths.join(" "))
+}
+
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
@@ -162,6 +168,14 @@ mod tests {
             assert_eq!(is_of_operators, !is_open, "{}", row.path);
         }
         assert_eq!(NATIVE, Right::Timestamps);
+    }
+
+    #[test]
+    fn a_404_names_every_path_on_one_line() {
+        let text = advice();
+        assert_eq!(text.lines().count(), 1);
+        let words: Vec<_> = text.split_whitespace().collect();
+        assert!(TABLE.iter().all(|row| words.contains(&row.path)), "{text}");
     }
 
     #[test]
