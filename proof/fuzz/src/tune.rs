@@ -14,8 +14,8 @@ pub(crate) fn tune(data: &[u8]) {
     let (text, told) = (report.text(), report.document());
     assert!(text.ends_with('\n'), "whole lines");
     let list = |name: &str| told[name].as_array().expect("a list").clone();
-    let (links, nodes, silent) = (list("links"), list("nodes"), list("silent"));
-    assert_eq!(nodes.len() + silent.len(), count, "each node is read or named");
+    let (links, members, silent) = (list("links"), list("members"), list("silent"));
+    assert_eq!(members.len() + silent.len(), count, "each node is read or named");
     for node in &silent {
         let (id, why) = (node["nodeID"].as_u64().expect("its id"), node["error"].as_str());
         let line = format!("{id:<4} {}", why.expect("why"));
@@ -29,7 +29,7 @@ pub(crate) fn tune(data: &[u8]) {
     };
     if report.is_well() {
         assert!(silent.is_empty() && list("unmeasured").is_empty(), "all is known");
-        assert!(nodes.iter().all(|node| fits(node) && covers(node)), "it suits: {told}");
+        assert!(members.iter().all(|node| fits(node) && covers(node)), "it suits: {told}");
     }
     assert!(!links.is_empty() || told["advised"].is_null(), "advice needs a measurement");
     if !told["advised"].is_null() {
