@@ -6,7 +6,7 @@
 //! such as an archive, have the commit `unknown`. Changes that are not committed do not show.
 //!
 //! The script runs again only when the commit can have changed: a commit or a checkout, or another
-//! value of the variable. A build of the same commit therefore gives the same bytes.
+//! value of the variable. It adds nothing else that varies, such as a time.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,12 @@ const VARIABLE: &str = "EPICEPOCH_COMMIT";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed={VARIABLE}");
-    let given = env::var(VARIABLE).ok().filter(|it| is_commit(it));
+    let given = env::var(VARIABLE).ok().filter(|it| !it.is_empty());
+    if let Some(bad) = given.as_ref().filter(|it| !is_commit(it)) {
+        println!(
+            "cargo::error={VARIABLE} is {bad:?}; give 7 to 64 hexadecimal digits, or leave it out"
+        );
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let commit = given.or_else(|| head(&root)).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo:rustc-env=BUILD_COMMIT={commit}");

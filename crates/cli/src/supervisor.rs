@@ -6,7 +6,7 @@
 //! - `STATUS=`: what the node does, whenever that changes.
 //! - `WATCHDOG=1` while the consensus thread runs. If that thread hangs, the messages end, and
 //!   systemd kills the process after `WatchdogSec`.
-//! - `STOPPING=1` at the first signal.
+//! - `STOPPING=1` at the first signal, or when the node ends by itself.
 
 use std::ffi::OsStr;
 use std::io;
@@ -59,10 +59,9 @@ impl Supervisor {
     /// Says that the node takes part, and from now on what it does.
     ///
     /// # Errors
-    /// The socket or a thread cannot be used.
+    /// No thread can be started.
     pub(crate) fn follow(&self, node: &Arc<Node>) -> io::Result<()> {
         let Some(socket) = self.0.clone() else { return Ok(()) };
-        socket.send(&format!("READY=1\nSTATUS={}", node.activity()))?;
         let (stop, stopped) = channel();
         *socket.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop);
         let node = Arc::clone(node);
@@ -86,24 +85,33 @@ impl Socket {
         self.socket.send_to_addr(message.as_bytes(), &self.addr).map(drop)
     }
 
-    /// Sends what the node does, and that it lives, until the process stops.
+    /// Sends that the node takes part, what it does, and that it lives, until the process stops.
+    /// A lost message does no harm: what was not sent is in the next one.
     fn report(&self, node: &Node, stopped: &Receiver<()>) {
         let pause = self.watchdog.map_or(LOOK, |limit| LOOK.min(limit / 4));
-        let mut said = String::new();
-        while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let (mut said, mut is_ready_said) = (String::new(), false);
+        loop {
             let mut message = String::new();
+            if !is_ready_said {
+                message.push_str("READY=1\n");
+            }
             let activity = node.activity();
             if activity != said {
-                message = format!("STATUS={activity}\n");
+                message.extend(["STATUS=", &activity, "\n"]);
                 said = activity;
             }
             if self.watchdog.is_some_and(|limit| node.silence() < limit / 2) {
                 message.push_str("WATCHDOG=1\n");
             }
-            // A lost message does no harm: the next one follows, and a supervisor that misses the
-            // watchdog's messages ends this process.
-            if !message.is_empty() && self.send(&message).is_err() {
-                said.clear();
+            if !message.is_empty() {
+                let is_sent = self.send(&message).is_ok();
+                is_ready_said |= is_sent;
+                if !is_sent {
+                    said.clear();
+                }
+            }
+            if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                return;
             }
         }
     }

@@ -95,7 +95,6 @@ impl Shared {
         self.answered_by.load(Ordering::Relaxed)
     }
 
-    /// How often the answering node changed.
     /// Counts that the cluster was restored from a backup, and has begun this history. Every
     /// connection notices that; it counts once.
     pub(super) fn record_restore(&self, history: &str) {
