@@ -1,28 +1,45 @@
 #!/bin/sh
 # Installs a node of EpicEpoch on this machine, from the directory that `epicepoch init` wrote for it:
-#     sudo sh node-1/install.sh
-# It may run again, for changed files: it replaces files of settings and certificates, and never touches data.
+#     sudo sh node-1/install.sh --found    the first installation, to found a NEW cluster
+#     sudo sh node-1/install.sh            later, for changed files
+# It replaces files of settings and certificates, and never touches data.
 # With DESTDIR set, it only copies the files below that directory: it makes no user and starts nothing.
 set -eu
 from=$(cd "$(dirname "$0")" && pwd)
 root=${DESTDIR:-}
+only_copies=${DESTDIR:+yes}
 settings=$root/etc/epicepoch
 data=/var/lib/epicepoch
+# The unit reads this file at each start, and deletes it when the process ends. So one process founds, and no later one.
+founding=$root/run/epicepoch-found
 
 fail() {
     echo "install.sh: $*" >&2
     exit 1
 }
 
+found=
+case "$*" in
+    '') ;;
+    --found) found=yes ;;
+    *) fail "$*: the only argument is --found" ;;
+esac
+
 secret='-m 400'
-if [ -z "$root" ]; then
+if [ -n "$only_copies" ]; then
+    [ -z "$found" ] || fail '--found starts the node, but DESTDIR only copies files'
+else
     [ "$(id -u)" = 0 ] || fail 'it needs root: run it with sudo'
+    rm -f "$founding"
+    if [ -n "$found" ] && [ -d "$root/run/systemd/system" ] && systemctl is-active --quiet epicepoch; then
+        fail 'the node runs already; --found is for its first start. For changed files, run this without it'
+    fi
     if ! id epicepoch >/dev/null 2>&1; then
         useradd --system --home-dir "$data" --shell /usr/sbin/nologin epicepoch
     fi
     # Only the user of the service reads keys and tokens.
     secret='-m 400 -o epicepoch'
-    [ -e "$from/epicepoch" ] || [ -x /usr/local/bin/epicepoch ] ||
+    [ -e "$from/epicepoch" ] || [ -x "$root/usr/local/bin/epicepoch" ] ||
         fail 'there is no binary: copy it to /usr/local/bin/epicepoch, then run this again'
 fi
 
@@ -39,23 +56,28 @@ for file in node.pem ca.pem epicepoch.toml; do
     install -m 644 "$from/$file" "$settings/$file"
 done
 install -D -m 644 "$from/epicepoch.service" "$root/etc/systemd/system/epicepoch.service"
-[ -z "$root" ] || exit 0
+[ -z "$only_copies" ] || exit 0
 
-if [ ! -d /run/systemd/system ]; then
-    install -d -m 700 -o epicepoch "$data"
-    echo 'The files are in place, but systemd does not run here. Start the node as user epicepoch, the first time with:'
-    echo '    BOOTSTRAP=1 epicepoch serve --config /etc/epicepoch/epicepoch.toml'
-    exit 0
+if [ -n "$found" ]; then
+    echo 'This founds a NEW cluster, as soon as --found has started all its nodes. If a cluster has lost its data,'
+    echo 'restore it instead: docs/operations/backup-and-restore.md'
+else
+    echo 'This founds no cluster: a node without data ends with exit code 4. Only for the first start of a NEW cluster:'
+    echo "    sudo sh $from/install.sh --found"
+    echo 'If the node has lost its data, replace it: docs/operations/members.md. If all have, restore the cluster:'
+    echo 'docs/operations/backup-and-restore.md'
 fi
-if [ ! -e "$data" ] || [ -z "$(ls -A "$data")" ]; then
-    # An empty node founds the cluster, together with the others. This file is gone after the next start of the machine,
-    # so that disks that were all lost never found a second cluster.
-    once=/run/systemd/system/epicepoch.service.d
-    mkdir -p "$once"
-    printf '[Service]\nEnvironment=BOOTSTRAP=1\n' >"$once/bootstrap.conf"
+if [ -d "$root/run/systemd/system" ]; then
+    [ -z "$found" ] || echo BOOTSTRAP=1 >"$founding"
+    systemctl daemon-reload
+    systemctl enable epicepoch
+    # The node waits for the others, so this does not wait for the node.
+    systemctl start --no-block epicepoch
+    echo 'Installed. The log: journalctl -u epicepoch. If the node ran before, changed settings need:'
+    echo '    systemctl restart epicepoch'
+else
+    install -d -m 700 -o epicepoch "$root$data"
+    echo 'The files are in place, but systemd does not run here. As user epicepoch, start the node with:'
+    echo "    ${found:+BOOTSTRAP=1 }epicepoch serve --config /etc/epicepoch/epicepoch.toml"
 fi
-systemctl daemon-reload
-systemctl enable epicepoch
-# The node waits for the others, so this does not wait for the node.
-systemctl start --no-block epicepoch
-echo 'Installed. Its log: journalctl -u epicepoch. If it ran before, changed settings need: systemctl restart epicepoch'
+echo "$from has the node's key and the operators' token. Delete it: rm -r $from"

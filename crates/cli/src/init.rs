@@ -26,6 +26,9 @@ use crate::failure::Failure;
 use crate::output;
 use crate::serve::cores;
 
+#[cfg(test)]
+mod install;
+
 pub(crate) fn command() -> Command {
     let port =
         |name, default: &'static str, help| number(name, 1..=65_535, help).default_value(default);
@@ -74,7 +77,7 @@ struct Written {
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let out = PathBuf::from(matches.get_one::<String>("out").map_or("", String::as_str));
+    let out = out(matches)?;
     let given = matches.get_many::<String>(NODES).into_iter().flatten().map(String::as_str);
     let plan = Plan {
         cluster: certs::cluster(matches)?,
@@ -98,6 +101,19 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     write(&out, &files)?;
     write!(output::account(), "{}", plan.next(&out.display().to_string()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the directory to write, without slashes at its end: the files are first written to a
+/// directory beside it, whose name begins with the same text.
+fn out(matches: &ArgMatches) -> Result<PathBuf, Failure> {
+    let given = matches.get_one::<String>("out").map_or("", String::as_str);
+    let out: PathBuf = Path::new(given).components().collect();
+    if out.file_name().is_none() {
+        return Err(Failure::usage(anyhow!(
+            "--out is {given:?}; give the name of a new directory, such as --out cluster"
+        )));
+    }
+    Ok(out)
 }
 
 /// Parses the nodes. Each has an id and a host of its own, because all have the same ports.
@@ -204,12 +220,17 @@ admin_from = \"any\"
 
     /// The steps after `init`, with `out` as the directory that was written.
     fn next(&self, out: &str) -> String {
-        let mut text = format!("{out}/ has all files of the cluster {}. Next:\n", self.cluster);
+        let mut text = format!(
+            "{out}/ has all files of the cluster {}. These steps found it as a NEW cluster.\n\
+             To restore a cluster that lost its data, see docs/operations/backup-and-restore.md.\n",
+            self.cluster
+        );
         for node in &self.nodes {
             let (host, directory) = (node.plain_host(), node.directory());
             let _infallible = writeln!(
                 text,
-                "  scp -r {out}/{directory} {}:\n  ssh -t {host} sudo sh {directory}/install.sh",
+                "  scp -r {out}/{directory} {}:\n  \
+                 ssh -t {host} 'sudo sh {directory}/install.sh --found && rm -r {directory}'",
                 node.host()
             );
         }
@@ -232,7 +253,19 @@ admin_from = \"any\"
     }
 
     fn readme(&self) -> String {
-        format!("{}\n{LAYOUT}", self.next("."))
+        format!(
+            "{next}\n{LAYOUT}
+Another node later, here node {id}:
+  epicepoch certs node --dir {AUTHORITY} --out node-{id} --cluster {cluster} {id}=n{id}.example
+New dates for the certificates, before they end:
+  epicepoch certs renew --dir {AUTHORITY} node-*/node.pem
+then copy node.key and after it node.pem to /etc/epicepoch of each machine, or run install.sh again,
+without --found.
+",
+            next = self.next("."),
+            cluster = self.cluster,
+            id = self.nodes.iter().map(|node| node.id.0).max().map_or(1, |id| id.saturating_add(1)),
+        )
     }
 
     fn readme_of(&self, node: &Planned) -> String {
@@ -243,8 +276,9 @@ Node {id} of the cluster {cluster}, for the machine {host}
 
 1. Copy this directory to {host}:
        scp -r {directory} {addr}:
-2. There, run:
-       sudo sh {directory}/install.sh
+2. There, run, to found a new cluster:
+       sudo sh {directory}/install.sh --found
+   Later, for changed files, run it without --found.
 3. Delete the copy, because it has the node's key and tokens:
        rm -r {directory}
 
@@ -295,37 +329,45 @@ fn token(whose: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Writes all files, or none: they are written into a directory beside `out`, which is then renamed.
+/// Writes all files, or none: they are written into a new directory beside `out`, which is then
+/// renamed.
 fn write(out: &Path, files: &[Written]) -> Result<(), Failure> {
+    if let Some(parent) = out.parent() {
+        fs::create_dir_all(parent).with_context(|| cannot_be_made(parent))?;
+    }
     let mut beside = out.as_os_str().to_owned();
     beside.push(format!(".{}.new", std::process::id()));
     let beside = PathBuf::from(beside);
+    make(&beside)?;
     let written = write_below(&beside, files).and_then(|()| {
         fs::rename(&beside, out).with_context(|| format!("--out {}", out.display()))?;
         Ok(())
     });
     if written.is_err() {
-        // What is left of it, if anything, holds nothing that is in use.
+        // This process has made it, and nothing in it is in use.
         let _ = fs::remove_dir_all(&beside);
     }
     written.map_err(Failure::from)
 }
 
 fn write_below(root: &Path, files: &[Written]) -> anyhow::Result<()> {
-    // The files are secrets, so nobody else may look into the directories.
-    let make = |path: &Path| {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.with_context(|| format!("the directory {} cannot be made", path.display()))
-    };
-    make(root)?;
     let directories: BTreeSet<_> = files.iter().filter_map(|file| file.path.parent()).collect();
-    for directory in directories {
+    for directory in directories.into_iter().filter(|it| !it.as_os_str().is_empty()) {
         make(&root.join(directory))?;
     }
     for Written { path, content, is_secret } in files {
         PemFile::new("--out", root.join(path)).write_new(content, *is_secret)?;
     }
     Ok(())
+}
+
+/// Makes a directory that did not exist. Only its owner may look into it, because it has secrets.
+fn make(path: &Path) -> anyhow::Result<()> {
+    DirBuilder::new().mode(0o700).create(path).with_context(|| cannot_be_made(path))
+}
+
+fn cannot_be_made(path: &Path) -> String {
+    format!("the directory {} cannot be made", path.display())
 }
 
 const NODES: &str = "nodes";
@@ -355,7 +397,7 @@ Examples:
       1=n1.example,10.0.0.1 2=n2.example,10.0.0.2 3=n3.example,10.0.0.3
 Then, for each node:
   scp -r prod/node-1 n1.example:
-  ssh -t n1.example sudo sh node-1/install.sh
+  ssh -t n1.example 'sudo sh node-1/install.sh --found && rm -r node-1'
 
 Exit codes: 0 written; 1 the files cannot be written; 2 wrong usage, or the directory exists.";
 
@@ -365,12 +407,6 @@ What is here:
   client/     for programs: ca.pem (--ca-file) and token (--token-file, or EPICEPOCH_TOKEN_FILE)
   operator/   for operators: the same; their token serves every command
   authority/  the key that signed the certificates
-
-Another node later, here node 4:
-  epicepoch certs node --dir authority --out node-4 4=n4.example
-New dates for the certificates, before they end:
-  epicepoch certs renew --dir authority node-*/node.pem
-then copy node.key and after it node.pem to /etc/epicepoch of each machine, or run install.sh again.
 ";
 
 const INSTALLED: &str = "\
@@ -378,8 +414,8 @@ install.sh puts each file in its place:
   epicepoch.toml, node.pem, node.key, ca.pem, clients, operators    /etc/epicepoch/
   epicepoch.service                                                 /etc/systemd/system/
   epicepoch, if it is here                                          /usr/local/bin/
-It makes the user epicepoch, who alone reads the key and the tokens, and starts the service. The
-first start founds the cluster as soon as all nodes run; the log says which are missing:
+It makes the user epicepoch, who alone reads the key and the tokens, and starts the service. With
+--found, this start founds the cluster as soon as all nodes run; the log says which are missing:
   journalctl -u epicepoch
 ";
 
@@ -390,15 +426,18 @@ mod tests {
     use epicepoch_config::{AllowedFrom, ClientTlsMode, Config};
 
     use super::*;
+    use crate::commands;
 
-    /// Runs `epicepoch init` with these words, in a directory.
-    fn init(directory: &Path, words: &str) -> Result<ExitCode, Failure> {
+    /// Runs `epicepoch init` with these words. It writes to `out` in a directory, if they name no
+    /// other.
+    pub(super) fn init(directory: &Path, words: &str) -> Result<ExitCode, Failure> {
         let out = directory.join("out").display().to_string();
-        let words = ["init", "--out", &out].into_iter().chain(words.split_whitespace());
+        let own = if words.contains("--out") { &[][..] } else { &["--out", &out] };
+        let words = ["init"].iter().chain(own).copied().chain(words.split_whitespace());
         run(&command().get_matches_from(words))
     }
 
-    fn read(path: &Path) -> String {
+    pub(super) fn read(path: &Path) -> String {
         fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
@@ -447,44 +486,6 @@ mod tests {
     }
 
     #[test]
-    fn install_puts_every_file_where_settings_and_unit_look_for_it() {
-        let home = tempfile::tempdir().expect("a directory");
-        let binary = home.path().join("binary");
-        fs::write(&binary, "a program").expect("written");
-        init(home.path(), &format!("--binary {} 1=n1 2=n2 3=n3", binary.display()))
-            .expect("written");
-        let root = home.path().join("root");
-        let install = || {
-            let mut script = std::process::Command::new("sh");
-            script.arg(home.path().join("out/node-2/install.sh")).env("DESTDIR", &root);
-            assert!(script.status().expect("sh runs").success());
-        };
-        install();
-        // It may run again.
-        install();
-        let below = |path: &str| root.join(path.trim_start_matches('/'));
-        let settings = read(&below("/etc/epicepoch/epicepoch.toml"));
-        let named: Vec<_> = settings
-            .lines()
-            .filter_map(|line| line.split_once("_file = "))
-            .map(|(_, path)| path.trim_matches('"'))
-            .collect();
-        assert_eq!(named.len(), 7, "{named:?}");
-        for path in named {
-            assert!(below(path).exists(), "{path}");
-        }
-        for secret in ["node.key", "clients", "operators"] {
-            let data = below("/etc/epicepoch").join(secret).metadata().expect("it exists");
-            assert_eq!(data.permissions().mode() & 0o777, 0o400, "{secret}");
-        }
-        let unit = read(&below("/etc/systemd/system/epicepoch.service"));
-        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a line");
-        let words: Vec<_> = start.split(' ').collect();
-        assert_eq!(words[1..], ["serve", "--config", "/etc/epicepoch/epicepoch.toml"]);
-        assert_eq!(read(&below(words[0])), "a program");
-    }
-
-    #[test]
     fn a_refused_plan_writes_nothing_and_nothing_is_replaced() {
         let home = tempfile::tempdir().expect("a directory");
         let entries = || fs::read_dir(home.path()).expect("readable").count();
@@ -497,6 +498,9 @@ mod tests {
             ("--cluster a/b 1=n1", "--cluster"),
             ("--binary /nowhere 1=n1", "/nowhere"),
             ("--raft-port 8080 1=n1 2=n2", "8080"),
+            ("--out . 1=n1", "--out is \".\""),
+            ("--out / 1=n1", "--out is \"/\""),
+            ("--out= 1=n1", "--out is \"\""),
         ] {
             let failure = init(home.path(), words).expect_err(words);
             assert_eq!(failure.code, crate::failure::USAGE, "{words}");
@@ -508,5 +512,57 @@ mod tests {
         assert!(init(home.path(), "1=n1").is_err());
         assert_eq!(read(&home.path().join("out/authority/ca.key")), before);
         assert_eq!(entries(), 1, "no other directory is left");
+    }
+    #[test]
+    fn slashes_at_the_end_of_out_do_not_count_and_parents_are_made() {
+        let home = tempfile::tempdir().expect("a directory");
+        let out = home.path().join("new/prod");
+        init(home.path(), &format!("--out {}// 1=n1", out.display())).expect("written");
+        assert!(out.join("node-1/install.sh").exists());
+        let mode = |path: &Path| path.metadata().expect("it exists").permissions().mode() & 0o777;
+        assert_eq!(mode(&out), 0o700);
+        // A parent is an ordinary directory.
+        fs::create_dir(home.path().join("ordinary")).expect("made");
+        let ordinary = mode(&home.path().join("ordinary"));
+        assert_eq!(mode(&home.path().join("new")), ordinary);
+        assert_eq!(fs::read_dir(home.path().join("new")).expect("readable").count(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_in_the_way_stays_as_it_is() {
+        let home = tempfile::tempdir().expect("a directory");
+        let in_the_way = home.path().join(format!("out.{}.new", std::process::id()));
+        fs::create_dir(&in_the_way).expect("made");
+        fs::write(in_the_way.join("kept"), "of another").expect("written");
+        let failure = init(home.path(), "1=n1").expect_err("it is in the way");
+        assert!(format!("{:#}", failure.error).contains("cannot be made"), "{:#}", failure.error);
+        assert_eq!(read(&in_the_way.join("kept")), "of another");
+        assert!(!home.path().join("out").exists());
+    }
+
+    #[test]
+    fn every_command_that_init_prints_is_one_of_the_command_line() {
+        let home = tempfile::tempdir().expect("a directory");
+        init(home.path(), "--cluster pay 1=n1 2=n2 3=n3").expect("written");
+        let out = home.path().join("out");
+        let printed = read(&out.join("README.txt")).replace("\\\n", " ");
+        let parse = |line: &str| {
+            let parsed = commands::tree().try_get_matches_from(line.split_whitespace());
+            parsed.unwrap_or_else(|error| panic!("{line}: {error}"))
+        };
+        let lines = printed.lines().map(str::trim).filter(|line| line.starts_with("epicepoch "));
+        let lines: Vec<_> = lines.collect();
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        for line in &lines {
+            parse(line);
+        }
+        // The next node gets a certificate of this cluster.
+        let line = lines.iter().find(|line| line.contains("certs node")).expect("init shows it");
+        let line = line
+            .replace("--dir ", &format!("--dir {}/", out.display()))
+            .replace("--out ", &format!("--out {}/", out.display()));
+        let matches = parse(&line);
+        certs::run(matches.subcommand_matches("certs").expect("certs")).expect("signed");
+        assert!(out.join("node-4/node-4.pem").exists());
     }
 }

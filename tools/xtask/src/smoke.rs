@@ -205,14 +205,17 @@ pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
 /// Runs the block of the README that writes the files of a new cluster. Every file that later blocks
 /// name must exist.
 fn deployment(cluster: &Cluster<'_>, blocks: &[String]) -> Result<(), String> {
-    let block = blocks.iter().find(|block| block.starts_with("epicepoch init"));
+    let start = format!("{EPICEPOCH} init");
+    let block = blocks.iter().find(|block| block.starts_with(&start));
     let block = block.ok_or("README.md: no block writes the files of a cluster")?;
     let program = fs::canonicalize(EPICEPOCH).map_err(|error| format!("{EPICEPOCH}: {error}"))?;
-    let program = program.display();
-    let commands = block
-        .replace("--binary target/release/epicepoch", &format!("--binary {program}"))
-        .replacen("epicepoch init", &format!("{program} init"), 1);
-    cluster.bash(&format!("cd {}\n{commands}", cluster.work.display()))?;
+    // The block runs as it is, in a directory where the program has the same path.
+    let path = cluster.work.join(EPICEPOCH);
+    path.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| std::os::unix::fs::symlink(program, &path))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    cluster.bash(&format!("cd {}\n{block}", cluster.work.display()))?;
     let words: Vec<_> = blocks.iter().flat_map(|block| block.split_whitespace()).collect();
     let named: Vec<_> = words.into_iter().filter(|word| word.starts_with("cluster/")).collect();
     if named.len() < 3 {

@@ -35,7 +35,7 @@ fn use_installed(node: &mut Node, root: &Path, host: &str) {
     node.set("CONFIG", path.display());
     // All nodes have the same ports, and share this machine.
     node.set("HTTP_BIND", host);
-    // The script gives this to a node without data.
+    // "install.sh --found" gives this to the first process.
     node.set("BOOTSTRAP", "1");
 }
 
@@ -61,7 +61,8 @@ fn the_files_of_init_start_a_cluster_with_tls_that_serves_only_those_with_a_toke
         "init --http-port {http} --raft-port {raft} 1={} 2={} 3={}",
         hosts[0], hosts[1], hosts[2]
     ));
-    assert!(said.contains("ssh -t 127.0.0.2 sudo sh node-2/install.sh"), "{said}");
+    let second = "ssh -t 127.0.0.2 'sudo sh node-2/install.sh --found && rm -r node-2'";
+    assert!(said.contains(second), "{said}");
     let mut nodes: Vec<_> = hosts
         .into_iter()
         .zip(1..)
