@@ -211,6 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_was_opened_but_never_founded_has_no_data() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = config(dir.path());
+        let open = || Storage::open(&config.data_dir, NodeId(1), "epicepoch", &Faults::none());
+        drop(open().expect("opened"));
+        let database = config.data_dir.join("log.redb");
+        let before = fs::read(&database).expect("read");
+        assert!(preflight(&config).problems.is_empty(), "BOOTSTRAP founds it");
+        config.bootstrap = false;
+        let problems = texts(&preflight(&config));
+        assert!(problems.iter().any(|text| text.contains("BOOTSTRAP is off")), "{problems:?}");
+        assert_eq!(fs::read(&database).expect("read"), before, "nothing is changed");
+        fs::write(&database, &before[..before.len() / 2]).expect("written");
+        let problems = texts(&preflight(&config));
+        assert!(problems.iter().any(|text| text.contains("damaged")), "{problems:?}");
+    }
+
+    #[test]
     fn the_directory_of_another_node_or_of_a_running_one_is_noticed() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut config = config(dir.path());

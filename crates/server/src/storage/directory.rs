@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use epicepoch_storage::identity::{FORMAT, IDENTITY_LEN_MAX};
 use epicepoch_storage::{DatabaseError, Identity, IdentityError};
-use redb::backends::FileBackend;
+use redb::StorageBackend as _;
+use redb::backends::{FileBackend, InMemoryBackend};
 use rustix::fs::{Access, access};
 
 use super::OpenError;
@@ -171,6 +172,18 @@ pub(super) fn identity(path: &Path) -> Result<Option<Identity>, OpenError> {
 /// Whether the database's file exists in a directory.
 pub(super) fn has_database(path: &Path) -> Result<bool, OpenError> {
     path.join(DATABASE_FILE).try_exists().map_err(|source| unusable(path, "read", source))
+}
+
+/// Reads the database's file into memory, so that it can be opened without a change on disk.
+pub(super) fn copy_database(path: &Path) -> Result<InMemoryBackend, OpenError> {
+    let unreadable = |source| unusable(path, "read", source);
+    let bytes = fs::read(path.join(DATABASE_FILE)).map_err(unreadable)?;
+    if bytes.is_empty() {
+        return Err(damaged(path, "its log.redb is empty"));
+    }
+    let copy = InMemoryBackend::new();
+    copy.set_len(bytes.len() as u64).and_then(|()| copy.write(0, &bytes)).map_err(unreadable)?;
+    Ok(copy)
 }
 
 fn unusable(path: &Path, action: &'static str, source: io::Error) -> OpenError {

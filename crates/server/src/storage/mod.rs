@@ -118,20 +118,10 @@ impl Storage {
         let disk = Disk::new(directory.open_database()?, faults);
         let (database, identity, restored) =
             Database::open(disk).map_err(|error| OpenError::of_database(error, path))?;
-        match written {
-            Some(written) if written == identity => {}
-            Some(_) => {
-                let what = "its IDENTITY and its log.redb come from different directories".into();
-                return Err(OpenError::Damaged { path: path.into(), what });
-            }
-            None if restored.is_some() => {
-                let what = "its IDENTITY is missing".into();
-                return Err(OpenError::Damaged { path: path.into(), what });
-            }
-            None => {
-                check(&identity, path, node, cluster_name)?;
-                directory.place_identity(&identity)?;
-            }
+        compare(written.as_ref(), &identity, restored.is_some(), path)?;
+        if written.is_none() {
+            check(&identity, path, node, cluster_name)?;
+            directory.place_identity(&identity)?;
         }
         let storage = Self { database, directory };
         Ok(Opened { storage, store: identity.store, restored })
@@ -150,37 +140,39 @@ impl Storage {
             return Err(none());
         }
         let directory = Directory::lock(path)?;
-        let identity = directory.identity()?.ok_or_else(none)?;
+        let written = directory.identity()?.ok_or_else(none)?;
         if !directory.has_database()? {
             return Err(OpenError::Emptied { path: path.into() });
         }
         let disk = Disk::new(directory.open_database()?, &Faults::none());
-        let (_, written, restored) =
+        let (_, identity, restored) =
             Database::open(disk).map_err(|error| OpenError::of_database(error, path))?;
-        if written != identity {
-            let what = "its IDENTITY and its log.redb come from different directories".into();
-            return Err(OpenError::Damaged { path: path.into(), what });
-        }
+        compare(Some(&written), &identity, restored.is_some(), path)?;
         Ok((identity, restored.ok_or_else(none)?))
     }
 
-    /// Looks at a data directory as [`Storage::open`] would, but creates nothing and does not open
-    /// the database.
+    /// Looks at a data directory as [`Storage::open`] would, but creates and changes nothing. It
+    /// opens a copy of the database in memory, unless a process uses the directory.
     ///
     /// # Errors
-    /// Why [`Storage::open`] would refuse the directory, as far as this shows without the database.
+    /// Why [`Storage::open`] would refuse the directory.
     pub fn inspect(path: &Path, node: NodeId, cluster_name: &str) -> Result<Found, OpenError> {
         let is_in_use = directory::look(path)?;
         let written = directory::identity(path)?;
         if let Some(identity) = &written {
             check(identity, path, node, cluster_name)?;
         }
-        match (written, directory::has_database(path)?) {
-            (Some(_), false) => Err(OpenError::Emptied { path: path.into() }),
-            _ if is_in_use => Ok(Found::InUse),
-            (Some(_), true) => Ok(Found::Data),
-            (None, _) => Ok(Found::Nothing),
+        match (&written, directory::has_database(path)?) {
+            (Some(_), false) => return Err(OpenError::Emptied { path: path.into() }),
+            _ if is_in_use => return Ok(Found::InUse),
+            (None, false) => return Ok(Found::Nothing),
+            (_, true) => {}
         }
+        let (_, identity, restored) = Database::open(directory::copy_database(path)?)
+            .map_err(|error| OpenError::of_database(error, path))?;
+        compare(written.as_ref(), &identity, restored.is_some(), path)?;
+        check(&identity, path, node, cluster_name)?;
+        Ok(if restored.is_some() { Found::Data } else { Found::Nothing })
     }
 
     /// Writes the first record of an empty member, which is a genesis or a snapshot. Returns once
@@ -220,11 +212,10 @@ fn mint(node: NodeId, cluster_name: &str) -> io::Result<Identity> {
     Ok(Identity::new(node, StoreId(u128::from_le_bytes(bytes)), cluster_name))
 }
 
-/// Refuses the directory of another node or cluster.
 /// What [`Storage::inspect`] has found in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No data: the directory is empty or missing.
+    /// No data of a cluster: the directory is missing, empty, or of a member that is still empty.
     Nothing,
     /// The data of this node.
     Data,
@@ -232,6 +223,23 @@ pub enum Found {
     InUse,
 }
 
+/// Refuses a directory whose `IDENTITY`, which is `written`, does not belong to its database.
+fn compare(
+    written: Option<&Identity>,
+    identity: &Identity,
+    is_founded: bool,
+    path: &Path,
+) -> Result<(), OpenError> {
+    let what = match written {
+        Some(written) if written == identity => return Ok(()),
+        Some(_) => "its IDENTITY and its log.redb come from different directories",
+        None if is_founded => "its IDENTITY is missing",
+        None => return Ok(()),
+    };
+    Err(OpenError::Damaged { path: path.into(), what: what.into() })
+}
+
+/// Refuses the directory of another node or cluster.
 fn check(
     identity: &Identity,
     path: &Path,
