@@ -1,6 +1,7 @@
 //! The addresses, deadline, TLS files and token with which a command asks a cluster. This module
 //! never resolves a name.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -80,7 +81,8 @@ pub(crate) enum TokenFor {
 
 impl TokenFor {
     /// The environment variables that name the token's file, the first set one counts. A token of
-    /// operators includes the rights of clients, so it comes second for clients. The token of
+    /// operators includes the rights of clients, so it comes second for clients, if TLS or the
+    /// machine's own addresses keep it from others. The token of
     /// clients comes second for operators, because one variable is enough for a file of both.
     const fn variables(self) -> [&'static str; 2] {
         match self {
@@ -97,8 +99,13 @@ pub(crate) fn token(
     token_for: TokenFor,
 ) -> Result<Option<Token>, Failure> {
     let mut path = matches.get_one::<String>("token-file").cloned();
+    // A token of operators can change the cluster. So without TLS it is not sent to other machines
+    // in place of a client's token.
+    let is_kept_back = matches!(token_for, TokenFor::Clients)
+        && tls(matches, environment)?.is_none()
+        && !addresses(&named(matches, environment)?.0).all(|addr| is_loopback(&addr));
     for name in token_for.variables() {
-        if path.is_none() {
+        if path.is_none() && !(is_kept_back && name == OPS_TOKEN_VARIABLE) {
             path = variable(environment, name).map_err(Failure::usage)?;
         }
     }
@@ -116,6 +123,13 @@ pub(crate) fn token(
              be 1 to 256 visible ASCII characters"
         ))
     })
+}
+
+/// Whether an address is on this machine.
+fn is_loopback(addr: &str) -> bool {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    ip.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback())
 }
 
 /// Returns the list of addresses as text, and the name of its source: the flag, the environment
@@ -238,14 +252,14 @@ mod tests {
             path.into_os_string()
         };
         let (clients, operators, given) = (file("clients"), file("operators"), file("given"));
-        let sent = |flag: bool, variables: &[(&str, &std::ffi::OsString)]| {
+        let sent_to = |addr: &str, flag: bool, variables: &[(&str, &std::ffi::OsString)]| {
             let environment: Environment =
                 variables.iter().map(|(name, path)| ((*name).into(), (*path).clone())).collect();
             let matches = clap::Command::new("x").args(crate::arguments::client_arguments());
             let given = ["--token-file".into(), given.clone()];
             let flags = given.into_iter().filter(|_| flag);
-            let matches =
-                matches.get_matches_from([std::ffi::OsString::from("x")].into_iter().chain(flags));
+            let start = ["x", "--addr", addr].map(std::ffi::OsString::from);
+            let matches = matches.get_matches_from(start.into_iter().chain(flags));
             [TokenFor::Clients, TokenFor::Operators].map(|token_for| {
                 let token = token(&matches, &environment, token_for).expect("readable");
                 token.map_or_else(String::new, |token| {
@@ -253,12 +267,23 @@ mod tests {
                 })
             })
         };
+        let sent = |flag, variables: &[_]| sent_to("8080,[::1]:1,127.0.0.2:1", flag, variables);
         let both = [(TOKEN_VARIABLE, &clients), (OPS_TOKEN_VARIABLE, &operators)];
         assert_eq!(sent(false, &both), ["clients", "operators"]);
         assert_eq!(sent(false, &both[1..]), ["operators", "operators"]);
         assert_eq!(sent(false, &both[..1]), ["clients", "clients"]);
         assert_eq!(sent(true, &both), ["given", "given"]);
         assert_eq!(sent(false, &[]), ["", ""]);
+        // In plain text to another machine, the operators' token is not sent for a client's.
+        let far = |flag, variables: &[_]| sent_to("localhost:1,n1:8080", flag, variables);
+        assert_eq!(far(false, &both), ["clients", "operators"]);
+        assert_eq!(far(false, &both[1..]), ["", "operators"]);
+        assert_eq!(far(true, &both), ["given", "given"]);
+        let ca = dir.path().join("ca.pem").into_os_string();
+        let authority = epicepoch_certs::authority::Authority::new("one").expect("an authority");
+        std::fs::write(&ca, authority.certificate()).expect("written");
+        let secured = [both[1], (CA_VARIABLE, &ca)];
+        assert_eq!(far(false, &secured), ["operators", "operators"]);
     }
 
     #[test]

@@ -140,11 +140,23 @@ fn of_cluster(
     for addr in addrs {
         // The time for one node is limited, so that a node that hangs leaves time for the others.
         let attempt = deadline.min(Instant::now() + timeout);
-        let question = Order::look(PATH_ADMIN_BACKUP).expecting(expected.clone());
-        let backup = match question.ask(&dialer, &addr, attempt) {
-            Ok(document) => taken(&document, &addr)?,
-            Err(error) => {
-                let text = RequestError::into_text(error);
+        // The backup names its cluster, so it is checked instead of the answer.
+        let question = Order::look(PATH_ADMIN_BACKUP).expecting(expected.clone()).checked();
+        let answer = question.ask(&dialer, &addr, attempt).map_err(RequestError::into_text);
+        let answer = match answer {
+            Ok(document) => {
+                let backup = taken(&document, &addr)?;
+                let checked = expected.as_ref().map_or(Ok(()), |expected| {
+                    let id = backup.cluster.to_string();
+                    expected.check(&addr, Some(&id), Some(&backup.name))
+                });
+                checked.map(|()| backup).map_err(|error| error.to_string())
+            }
+            Err(text) => Err(text),
+        };
+        let backup = match answer {
+            Ok(backup) => backup,
+            Err(text) => {
                 let is_named = text.starts_with(&addr);
                 errors.push(if is_named { text } else { format!("{addr}: {text}") });
                 continue;
@@ -347,13 +359,19 @@ fn lines(backup: &Backup) -> String {
 /// Returns a document with every field.
 #[cfg(test)]
 pub(crate) fn example() -> Value {
+    object(&sample())
+}
+
+/// Returns a backup with every field.
+#[cfg(test)]
+pub(crate) fn sample() -> Backup {
     let member = Member {
         node: epicepoch_wire::NodeId(6),
         store: epicepoch_wire::StoreId(1),
         raft_addr: "n6:60001".into(),
         client_addr: "n6:8080".into(),
     };
-    object(&Backup { members: vec![member], ..tests::backup() })
+    Backup { members: vec![member], ..tests::backup() }
 }
 
 #[cfg(test)]

@@ -46,9 +46,10 @@ pub(crate) fn command() -> Command {
         .after_help(EXAMPLES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(shared(
-            Command::new("ca").about("Make the authority of a cluster: ca.pem and ca.key"),
-        ))
+        .subcommand(
+            shared(Command::new("ca").about("Make the authority of a cluster: ca.pem and ca.key"))
+                .mut_arg("out", |out| out.help("The same as --dir").conflicts_with("dir")),
+        )
         .subcommand(
             signed(
                 Command::new("node").about("Sign certificates for nodes: node-ID.pem, node-ID.key"),

@@ -211,8 +211,6 @@ fn every_node_that_documents_and_help_start_has_a_valid_configuration() {
     };
     let texts = [
         ("docs/operations", [DEPLOY, MEMBERS].concat(), 5),
-        // It starts nodes with what `epicepoch init` writes; tests of `init` check that.
-        ("README.md", README.to_owned(), 0),
         ("serve --help", help(["serve", ""]), 4),
         ("member add --help", help(["member", "add"]), 1),
     ];

@@ -59,7 +59,13 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
     let mut out = output::product();
     if is_json(matches) {
-        writeln!(out, "{}", object(unix_ns))?;
+        let mut object = object(unix_ns);
+        for (only, other) in [("lowest", "highest"), ("highest", "lowest")] {
+            if matches.get_flag(only) {
+                object.as_object_mut().and_then(|object| object.remove(other));
+            }
+        }
+        writeln!(out, "{object}")?;
     } else if matches.get_flag("lowest") {
         writeln!(out, "{lowest}")?;
     } else if matches.get_flag("highest") {

@@ -48,6 +48,8 @@ pub(crate) struct Order {
     shown_by: &'static str,
     /// The only cluster that may carry it out.
     expected: Option<Expected>,
+    /// Whether the node's answer need not name the cluster, because it was checked already.
+    is_checked: bool,
 }
 
 impl Order {
@@ -68,7 +70,14 @@ impl Order {
         let query = query.join("&");
         let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
         let shown_by = "epicepoch member list";
-        Self { method: "POST", target, waits_for_member: false, shown_by, expected: None }
+        Self {
+            method: "POST",
+            target,
+            waits_for_member: false,
+            shown_by,
+            expected: None,
+            is_checked: false,
+        }
     }
 
     /// Sets the command that shows whether the order was carried out; by default `epicepoch member
@@ -82,13 +91,20 @@ impl Order {
         Self { expected, ..self }
     }
 
+    /// Skips the check of the answer, because the caller checks the cluster otherwise.
+    pub(crate) fn checked(self) -> Self {
+        Self { is_checked: true, ..self }
+    }
+
     /// Sets whether to retry, until the deadline, while the member has not caught up.
     pub(crate) fn waiting(self, waits_for_member: bool) -> Self {
         Self { waits_for_member, ..self }
     }
 
     /// Sends the order to the leader and returns its answer. A change is sent only to a node that
-    /// has just answered a question, because a node that hangs could lose it.
+    /// has just answered a question, because a node that hangs could lose it. With `--cluster`, the
+    /// leader's list of members comes first, because only that names the cluster; a node of 0.1
+    /// ignores the header.
     pub(crate) fn give(
         self,
         matches: &ArgMatches,
@@ -101,9 +117,11 @@ impl Order {
             environment,
             TokenFor::Operators,
         )?);
-        let order = self.expecting(Expected::of(matches, environment)?);
+        let order = self.expecting(Expected::of(matches, environment)?).checked();
         let is_question = order.method == "GET";
-        let question = Self::look(if is_question { &order.target } else { PATH_ADMIN_MEMBERS });
+        let is_first =
+            is_question && order.expected.is_none() || order.target == PATH_ADMIN_MEMBERS;
+        let question = Self::look(if is_first { &order.target } else { PATH_ADMIN_MEMBERS });
         let question = question.expecting(order.expected.clone());
         let timeout = attempt_timeout(matches)?;
         let mut last = anyhow!("no node was asked");
@@ -113,12 +131,10 @@ impl Order {
             for addr in &addrs {
                 let attempt = deadline.min(Instant::now() + timeout);
                 let taken = match question.follow(&dialer, addr, attempt) {
-                    Ok((_, document)) if is_question => Ok(document),
-                    Ok((leader, document)) => {
-                        if let Some(expected) = &order.expected {
-                            expected.check_name(&leader, document["clusterName"].as_str())?;
-                        }
-                        order.ask(&dialer, &leader, deadline)
+                    Ok((_, document)) if is_first => Ok(document),
+                    Ok((leader, _)) => {
+                        let until = if is_question { attempt } else { deadline };
+                        order.ask(&dialer, &leader, until)
                     }
                     // Nodes name the leader by its client address. If the leader has an OPS_ADDR,
                     // it refuses orders at its client address. So the other given addresses are
@@ -175,13 +191,15 @@ impl Order {
         deadline: Instant,
     ) -> Result<Value, RequestError> {
         let answer = self.exchange(dialer, addr, deadline)?;
-        if let Some(expected) = &self.expected {
-            let checked = expected.check_ids(addr, answer.cluster.as_deref());
-            checked.map_err(RequestError::WrongCluster)?;
-        }
         if answer.status == 200 {
             let document = serde_json::from_slice(&answer.body);
-            return document.map_err(|_| RequestError::Final(no_oracle(addr)));
+            let document: Value = document.map_err(|_| RequestError::Final(no_oracle(addr)))?;
+            if let Some(expected) = self.expected.as_ref().filter(|_| !self.is_checked) {
+                let name = document["clusterName"].as_str();
+                let checked = expected.check(addr, answer.cluster.as_deref(), name);
+                checked.map_err(RequestError::WrongCluster)?;
+            }
+            return Ok(document);
         }
         let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
         let Some(code) = answer.code else { return Err(RequestError::Final(no_oracle(addr))) };

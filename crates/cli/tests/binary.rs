@@ -190,6 +190,24 @@ fn check_config_reports_every_problem_at_once_and_changes_nothing() {
 }
 
 #[test]
+fn encode_prints_as_json_only_the_bound_that_was_asked_for() {
+    for (only, other) in [("lowest", "highest"), ("highest", "lowest")] {
+        let printed = output(&["encode", "1s", &format!("--{only}"), "--output", "json"], &[]);
+        let document: serde_json::Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+        assert!(document[only].is_string() && document["epoch"].is_string(), "{document}");
+        assert!(document[other].is_null(), "{document}");
+    }
+}
+
+#[test]
+fn a_new_authority_has_one_directory() {
+    let refused = output(&["certs", "ca", "--dir", "a", "--out", "b"], &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("cannot be used with"), "{}", text(&refused.stderr));
+    assert!(!std::fs::exists("b").expect("looked"));
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_error() {
     let mut decode = epicepoch(&["decode"], &[]);
     let decode = decode.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -99,6 +99,7 @@ pub(super) fn document(
     let ms = |duration: Duration| duration.as_millis() as u64;
     json!({
         "nodeID": published.identity.node.0,
+        "clusterName": config.cluster_name,
         "boot": format!("{:016x}", published.identity.boot.0),
         "leads": is_leader,
         "status": match clock.status() {

@@ -169,7 +169,9 @@ pub(crate) fn check_cluster(
     let Some(named) = named else { return Ok(()) };
     let id = published.cluster.to_string();
     let both = cluster_header(published.cluster, published.history);
-    if [name, &id, &both].iter().any(|own| own.as_bytes() == named) {
+    // Hexadecimal digits may be in upper case.
+    let is_id = |own: &String| own.as_bytes().eq_ignore_ascii_case(named);
+    if name.as_bytes() == named || is_id(&id) || is_id(&both) {
         return Ok(());
     }
     let named = String::from_utf8_lossy(named);
@@ -429,7 +431,7 @@ mod tests {
         let check = |named: &str| check_cluster(Some(named.as_bytes()), &published, "prod");
         assert!(check_cluster(None, &published, "prod").is_ok());
         let id = "00000000000000000000000000000abc";
-        for own in ["prod", id, &format!("{id}.0000000000000007")] {
+        for own in ["prod", id, &id.to_uppercase(), &format!("{id}.0000000000000007")] {
             assert!(check(own).is_ok(), "{own}");
         }
         for other in ["", "Prod", "test", "abc", &format!("{id}.0000000000000008")] {
