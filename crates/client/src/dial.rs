@@ -183,10 +183,21 @@ fn explain(error: io::Error) -> io::Error {
                     "{error}: this client's certificate has ended; renew it (epicepoch certs renew)"
                 )
             }
-            _ => format!(
+            Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            | Alert::UnknownCA
+            // The signature in the certificate is not of the node's authority of the same name.
+            | Alert::DecryptError
+            | Alert::AccessDenied => format!(
                 "{error}: the node refuses this client's certificate, or asks for one \
                  (CLIENT_CA_FILE): give --cert-file and --key-file"
             ),
+            // The alert itself says what the node does not accept, for example the protocol.
+            _ => error.to_string(),
         },
         Some(_) => error.to_string(),
     };
@@ -346,7 +357,15 @@ mod tests {
         said(certificate(CertificateError::Revoked), "cannot be used");
         said(explained(rustls::InvalidMessage::InvalidContentType.into()), "no TLS");
         let alert = |alert| explained(rustls::Error::AlertReceived(alert));
-        said(alert(Alert::CertificateRequired), "CLIENT_CA_FILE");
+        let [none, foreign] = [Alert::CertificateRequired, Alert::DecryptError];
+        for certificate in [none, foreign, Alert::UnknownCA, Alert::AccessDenied] {
+            said(alert(certificate), "CLIENT_CA_FILE");
+        }
+        for other in [Alert::NoApplicationProtocol, Alert::ProtocolVersion] {
+            let text = alert(other).expect("it does not pass");
+            assert!(!text.contains("certificate"), "{text}");
+            assert!(text.contains(&format!("{other:?}")), "{text}");
+        }
         for passing in [Alert::CloseNotify, Alert::InternalError, Alert::UserCanceled] {
             assert_eq!(alert(passing), None);
         }

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::Timestamp;
+use epicepoch_wire::http::ErrorCode;
 
 use crate::error::{AnotherCluster, BadAnswer, FailedAttempt};
 use crate::members::{Member, Members};
@@ -44,12 +45,23 @@ pub(crate) struct FailedAttempts {
     /// node answered, because a live node knows more about the cluster than a dead one. If no node
     /// answered, it is the newest of all.
     last: Option<FailedAttempt>,
-    /// How many attempts failed by TLS since a node answered last. Attempts that reached no node are
-    /// between them, and do not count.
-    tls: usize,
+    tls: TlsFailures,
     /// How many attempts in a row failed without any answer. If they are more than there are
     /// addresses, the answer in `last` is outdated.
     unanswered: usize,
+}
+
+/// The attempts that failed by TLS.
+#[derive(Debug, Default)]
+struct TlsFailures {
+    /// How many there were since a node answered last. Attempts that reached no node are between
+    /// them, and do not count.
+    count: u32,
+    /// Where they were since a node answered last. Only addresses that are asked in turn are kept,
+    /// each once.
+    addrs: Vec<String>,
+    /// Address and reason of the newest one. Answers of other nodes do not remove it.
+    newest: Option<(String, String)>,
 }
 
 impl FailedAttempts {
@@ -61,9 +73,21 @@ impl FailedAttempts {
     }
 
     /// The failed attempt to report at the deadline: the last one, or an earlier one that a node
-    /// answered, as [`FailedAttempts::record`] decides.
-    pub(crate) fn last(&self) -> Option<&FailedAttempt> {
-        self.last.as_ref()
+    /// answered, as [`FailedAttempts::record`] decides. If a node knows no leader, and TLS failed
+    /// with another node, that one may be the leader. Then both are reported, as a failure of TLS.
+    pub(crate) fn last(&self) -> Option<FailedAttempt> {
+        let last = self.last.as_ref()?;
+        let is_leaderless = matches!(
+            last,
+            FailedAttempt::NoLeader { .. }
+                | FailedAttempt::Refused { code: ErrorCode::NotLeader, .. }
+        );
+        Some(match &self.tls.newest {
+            Some((addr, reason)) if is_leaderless => {
+                FailedAttempt::Tls { addr: addr.clone(), reason: format!("{reason}; and {last}") }
+            }
+            Some(_) | None => last.clone(),
+        })
     }
 
     /// Records a failed attempt and returns how long to wait before the next one. The wait grows
@@ -78,11 +102,7 @@ impl FailedAttempts {
         self.count = (self.count + 1).max(least);
         self.hops = 0;
         self.unanswered = if failed_attempt.is_answer() { 0 } else { self.unanswered + 1 };
-        match failed_attempt {
-            FailedAttempt::Tls { .. } => self.tls += 1,
-            _ if failed_attempt.is_answer() => self.tls = 0,
-            _ => {}
-        }
+        self.tls.record(directory, &failed_attempt);
         let is_outdated = self.unanswered > directory.address_count();
         let keeps = match &self.last {
             Some(kept) if kept.is_answer() => self.unanswered > 0 && !is_outdated,
@@ -98,16 +118,46 @@ impl FailedAttempts {
         directory.backoff(self.count)
     }
 
-    /// Returns the error if TLS has failed as often as there are addresses, and no node has
-    /// answered meanwhile. Then waiting for the deadline would not help: a file, a name or a setting
-    /// is wrong. Counting starts again, so that the next call tries every address, too.
+    /// Returns the error if TLS has failed at every address that is asked in turn, at least
+    /// [`TLS_FAILURES_MIN`] times in all, and no node has answered meanwhile. Then waiting for the
+    /// deadline would not help: a file, a name or a setting is wrong. Counting starts again, so
+    /// that the next call tries every address, too.
     pub(crate) fn take_tls_failure(&mut self, directory: &Directory) -> Option<BadAnswer> {
-        if self.tls < directory.address_count() {
+        let tls = &self.tls;
+        if tls.count < TLS_FAILURES_MIN || !directory.in_turn().all(|it| tls.addrs.contains(it)) {
             return None;
         }
-        let Some(FailedAttempt::Tls { addr, reason }) = &self.last else { return None };
-        self.tls = 0;
-        Some(BadAnswer::Tls { addr: addr.clone(), reason: reason.clone() })
+        let (addr, reason) = self.tls.newest.take()?;
+        self.forget_tls();
+        Some(BadAnswer::Tls { addr, reason })
+    }
+
+    /// Whether a failure of TLS is remembered.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.newest.is_some()
+    }
+
+    /// Forgets the failures of TLS. They may have been corrected since the last call.
+    pub(crate) fn forget_tls(&mut self) {
+        self.tls = TlsFailures::default();
+        self.last.take_if(|last| matches!(last, FailedAttempt::Tls { .. }));
+    }
+}
+
+impl TlsFailures {
+    fn record(&mut self, directory: &Directory, failed_attempt: &FailedAttempt) {
+        if let FailedAttempt::Tls { addr, reason } = failed_attempt {
+            self.count = self.count.saturating_add(1);
+            if !self.addrs.contains(addr) {
+                self.addrs.push(addr.clone());
+            }
+            self.addrs.retain(|failed| directory.in_turn().any(|addr| addr == failed));
+            self.newest = Some((addr.clone(), reason.clone()));
+        } else if failed_attempt.is_answer() {
+            self.count = 0;
+            self.addrs.clear();
+            self.newest.take_if(|(addr, _)| addr == failed_attempt.addr());
+        }
     }
 }
 
@@ -250,11 +300,16 @@ impl Directory {
         self.leader.take_if(|leader| leader == addr);
     }
 
-    /// Returns the next address in turn: members first, then seeds that are not members, because
-    /// seeds may be outdated.
-    pub(crate) fn next_address(&mut self) -> String {
+    /// Returns the addresses that are asked in turn: members first, then seeds that are not
+    /// members, because seeds may be outdated.
+    fn in_turn(&self) -> impl Iterator<Item = &String> {
         let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
-        let all: Vec<_> = self.members.iter().chain(extra).collect();
+        self.members.iter().chain(extra)
+    }
+
+    /// Returns the next address in turn.
+    pub(crate) fn next_address(&mut self) -> String {
+        let all: Vec<_> = self.in_turn().collect();
         let addr = all[self.turn % all.len()].clone();
         self.turn = self.turn.wrapping_add(1);
         addr
@@ -301,6 +356,9 @@ pub(crate) const OVERLOADED_FAILED_ATTEMPTS: u32 = BACKOFF_DOUBLINGS_MAX;
 /// The client follows at most this many answers in a row that name another leader. Then it waits.
 /// More than one is rare.
 const HOPS_MAX: u32 = 3;
+/// A call ends because of TLS after at least this many failures. Several nodes may be behind one
+/// address, and the others may be well.
+const TLS_FAILURES_MIN: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -319,10 +377,8 @@ mod tests {
     fn a_call_ends_when_tls_has_failed_everywhere_and_not_while_a_node_answers() {
         let seeds = ["a:1", "b:1", "c:1"].map(str::to_owned);
         let mut directory = Directory::new(seeds.to_vec(), 1);
-        let tls = |addr: &str| FailedAttempt::Tls { addr: addr.to_owned(), reason: "x".to_owned() };
-        let down = |addr: &str| FailedAttempt::Silent { addr: addr.to_owned() };
-        let leaderless = |addr: &str| FailedAttempt::NoLeader { addr: addr.to_owned() };
-        let mut ends_after = |attempts: &[FailedAttempt]| {
+        let ends_after = |seeds: &[String], attempts: &[FailedAttempt]| {
+            let mut directory = Directory::new(seeds.to_vec(), 1);
             let mut failed = FailedAttempts::default();
             let mut attempts = attempts.iter().cycle().take(60).enumerate();
             attempts.find_map(|(at, attempt)| {
@@ -330,19 +386,54 @@ mod tests {
                 failed.take_tls_failure(&directory).map(|_| at + 1)
             })
         };
-        assert_eq!(ends_after(&[tls("a:1"), tls("b:1"), tls("c:1")]), Some(3));
-        // A node that is down for a moment gets more rounds.
-        assert_eq!(ends_after(&[tls("a:1"), down("b:1"), down("c:1")]), Some(7));
-        assert_eq!(ends_after(&[tls("a:1"), tls("b:1"), leaderless("c:1")]), None);
-        assert_eq!(ends_after(&[down("a:1"), down("b:1"), down("c:1")]), None);
+        let [a, b, c] = ["a:1", "b:1", "c:1"];
+        assert_eq!(ends_after(&seeds, &[tls(a), tls(b), tls(c)]), Some(3));
+        // A node that is down may be well when it is back.
+        assert_eq!(ends_after(&seeds, &[tls(a), down(b), down(c)]), None);
+        assert_eq!(ends_after(&seeds, &[tls(a), tls(b), down(c)]), None);
+        assert_eq!(ends_after(&seeds, &[tls(a), tls(b), down(c), tls(a), tls(b), tls(c)]), Some(6));
+        assert_eq!(ends_after(&seeds, &[tls(a), tls(b), leaderless(c)]), None);
+        assert_eq!(ends_after(&seeds, &[down(a), down(b), down(c)]), None);
+        // Three failures at one address are not failures at three addresses.
+        assert_eq!(ends_after(&seeds, &[tls(a), tls(a), tls(a), tls(b)]), None);
+        // Several nodes may be behind one address.
+        assert_eq!(ends_after(&seeds[..1], &[tls(a)]), Some(3));
+        assert_eq!(ends_after(&seeds[..1], &[tls(a), tls(a), leaderless(a)]), None);
         // At the deadline, the failure of TLS is reported rather than a node that is down.
         let mut failed = FailedAttempts::default();
         for attempt in [tls("a:1"), down("b:1"), down("c:1"), down("b:1"), down("c:1")] {
             failed.record(&mut directory, attempt, 0);
         }
-        assert_eq!(failed.last(), Some(&tls("a:1")));
+        assert_eq!(failed.last(), Some(tls("a:1")));
+        failed.forget_tls();
         failed.record(&mut directory, leaderless("b:1"), 0);
-        assert_eq!(failed.last(), Some(&leaderless("b:1")));
+        assert_eq!(failed.last(), Some(leaderless("b:1")));
+    }
+
+    #[test]
+    fn a_node_without_a_leader_does_not_hide_that_tls_failed_with_another() {
+        let mut directory = Directory::new(["a:1", "b:1"].map(str::to_owned).to_vec(), 1);
+        let mut failed = FailedAttempts::default();
+        for attempt in [tls("a:1"), leaderless("b:1"), tls("a:1"), leaderless("b:1")] {
+            failed.record(&mut directory, attempt, 0);
+        }
+        let text = failed.last().map(|last| last.to_string());
+        assert_eq!(text.as_deref(), Some("TLS with a:1 failed: x; and b:1 knows no leader"));
+        // The node at a:1 has a good certificate now.
+        failed.record(&mut directory, leaderless("a:1"), 0);
+        assert_eq!(failed.last(), Some(leaderless("a:1")));
+    }
+
+    fn tls(addr: &str) -> FailedAttempt {
+        FailedAttempt::Tls { addr: addr.to_owned(), reason: "x".to_owned() }
+    }
+
+    fn down(addr: &str) -> FailedAttempt {
+        FailedAttempt::Silent { addr: addr.to_owned() }
+    }
+
+    fn leaderless(addr: &str) -> FailedAttempt {
+        FailedAttempt::NoLeader { addr: addr.to_owned() }
     }
 
     #[test]
@@ -385,7 +476,7 @@ mod tests {
             [(&answer, &answer), (&silent, &answer), (&silent, &answer), (&silent, &silent)]
         {
             failed_attempts.record(&mut directory, attempt.clone(), 0);
-            assert_eq!(failed_attempts.last(), Some(reported));
+            assert_eq!(failed_attempts.last().as_ref(), Some(reported));
         }
     }
 }

@@ -70,7 +70,9 @@ pub enum TimestampsError {
     #[error("no timestamp before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
         /// The last failed attempt before the deadline, if any. A refusal of a node is kept over
-        /// later attempts without an answer, until these are more than the known addresses.
+        /// later attempts without an answer, until these are more than the known addresses. If that
+        /// node only knew no leader, and TLS failed with another node, this is
+        /// [`FailedAttempt::Tls`], and its reason names both.
         last: Option<FailedAttempt>,
     },
     /// The addresses lead to different clusters: correct them. Or the cluster was restored from a
@@ -309,8 +311,8 @@ pub enum BadAnswer {
         /// The advice of the node.
         message: String,
     },
-    /// TLS failed with every node that could be reached, so a file, a name or a setting is wrong.
-    /// Correct it as the text says.
+    /// TLS failed at every address, at least three times in all, and no node answered meanwhile. So
+    /// a file, a name or a setting is wrong. Correct it as the text says.
     #[error("TLS with {addr} failed: {reason}")]
     Tls {
         /// The address of the last of these nodes.

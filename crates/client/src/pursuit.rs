@@ -92,7 +92,7 @@ impl Pursuit {
             return Action::Finish(end);
         }
         if now >= self.deadline {
-            return Action::Finish(End::DeadlineExceeded(self.failed_attempts.last().cloned()));
+            return Action::Finish(End::DeadlineExceeded(self.failed_attempts.last()));
         }
         if let Some(until) = self.wait_until.take_if(|until| *until > now) {
             self.wait_until = Some(until);

@@ -107,6 +107,10 @@ impl Session {
     /// the driver must take a turn now. Returns `None` if too many calls wait. Then use
     /// [`Self::poll_call`] until the outcome is there, and finally [`Self::leave`].
     pub fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
+        // What failed during earlier calls may have been corrected. This call tries every address.
+        if self.state.failed_attempts.has_tls() && !self.state.waiters.is_wanted() {
+            self.state.failed_attempts.forget_tls();
+        }
         self.state.waiters.enter(count, deadline)
     }
 

@@ -178,12 +178,12 @@ fn the_call_ends_at_its_deadline_and_names_the_last_failed_attempt() {
 fn a_live_nodes_refusal_is_reported_rather_than_a_dead_nodes_silence() {
     let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
     world.reply(list("null")).lose();
-    let refused = world.pursuit.failed_attempts.last().cloned();
+    let refused = world.pursuit.failed_attempts.last();
     assert!(matches!(refused, Some(FailedAttempt::NoLeader { .. })), "{refused:?}");
     for _ in 0..world.directory.address_count() {
         world.lose();
     }
-    let lost = world.pursuit.failed_attempts.last().cloned();
+    let lost = world.pursuit.failed_attempts.last();
     assert!(matches!(lost, Some(FailedAttempt::Lost { .. })), "nobody lives any more: {lost:?}");
 }
 

@@ -193,7 +193,7 @@ impl State {
         now + self.failed_attempts.record(&mut self.directory, failed_attempt, least)
     }
 
-    /// Fails the callers if TLS has failed with every node that could be reached.
+    /// Fails the callers if TLS has failed at every address.
     pub(super) fn fail_by_tls(&mut self) {
         if let Some(error) = self.failed_attempts.take_tls_failure(&self.directory) {
             self.waiters.fail_open(&error.into(), &mut self.wakers);
@@ -216,12 +216,12 @@ impl State {
             let (callers, latency) = (batch.callers(), now.saturating_duration_since(at));
             self.notices.push(Notice::Answered { callers, timestamps: range.count(), latency });
         }
-        self.waiters.answer(batch, range, now, failed_attempts.last(), &mut self.wakers);
+        self.waiters.answer(batch, range, now, failed_attempts.last().as_ref(), &mut self.wakers);
     }
 
     /// Fails the callers whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) {
-        self.waiters.expire(now, self.failed_attempts.last(), &mut self.wakers);
+        self.waiters.expire(now, self.failed_attempts.last().as_ref(), &mut self.wakers);
     }
 }
 

@@ -28,8 +28,12 @@ struct World {
 
 impl World {
     fn new(hedge_after: Option<Duration>) -> Self {
+        Self::of(&["a:1", "b:2"], hedge_after)
+    }
+
+    fn of(addrs: &[&str], hedge_after: Option<Duration>) -> Self {
         let session = Session::new(Settings {
-            addrs: vec!["a:1".to_owned(), "b:2".to_owned()],
+            addrs: addrs.iter().map(|&addr| addr.to_owned()).collect(),
             seed: 1,
             cluster_name: None,
             attempt_timeout: ATTEMPT,
@@ -123,6 +127,15 @@ impl World {
         self.session.handle_opened(link, Ok(welcome), self.now);
         self.turn();
         link
+    }
+
+    /// TLS fails with the node at `addr`, to which the session wants the next connection.
+    fn tls_fails(&mut self, addr: &str) {
+        let (link, wanted) = self.opening.pop_front().expect("a connection is wanted");
+        assert_eq!(wanted, addr);
+        let failed_attempt = FailedAttempt::Tls { addr: wanted, reason: "expired".to_owned() };
+        self.session.handle_opened(link, Err(failed_attempt.into()), self.now);
+        self.turn();
     }
 
     /// Returns the requests that the session sends over a connection now.
@@ -481,6 +494,60 @@ fn a_leader_is_found_by_what_a_follower_says() {
     let request = world.asked(link);
     world.answer(link, request, 3);
     assert_eq!(world.outcome(call), Some(Ok(range(3, 1))));
+}
+
+#[test]
+fn a_call_tries_every_address_although_tls_failed_with_some_of_them_in_earlier_calls() {
+    let mut world = World::of(&["a:1", "b:2", "c:3"], None);
+    let early = world.session.enter(1, world.now + TICK).expect("there is room").0;
+    world.turn();
+    world.tls_fails("a:1");
+    world.pass(TICK * 7 / 8);
+    world.tls_fails("b:2");
+    // The deadline passes during the pause before c:3 is asked.
+    world.pass(TICK);
+    let Some(Err(TimestampsError::DeadlineExceeded { last: Some(last) })) = world.outcome(early)
+    else {
+        panic!("its deadline has passed");
+    };
+    assert_eq!(last.to_string(), "TLS with b:2 failed: expired");
+    world.session.leave(early);
+    world.pass(Duration::from_hours(5));
+    assert!(world.opening.is_empty(), "no caller waits");
+    let late = world.call(1);
+    world.tls_fails("c:3");
+    assert_eq!(world.outcome(late), None, "the certificates of a:1 and b:2 have been renewed");
+    world.pass(BACKOFF_MAX);
+    let link = world.opened("a:1", 1, 1);
+    let request = world.asked(link);
+    world.answer(link, request, 3);
+    assert_eq!(world.outcome(late), Some(Ok(range(3, 1))));
+}
+
+#[test]
+fn a_call_ends_long_before_its_deadline_if_tls_fails_at_every_address() {
+    for addrs in [&["a:1", "b:2", "c:3"][..], &["a:1"][..]] {
+        let mut world = World::of(addrs, None);
+        let begin = world.now;
+        // Each call tries every address, and is not judged by what the call before it found.
+        for _ in 0..2 {
+            let call = world.call(1);
+            for attempt in 0..3 {
+                assert_eq!(world.outcome(call), None);
+                world.tls_fails(addrs[attempt % addrs.len()]);
+                if attempt < 2 {
+                    world.pass(BACKOFF_MAX);
+                }
+            }
+            let got = world.outcome(call);
+            let is_tls =
+                matches!(got, Some(Err(TimestampsError::BadAnswer(BadAnswer::Tls { .. }))));
+            assert!(is_tls, "{got:?}");
+            world.session.leave(call);
+            world.pass(BACKOFF_MAX);
+        }
+        assert!(world.now - begin < TIMEOUT / 4);
+    }
 }
 
 #[test]
