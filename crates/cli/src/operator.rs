@@ -126,8 +126,7 @@ impl Order {
         let timeout = attempt_timeout(matches)?;
         let mut last = anyhow!("no node was asked");
         loop {
-            // The node may not be the leader, so its refusal counts only if no other node answers.
-            let mut refused = None;
+            let mut pass = Pass::default();
             for addr in &addrs {
                 let attempt = deadline.min(Instant::now() + timeout);
                 let taken = match question.follow(&dialer, addr, attempt) {
@@ -139,8 +138,8 @@ impl Order {
                     // Nodes name the leader by its client address. If the leader has an OPS_ADDR,
                     // it refuses orders at its client address. So the other given addresses are
                     // tried, too.
-                    Err(RequestError::Final(error)) => {
-                        refused.get_or_insert(error);
+                    Err(error @ RequestError::Final(_)) => {
+                        last = pass.record(error, last);
                         continue;
                     }
                     Err(error) => Err(error),
@@ -150,14 +149,14 @@ impl Order {
                     Err(RequestError::Final(error) | RequestError::WrongCluster(error)) => {
                         return Err(error.into());
                     }
-                    Err(RequestError::Retryable(error)) => last = error,
-                    Err(RequestError::NotLeader { from, .. }) => last = disagreeing(&from),
+                    Err(error) => last = pass.record(error, last),
                 }
             }
-            if let Some(error) = refused {
+            if let Some(error) = pass.take_end() {
                 return Err(error.into());
             }
             if Instant::now() + PAUSE >= deadline {
+                let last = pass.explain(last);
                 return Err(last.context("no leader took the order in time").into());
             }
             thread::sleep(PAUSE);
@@ -230,8 +229,8 @@ impl Order {
         deadline: Instant,
     ) -> Result<Answer, RequestError> {
         let retryable = |error: io::Error| match TlsFailure::of(&error) {
-            Some(failure) => RequestError::Final(anyhow!("TLS with {addr} failed: {failure}")),
-            None => RequestError::Retryable(anyhow!("{addr}: {error}")),
+            Some(failure) => RequestError::Tls(anyhow!("TLS with {addr} failed: {failure}")),
+            None => RequestError::Unanswered(anyhow!("{addr}: {error}")),
         };
         let mut stream = connect(dialer, addr, deadline).map_err(retryable)?;
         let token =
@@ -261,8 +260,12 @@ impl Order {
 pub(crate) enum RequestError {
     /// Another node leads.
     NotLeader { from: String, leader: String },
-    /// Another attempt or another node may succeed.
+    /// The node answered. Another attempt or another node may succeed.
     Retryable(anyhow::Error),
+    /// The node did not answer. Another attempt or another node may succeed.
+    Unanswered(anyhow::Error),
+    /// TLS with the node failed, and will fail again. Another node may succeed.
+    Tls(anyhow::Error),
     /// The node belongs to another cluster than the one that the operator means.
     WrongCluster(anyhow::Error),
     /// Another attempt cannot succeed, or could carry out the order twice.
@@ -274,9 +277,72 @@ impl RequestError {
     pub(crate) fn into_text(self) -> String {
         match self {
             Self::NotLeader { from, .. } => disagreeing(&from).to_string(),
-            Self::Retryable(error) | Self::WrongCluster(error) | Self::Final(error) => {
-                format!("{error:#}")
+            Self::Retryable(error)
+            | Self::Unanswered(error)
+            | Self::Tls(error)
+            | Self::WrongCluster(error)
+            | Self::Final(error) => format!("{error:#}"),
+        }
+    }
+}
+
+/// One round over all given addresses that brought no result.
+#[derive(Debug, Default)]
+struct Pass {
+    /// The first refusal. Its node may not be the leader, so the refusal counts only if every other
+    /// node that answered refused, too.
+    refused: Option<anyhow::Error>,
+    /// The first failure of TLS. It counts only if no node may succeed later.
+    tls: Option<anyhow::Error>,
+    /// Whether a node answered that may succeed later.
+    has_answer: bool,
+    /// Whether a node did not answer.
+    has_silence: bool,
+}
+
+impl Pass {
+    /// Records why a node did not carry out the order. Returns the reason to give at the deadline;
+    /// so far that was `last`.
+    fn record(&mut self, error: RequestError, last: anyhow::Error) -> anyhow::Error {
+        match error {
+            RequestError::Retryable(error) => {
+                self.has_answer = true;
+                error
             }
+            RequestError::NotLeader { from, .. } => {
+                self.has_answer = true;
+                disagreeing(&from)
+            }
+            RequestError::Unanswered(error) => {
+                self.has_silence = true;
+                error
+            }
+            RequestError::Tls(error) => {
+                self.tls.get_or_insert(error);
+                last
+            }
+            RequestError::WrongCluster(error) | RequestError::Final(error) => {
+                self.refused.get_or_insert(error);
+                last
+            }
+        }
+    }
+
+    /// Returns the error that ends the command now, if another pass cannot help.
+    fn take_end(&mut self) -> Option<anyhow::Error> {
+        if self.has_answer {
+            return None;
+        }
+        let may_return = self.has_silence;
+        self.refused.take().or_else(|| self.tls.take_if(|_| !may_return))
+    }
+
+    /// Adds to `last`, the reason of the last attempt, what else the operator can correct.
+    fn explain(self, last: anyhow::Error) -> anyhow::Error {
+        match self.refused.or(self.tls) {
+            Some(error) if self.has_answer || self.has_silence => anyhow!("{last:#}; {error:#}"),
+            Some(error) => error,
+            None => last,
         }
     }
 }
@@ -368,6 +434,36 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn one_node_that_refuses_does_not_end_an_order_that_another_may_take_later() {
+        let busy = || RequestError::Retryable(anyhow!("b:1: BUSY"));
+        let moved = || RequestError::NotLeader { from: "b:1".into(), leader: "c:1".into() };
+        let down = || RequestError::Unanswered(anyhow!("c:1: refused"));
+        let tls = || RequestError::Tls(anyhow!("TLS with a:1 failed"));
+        let refusal = || RequestError::Final(anyhow!("a:1: FORBIDDEN"));
+        let pass = |errors: Vec<RequestError>| {
+            let (mut pass, mut last) = (Pass::default(), anyhow!("no node was asked"));
+            for error in errors {
+                last = pass.record(error, last);
+            }
+            let end = pass.take_end().map(|end| end.to_string());
+            (end, pass.explain(last).to_string())
+        };
+        for errors in [vec![tls(), busy()], vec![busy(), tls()], vec![tls(), down(), busy()]] {
+            let (end, text) = pass(errors);
+            assert_eq!((end, text.as_str()), (None, "b:1: BUSY; TLS with a:1 failed"));
+        }
+        for errors in [vec![tls(), moved()], vec![refusal(), moved()], vec![busy(), refusal()]] {
+            assert_eq!(pass(errors).0, None);
+        }
+        let (end, text) = pass(vec![tls(), down()]);
+        assert_eq!((end, text.as_str()), (None, "c:1: refused; TLS with a:1 failed"));
+        assert_eq!(pass(vec![tls(), tls()]).0.as_deref(), Some("TLS with a:1 failed"));
+        assert_eq!(pass(vec![tls(), refusal()]).0.as_deref(), Some("a:1: FORBIDDEN"));
+        assert_eq!(pass(vec![down(), refusal()]).0.as_deref(), Some("a:1: FORBIDDEN"));
+        assert_eq!(pass(vec![down(), down()]), (None, "c:1: refused".to_owned()));
+    }
 
     #[test]
     fn an_order_without_an_answer_names_the_command_that_shows_its_result() {
