@@ -1,24 +1,25 @@
-//! What a certificate says of itself: its cluster, its owner, its names and its validity, for a
-//! person to read. Reads only certificates from files of this machine. This module never checks a
-//! signature, so nothing may be trusted because of it.
+//! Reads the cluster, the owner, the names and the validity of a certificate, to show them to a
+//! person. Reads only certificates from files of this machine. It never checks a signature, so
+//! nothing may be trusted because of it.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
+use der::asn1::AnyRef;
 use der::{Reader, SliceReader, Tag, TagNumber, Tagged};
 use epicepoch_wire::NodeId;
 use rustls::pki_types::CertificateDer;
 
+use crate::expiry::{VERSION, skip, time};
 use crate::name::node_of;
 
-/// What a certificate says of itself (RFC 5280, section 4.1).
+/// The fields of a certificate that people need (RFC 5280, section 4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The organization of its subject; `epicepoch certs` puts the cluster's name there. Empty if
-    /// there is none.
+    /// The organization of its subject: the cluster's name, in certificates of `epicepoch certs`.
+    /// Empty if the subject has no organization.
     pub organization: String,
-    /// The common name of its subject; empty if there is none.
+    /// The common name of its subject. Empty if the subject has no common name.
     pub common_name: String,
     /// The DNS names and addresses that it is for, in its order.
     pub names: Vec<String>,
@@ -217,19 +218,6 @@ fn context_number(tag: Tag) -> Option<TagNumber> {
     }
 }
 
-fn skip(fields: &mut SliceReader<'_>) -> der::Result<()> {
-    fields.decode::<AnyRef<'_>>().map(drop)
-}
-
-/// Reads a time in either of its two forms.
-fn time(time: AnyRef<'_>) -> der::Result<SystemTime> {
-    match time.tag() {
-        Tag::UtcTime => Ok(time.decode_as::<UtcTime>()?.to_system_time()),
-        _ => Ok(time.decode_as::<GeneralizedTime>()?.to_system_time()),
-    }
-}
-
-const VERSION: TagNumber = TagNumber(0);
 const EXTENSIONS: TagNumber = TagNumber(3);
 /// Kinds of names in a certificate (RFC 5280, section 4.2.1.6).
 const DNS_NAME: TagNumber = TagNumber(2);

@@ -8,7 +8,7 @@ use der::{Reader, SliceReader, Tag, TagNumber, Tagged};
 use time::{Duration, OffsetDateTime};
 
 /// The tag of a certificate's version (RFC 5280, section 4.1).
-const VERSION: TagNumber = TagNumber(0);
+pub(crate) const VERSION: TagNumber = TagNumber(0);
 
 /// The end of a certificate's validity, from its `notAfter` (RFC 5280, section 4.1.2.5) and the
 /// fields before it. `None` if the bytes are not a certificate, or the end is before 1970.
@@ -47,12 +47,13 @@ fn read_to_be_signed(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
     Ok(until)
 }
 
-fn skip(fields: &mut SliceReader<'_>) -> der::Result<()> {
+/// Skips one field.
+pub(crate) fn skip(fields: &mut SliceReader<'_>) -> der::Result<()> {
     fields.decode::<AnyRef<'_>>().map(drop)
 }
 
 /// Reads a time in either of its two forms.
-fn time(time: AnyRef<'_>) -> der::Result<SystemTime> {
+pub(crate) fn time(time: AnyRef<'_>) -> der::Result<SystemTime> {
     match time.tag() {
         Tag::UtcTime => Ok(time.decode_as::<UtcTime>()?.to_system_time()),
         _ => Ok(time.decode_as::<GeneralizedTime>()?.to_system_time()),

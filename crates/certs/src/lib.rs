@@ -8,7 +8,7 @@
 //! - [`roots`]: the trusted authorities, replaced in the same way.
 //! - [`name`]: the name in a node's certificate, with its cluster and its id.
 //! - [`expiry`]: the expiry of a certificate.
-//! - [`description`]: what a certificate says of itself, for people.
+//! - [`description`]: the fields of a certificate that people need.
 //! - [`authority`]: a small certificate authority for a cluster and its clients.
 //! - [`config`]: rustls with the versions, suites and limits that this project uses.
 //!

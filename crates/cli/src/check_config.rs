@@ -46,7 +46,7 @@ pub(crate) fn command() -> Command {
         .arg(output_argument())
 }
 
-/// What the check has found.
+/// The result of the check.
 struct Report {
     settings: Vec<Effective>,
     problems: Vec<String>,

@@ -134,8 +134,9 @@ fn assert_known(of: &str, document: &Value, fields: &BTreeMap<String, String>) {
     }
 }
 
-/// What the commands make themselves. What they pass on from a node is checked by
-/// `every_field_has_one_name_and_one_type_over_http_and_in_commands`, against real nodes.
+/// Checks the documents that the commands make themselves. Another test checks the documents of
+/// nodes, which commands pass on:
+/// `every_field_has_one_name_and_one_type_over_http_and_in_commands`.
 #[test]
 fn what_commands_print_as_json_has_the_names_of_http() {
     let fields = json_fields();

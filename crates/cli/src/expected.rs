@@ -1,8 +1,8 @@
 //! The cluster that `--cluster` names. A command with it does nothing to another cluster, for
 //! example when an address of the wrong environment was pasted.
 //!
-//! Orders carry the cluster in the header `epicepoch-cluster`, so that the node that would carry
-//! them out refuses them. What a node says about its cluster is checked here, too.
+//! Each order carries the cluster in the header `epicepoch-cluster`. A node of another cluster then
+//! refuses the order. This module also checks the cluster that a node names in its answer.
 
 use std::time::Instant;
 

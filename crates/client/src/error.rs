@@ -267,10 +267,12 @@ pub struct AnotherCluster {
 }
 
 impl AnotherCluster {
-    /// Whether the cluster was restored from a backup since this client's first answer. If so,
-    /// create a new client: every timestamp of the new history is above those of the old one. If
-    /// not, the answer came from another cluster, or from a node of a history that has ended; stop
-    /// such a node.
+    /// Whether the cluster was restored from a backup since this client's first answer. If so, a
+    /// new client can use the restored cluster. The timestamps of the new history are above those
+    /// of the old one, unless an operator moved the epoch after the backup, or restored one backup
+    /// twice. So let a person decide, or accept that risk. If the cluster was not restored, the
+    /// answer came from another cluster, or from a node of a history that has ended. Stop such a
+    /// node.
     #[must_use]
     pub fn is_restored(&self) -> bool {
         let histories = self.histories();

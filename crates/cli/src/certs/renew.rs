@@ -101,7 +101,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         writeln!(told, "{}", path.display())?;
     }
     outcome?;
-    // The paths are the result. What follows is advice.
+    // Standard output has only the paths. This advice goes to standard error.
     let _unread = writeln!(
         io::stderr(),
         "A running node or client reads renewed files by itself, within seconds. To another machine, \

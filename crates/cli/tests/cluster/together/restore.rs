@@ -190,6 +190,16 @@ fn lost_with_settings() -> (Cluster, PathBuf) {
     (cluster, backup)
 }
 
+/// Starts all nodes, and checks the settings of the cluster.
+fn assert_settings_are_kept(cluster: &mut Cluster) {
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let settings = wait_for_settings(cluster);
+    for setting in SETTINGS {
+        assert!(settings.lines().any(|line| line == setting), "{setting} in {settings}");
+    }
+}
+
 #[test]
 fn a_restored_cluster_keeps_the_settings_of_the_old_one() {
     let (mut cluster, backup) = lost_with_settings();
@@ -197,12 +207,7 @@ fn a_restored_cluster_keeps_the_settings_of_the_old_one() {
     let checked = cluster.run(&["backup", "--check", &path]);
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(said.contains("MAX_N=1000"), "{said}");
-    cluster.start_all();
-    cluster.wait_until_ready();
-    let settings = wait_for_settings(&cluster);
-    for setting in SETTINGS {
-        assert!(settings.lines().any(|line| line == setting), "{setting} in {settings}");
-    }
+    assert_settings_are_kept(&mut cluster);
 }
 
 /// The settings enter the replicated state a moment after the founding. A node that stops before
@@ -220,12 +225,7 @@ fn a_restore_that_is_interrupted_before_it_has_settings_keeps_the_old_ones() {
     for node in &mut cluster.nodes {
         node.unset("FORMAT_MAX");
     }
-    cluster.start_all();
-    cluster.wait_until_ready();
-    let settings = wait_for_settings(&cluster);
-    for setting in SETTINGS {
-        assert!(settings.lines().any(|line| line == setting), "{setting} in {settings}");
-    }
+    assert_settings_are_kept(&mut cluster);
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! What a node tells systemd (`sd_notify(3)`), heard at a socket of the test.
+//! Messages of a node to systemd (`sd_notify(3)`). The test binds the socket in place of systemd.
 
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support::{Cluster, Faults, WAIT_MAX};
@@ -12,6 +13,13 @@ struct Heard {
 }
 
 impl Heard {
+    /// Binds a socket at `path`, in place of that of systemd.
+    fn at(path: &Path) -> Self {
+        let socket = UnixDatagram::bind(path).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
+        Self { socket, lines: Vec::new() }
+    }
+
     /// Reads and forgets all messages that were sent so far.
     fn discard(&mut self) {
         self.lines.clear();
@@ -43,9 +51,7 @@ impl Heard {
 fn systemd_hears_that_a_node_is_ready_what_it_does_that_it_lives_and_that_it_stops() {
     let mut cluster = Cluster::down_calm(&[]);
     let path = cluster.dir.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
-    let mut heard = Heard { socket, lines: Vec::new() };
+    let mut heard = Heard::at(&path);
     let node = &mut cluster.nodes[0];
     node.set("NOTIFY_SOCKET", path.display());
     node.set("WATCHDOG_USEC", 2_000_000);
@@ -81,9 +87,7 @@ fn systemd_hears_that_a_node_is_ready_what_it_does_that_it_lives_and_that_it_sto
 fn a_disk_that_hangs_does_not_make_systemd_kill_the_node() {
     let mut cluster = Cluster::down_calm(&[]);
     let path = cluster.dir.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
-    let mut heard = Heard { socket, lines: Vec::new() };
+    let mut heard = Heard::at(&path);
     cluster.nodes[0].set("NOTIFY_SOCKET", path.display());
     cluster.nodes[0].set("WATCHDOG_USEC", 1_000_000);
     cluster.start_all();
@@ -105,9 +109,7 @@ fn a_disk_that_hangs_does_not_make_systemd_kill_the_node() {
 fn systemd_hears_why_a_node_ends_by_itself() {
     let mut cluster = Cluster::down_calm(&[]);
     let path = cluster.dir.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a limit");
-    let mut heard = Heard { socket, lines: Vec::new() };
+    let mut heard = Heard::at(&path);
     for node in &mut cluster.nodes {
         node.set("NOTIFY_SOCKET", path.display());
     }
