@@ -88,9 +88,10 @@ pub enum StartError {
     /// The data directory is empty, but no setting says that this node starts a new cluster or
     /// joins one.
     #[error(
-        "{path} holds no data and BOOTSTRAP is off: set BOOTSTRAP=1 on the first start of a new \
-         cluster, on all its first members, or JOIN to join a cluster that exists; a member that \
-         lost its disk cannot come back under its old id", path = .path.display()
+        "{path} holds no data and BOOTSTRAP is off: if its disk is not mounted, mount it and start \
+         the node again; set BOOTSTRAP=1 on the first start of a new cluster, on all its first \
+         members, or JOIN to join a cluster that exists; a member that lost its disk cannot come \
+         back under its old id", path = .path.display()
     )]
     NotBootstrapped {
         /// The data directory.
