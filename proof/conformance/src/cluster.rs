@@ -4,12 +4,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use epicepoch_link::unused_port;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -192,20 +192,6 @@ impl Drop for Member {
     }
 }
 
-/// Returns an unused loopback port. It is below the range of ports that the system gives to
-/// outgoing connections. So no connection can take a node's port while the node restarts.
-fn unused_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own_start = (std::process::id() as u16).wrapping_mul(241);
-    loop {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = PORT_FIRST + own_start.wrapping_add(step) % PORT_COUNT;
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 /// Directory in which Linux keeps files in memory.
 const MEMORY_DIR: &str = "/dev/shm";
 /// Prefix of the directory's name.
@@ -216,6 +202,3 @@ const MEMBERS: usize = 3;
 const ASK_LIMIT: Duration = Duration::from_millis(1500);
 /// At most this many log lines in an error message.
 const LOG_TAIL_LINES: usize = 40;
-/// The nodes' ports: the first one, and below how many there are.
-const PORT_FIRST: u16 = 12_000;
-const PORT_COUNT: u16 = 20_000;

@@ -17,10 +17,12 @@
 //! - `schedule`: when each piece of a stream is due; pure.
 //! - `pump`: one direction of one connection.
 //! - `front`: a listener, and how it identifies its clients.
+//! - `port`: unused ports for the listeners of tests.
 
 mod fault;
 mod front;
 mod party;
+mod port;
 mod pump;
 mod schedule;
 mod table;
@@ -34,6 +36,7 @@ use thiserror::Error;
 
 pub use fault::{Cut, Fault, Pace};
 pub use party::{Diallers, FRONTS_MAX, Party};
+pub use port::unused_port;
 pub use table::Passed;
 use table::{Break, Front, Shared};
 

@@ -1,10 +1,11 @@
 //! The fixture of these tests: an authority, its certificates in files, and nodes that use them.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use epicepoch_certs::authority::{Authority, Issued, Validity};
+use epicepoch_link::unused_port;
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_server::{Config, Node};
 use epicepoch_wire::NodeId;
@@ -27,7 +28,7 @@ impl Fixture {
         let fixture = Self {
             authority: Authority::new(CLUSTER).unwrap(),
             dir: tempfile::tempdir().unwrap(),
-            raft: unused_addrs(),
+            raft: [(); 3].map(|()| (Ipv4Addr::LOCALHOST, unused_port()).into()).into(),
         };
         write(&fixture.path("ca.pem"), fixture.authority.certificate());
         for node in 1..=3 {
@@ -161,10 +162,4 @@ pub(crate) fn write(path: &Path, text: &str) {
     options.write(true).create(true).truncate(true).mode(0o600);
     options.open(&new).unwrap().write_all(text.as_bytes()).unwrap();
     std::fs::rename(new, path).unwrap();
-}
-
-fn unused_addrs() -> Vec<SocketAddr> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let ports: Vec<_> = (0..3).map(|_| bind()).collect();
-    ports.iter().map(|port| port.local_addr().unwrap()).collect()
 }

@@ -17,12 +17,11 @@ pub(crate) mod watch;
 pub(crate) mod wire;
 
 use std::io::Write;
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use calling::Calling;
 pub(crate) use cluster::Cluster;
+pub(crate) use epicepoch_link::unused_port;
 pub(crate) use linked::LinkedCluster;
 pub(crate) use node::{Faults, Node};
 pub(crate) use silence::Silence;
@@ -80,24 +79,6 @@ pub(crate) fn has_held_for(time: Duration, mut condition: impl FnMut() -> bool) 
 /// waits for an event.
 pub(crate) fn let_pass(time: Duration) {
     std::thread::sleep(time);
-}
-
-/// Returns an unused loopback port, and never the same one twice. The port is below the range from
-/// which the kernel takes ports for outgoing connections. So no connection can take it before the
-/// test uses it.
-pub(crate) fn unused_port() -> u16 {
-    const FIRST: u16 = 12_000;
-    const COUNT: u16 = 20_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own_start = (std::process::id() as u16).wrapping_mul(241);
-    for _ in 0..COUNT {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + own_start.wrapping_add(step) % COUNT;
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no unused port among {COUNT}");
 }
 
 /// Returns how often a measured event is repeated: as often as the variable `EPICEPOCH_OUTAGES`

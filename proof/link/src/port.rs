@@ -1,0 +1,27 @@
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The ports that tests use, all below the range from which the kernel takes ports for outgoing
+/// connections.
+const FIRST: u16 = 12_000;
+const COUNT: u16 = 20_000;
+
+/// Returns an unused TCP port for a listener, and never the same one twice in a process. No
+/// outgoing connection can take it before the caller listens, or while a node restarts.
+///
+/// # Panics
+/// If all ports from 12,000 to 31,999 are in use.
+#[must_use]
+pub fn unused_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Programs that run at the same time begin at different ports.
+    let own_start = (std::process::id() as u16).wrapping_mul(241);
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + own_start.wrapping_add(step) % COUNT;
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no unused port among {COUNT}");
+}
