@@ -48,6 +48,17 @@ pub struct RolledBack {
     pub remembered: StorePosition,
 }
 
+/// A boot of a peer, as its hello names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerBoot {
+    /// The peer.
+    pub node: NodeId,
+    /// The boot.
+    pub boot: BootId,
+    /// The position at which the boot began.
+    pub began: StorePosition,
+}
+
 impl Positions {
     /// The highest position that a peer has named; 0 for an unknown peer.
     #[must_use]
@@ -55,17 +66,12 @@ impl Positions {
         self.peers.get(&node).map_or(StorePosition(0), |heard| heard.position)
     }
 
-    /// Checks that a peer has forgotten nothing. `boot` is its boot, which began at position
-    /// `began`. An unknown peer passes.
+    /// Checks that a peer has forgotten nothing. An unknown peer passes.
     ///
     /// # Errors
-    /// When an earlier boot has named a higher position, or this boot was found rolled back.
-    pub fn check(
-        &self,
-        node: NodeId,
-        boot: BootId,
-        began: StorePosition,
-    ) -> Result<(), RolledBack> {
+    /// When another boot has named a higher position, or this boot was found rolled back.
+    pub fn check(&self, peer: PeerBoot) -> Result<(), RolledBack> {
+        let PeerBoot { node, boot, began } = peer;
         match self.peers.get(&node) {
             Some(heard) if heard.boot != boot && began < heard.position => {
                 Err(RolledBack { named: began, remembered: heard.position })
@@ -87,7 +93,7 @@ impl Positions {
         boot: BootId,
         began: StorePosition,
     ) -> Result<bool, RolledBack> {
-        self.check(node, boot, began)?;
+        self.check(PeerBoot { node, boot, began })?;
         self.rolled_back.remove(&node);
         let position = began.max(self.of(node));
         Ok(self.peers.insert(node, Heard { boot, position }) != Some(Heard { boot, position }))
@@ -130,6 +136,10 @@ mod tests {
         StorePosition(position)
     }
 
+    fn peer(boot: BootId, began: u64) -> PeerBoot {
+        PeerBoot { node: PEER, boot, began: at(began) }
+    }
+
     #[test]
     fn a_boot_that_begins_below_a_named_position_was_rolled_back() {
         let mut positions = Positions::default();
@@ -162,12 +172,12 @@ mod tests {
         positions.hear(PEER, OLD, at(9), at(5)).unwrap();
         let rolled_back = RolledBack { named: at(6), remembered: at(9) };
         assert_eq!(positions.hear(PEER, OLD, at(6), at(9)), Err(rolled_back));
-        assert_eq!(positions.check(PEER, OLD, at(5)), Err(rolled_back), "its next connection, too");
+        assert_eq!(positions.check(peer(OLD, 5)), Err(rolled_back), "its next connection, too");
         assert_eq!(
             positions.handle_hello(PEER, NEW, at(9)),
             Ok(true),
             "the newest directory is back"
         );
-        assert_eq!(positions.check(PEER, NEW, at(9)), Ok(()));
+        assert_eq!(positions.check(peer(NEW, 9)), Ok(()));
     }
 }

@@ -13,7 +13,7 @@ use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, Term};
 
 pub use crate::epoch_range::EpochRange;
-use crate::positions::Positions;
+use crate::positions::{PeerBoot, Positions, RolledBack};
 use crate::promise::Promise;
 use crate::quorum::Voters;
 use crate::state::FORMATS;
@@ -191,6 +191,14 @@ impl Shared {
     #[must_use]
     pub fn positions(&self) -> Arc<Positions> {
         self.positions.load()
+    }
+
+    /// Checks that a peer has forgotten nothing: [`Positions::check`], without waiting.
+    ///
+    /// # Errors
+    /// When the peer's data directory is known to be rolled back.
+    pub fn check_peer(&self, peer: PeerBoot) -> Result<(), RolledBack> {
+        self.positions.read(|positions| positions.check(peer))
     }
 
     /// Replaces the positions. Called by the consensus plane, and once at the start before any peer

@@ -44,6 +44,12 @@ mod real {
         pub(crate) fn load(&self) -> Arc<T> {
             self.0.load_full()
         }
+
+        /// What `read` returns for the current object. This is faster than [`Self::load`], because
+        /// threads do not share a counter.
+        pub(crate) fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+            read(&self.0.load())
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use epicepoch_client::OpenError;
 use epicepoch_client::session::LinkId;
+use epicepoch_core::positions::PeerBoot;
 use epicepoch_core::publication::Published;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -56,6 +57,13 @@ pub(crate) struct PeerHello {
     pub(crate) reads: u32,
     /// The format that the receiver must read.
     pub(crate) needs: u32,
+}
+
+impl PeerHello {
+    /// The boot that this hello of `node` names.
+    pub(crate) const fn boot_of(self, node: NodeId) -> PeerBoot {
+        PeerBoot { node, boot: self.boot, began: self.began }
+    }
 }
 
 /// The end of a fault.

@@ -9,7 +9,8 @@ use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::{NodeId, StoreId, WorkerId};
 
 use super::Begun;
-use crate::publication::Identity;
+use crate::positions::{PeerBoot, RolledBack};
+use crate::publication::{Identity, Shared};
 use crate::quorum::VoterSet;
 
 /// A link of a worker, as it is now.
@@ -115,11 +116,21 @@ impl Routing {
         workers.filter(may_lend).map(|(worker, _)| worker)
     }
 
-    /// Where an answer goes that has arrived over a link of this worker. No worker may have the
-    /// number of the sibling: then nobody gets the answer.
-    #[must_use]
-    pub fn receiver(&self, reply: &ConfirmReply) -> Receiver {
-        if reply.worker == self.worker { Receiver::Own } else { Receiver::Sibling(reply.worker) }
+    /// Where an answer of `voter` goes that has arrived over a link of this worker. No worker may
+    /// have the number of the sibling: then nobody gets the answer.
+    ///
+    /// # Errors
+    /// When the voter's data directory is known to be rolled back (S8): the answer counts for
+    /// nobody. End the link.
+    pub fn receiver(
+        &self,
+        core: &Shared,
+        voter: PeerBoot,
+        reply: &ConfirmReply,
+    ) -> Result<Receiver, RolledBack> {
+        core.check_peer(voter)?;
+        let is_own = reply.worker == self.worker;
+        Ok(if is_own { Receiver::Own } else { Receiver::Sibling(reply.worker) })
     }
 }
 
@@ -128,14 +139,16 @@ mod tests {
     use std::sync::Arc;
 
     use epicepoch_wire::confirm::Confirm;
-    use epicepoch_wire::{BootId, Round, Term};
+    use epicepoch_wire::{BootId, Round, StorePosition, Term};
 
     use super::*;
+    use crate::positions::Positions;
     use crate::publication::Published;
     use crate::quorum::Voters;
 
     const ME: Identity = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(71) };
     const WORKER: WorkerId = WorkerId(1);
+    const VOTER: PeerBoot = PeerBoot { node: NodeId(2), boot: BootId(72), began: StorePosition(5) };
 
     fn begun(incoming: &[u64], outgoing: &[u64]) -> Begun {
         let ids = |list: &[u64]| list.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
@@ -217,9 +230,8 @@ mod tests {
         assert_eq!((lenders(2), lenders(3)), (vec![2, 3], vec![0]));
     }
 
-    #[test]
-    fn an_answer_goes_to_the_worker_that_asked() {
-        let reply = |worker| ConfirmReply {
+    fn receiver(core: &Shared, worker: u32) -> Result<Receiver, RolledBack> {
+        let reply = ConfirmReply {
             leader: ME.node,
             store: StoreId(2),
             boot: ME.boot,
@@ -228,8 +240,30 @@ mod tests {
             round: Round(8),
             promise: Term(3),
         };
-        let routing = Routing::new(ME, WORKER);
-        assert_eq!(routing.receiver(&reply(1)), Receiver::Own);
-        assert_eq!(routing.receiver(&reply(0)), Receiver::Sibling(WorkerId(0)));
+        Routing::new(ME, WORKER).receiver(core, VOTER, &reply)
+    }
+
+    #[test]
+    fn an_answer_goes_to_the_worker_that_asked() {
+        let core = Shared::new(Term(3), Published::nothing(ME));
+        assert_eq!(receiver(&core, 1), Ok(Receiver::Own));
+        assert_eq!(receiver(&core, 0), Ok(Receiver::Sibling(WorkerId(0))));
+    }
+
+    #[test]
+    fn an_answer_of_a_voter_that_is_known_to_be_rolled_back_counts_for_nobody() {
+        let core = Shared::new(Term(3), Published::nothing(ME));
+        let PeerBoot { node, boot, began } = VOTER;
+        let mut positions = Positions::default();
+        positions.handle_hello(node, boot, began).unwrap();
+        positions.hear(node, boot, StorePosition(9), began).unwrap();
+        core.set_positions(positions.clone());
+        assert_eq!(receiver(&core, 1), Ok(Receiver::Own));
+        // The voter names position 6 after it has named 9: its data directory was rolled back.
+        let rolled_back = positions.hear(node, boot, StorePosition(6), StorePosition(9));
+        let rolled_back = rolled_back.unwrap_err();
+        core.set_positions(positions);
+        assert_eq!(receiver(&core, 1), Err(rolled_back));
+        assert_eq!(receiver(&core, 0), Err(rolled_back), "a sibling does not get it");
     }
 }

@@ -123,6 +123,11 @@ impl<T> SwapPointer<T> {
         assert!(made.load(Ordering::Relaxed), "an object that was not made");
         value
     }
+
+    /// What `read` returns for the current object.
+    pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.load())
+    }
 }
 
 /// The memory order of a pointer's store or load, unless the pointer is weakened.

@@ -5,7 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use epicepoch_core::positions::RolledBack;
+use epicepoch_core::positions::{PeerBoot, RolledBack};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, VERSION};
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode};
@@ -83,8 +83,7 @@ pub(crate) fn check_rolled_back(
     member: &Member,
     hello: &PeerHello,
 ) -> Result<(), Refusal> {
-    let checked = shared.core.positions().check(member.node, hello.boot, hello.position);
-    checked.map_err(|rolled_back| {
+    check_boot(shared, member, hello).map_err(|rolled_back| {
         let text = rolled_back_text(shared.identity.node, member, &rolled_back);
         Refusal::new(RefusalCode::RolledBack, text)
     })
@@ -201,8 +200,13 @@ pub(crate) fn check_position(
     peer: &Member,
     welcome: &PeerHello,
 ) -> Result<(), String> {
-    let checked = shared.core.positions().check(peer.node, welcome.boot, welcome.position);
-    checked.map_err(|rolled_back| rolled_back_text(shared.identity.node, peer, &rolled_back))
+    check_boot(shared, peer, welcome)
+        .map_err(|rolled_back| rolled_back_text(shared.identity.node, peer, &rolled_back))
+}
+
+fn check_boot(shared: &NodeShared, peer: &Member, hello: &PeerHello) -> Result<(), RolledBack> {
+    let (boot, began) = (hello.boot, hello.position);
+    shared.core.check_peer(PeerBoot { node: peer.node, boot, began })
 }
 
 /// The refusal of a node id that is bound to another data directory.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use epicepoch_core::positions::PeerBoot;
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::frame::{FrameKind, Header, write_frame};
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal};
@@ -171,7 +172,7 @@ impl Link {
             && welcome.to == shared.identity.node
             && welcome.cluster_name == shared.config.cluster_name;
         if is_expected {
-            self.run.set((welcome.boot, welcome.position));
+            self.boot.set((welcome.boot, welcome.position));
             return check_position(shared, &self.member, &welcome).map_err(LinkError::RolledBack);
         }
         Err(LinkError::Stranger { node: header.from, store: welcome.store.to_string() })
@@ -234,8 +235,12 @@ impl Link {
         }
         self.outstanding.set(self.outstanding.get().saturating_sub(1));
         self.progress_ns.set(sequencer.shared.clock.monotonic_ns());
-        if sequencer.links.is_own(header.from, reply) {
-            sequencer.handle_reply(header.from, &reply);
+        let (boot, began) = self.boot.get();
+        let voter = PeerBoot { node: header.from, boot, began };
+        // If the answer is refused, the handshake of the next connection says what to do.
+        let is_own = sequencer.links.is_own(&sequencer.shared.core, voter, reply);
+        if is_own.map_err(|_| LinkError::Ended)? {
+            sequencer.handle_reply(voter.node, &reply);
         }
         Ok(())
     }
@@ -320,10 +325,9 @@ const KEEPALIVE_RETRIES: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use epicepoch_core::positions::Positions;
+    use epicepoch_wire::StoreId;
     use epicepoch_wire::bootstrap::Member;
     use epicepoch_wire::peer_hello::RefusalCode;
-    use epicepoch_wire::{BootId, StoreId, StorePosition};
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
@@ -356,28 +360,6 @@ mod tests {
             _ = link.flush_out(&writer) => unreachable!("a link is flushed for ever"),
         }
         assert_eq!(&got, b"AAaaBBbb");
-    }
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_link_ends_when_its_peer_is_found_rolled_back() {
-        const BOOT: BootId = BootId(7);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let raft_addr = listener.local_addr().unwrap().to_string();
-        let stream = TcpStream::connect(&raft_addr).await.unwrap();
-        let (node, store, client_addr) = (NodeId(2), StoreId(2), String::new());
-        let link = Link::new(Member { node, store, raft_addr, client_addr });
-        let (_reader, writer) = PeerStream::Plain(stream).into_split();
-        link.pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
-        link.run.set((BOOT, StorePosition(5)));
-        let mut positions = Positions::default();
-        positions.handle_hello(node, BOOT, StorePosition(5)).unwrap();
-        positions.hear(node, BOOT, StorePosition(9), StorePosition(5)).unwrap();
-        link.close_if_rolled_back(&positions);
-        assert!(!link.hang_up.is_set(), "a peer that goes on");
-        // The peer reports position 6 after it has reported 9: its data directory was rolled back.
-        positions.hear(node, BOOT, StorePosition(6), StorePosition(9)).unwrap_err();
-        link.close_if_rolled_back(&positions);
-        assert!(link.hang_up.is_set());
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use epicepoch_core::positions::Positions;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{BootId, StorePosition};
 
@@ -29,9 +28,8 @@ pub(crate) struct Link {
     /// outstanding question was asked.
     pub(super) progress_ns: Cell<u64>,
     pub(super) is_removed: Cell<bool>,
-    /// The run of the process at the other end, and the position of its data directory when that
-    /// run began.
-    pub(super) run: Cell<(BootId, StorePosition)>,
+    /// The boot of the process at the other end, and the position at which it began.
+    pub(super) boot: Cell<(BootId, StorePosition)>,
     pub(super) retry: Signal,
     pub(super) flush: Signal,
     pub(super) hang_up: Signal,
@@ -53,7 +51,7 @@ impl Link {
             outstanding: Cell::new(0),
             progress_ns: Cell::new(0),
             is_removed: Cell::new(false),
-            run: Cell::default(),
+            boot: Cell::default(),
             retry: Signal::default(),
             flush: Signal::default(),
             hang_up: Signal::default(),
@@ -112,16 +110,6 @@ impl Link {
     pub(crate) fn close_if_silent(&self, now_ns: u64, silence_ns_max: u64) {
         let silence_ns = now_ns.saturating_sub(self.progress_ns.get());
         if self.outstanding.get() > 0 && silence_ns >= silence_ns_max {
-            self.hang_up.set();
-        }
-    }
-
-    /// Ends the connection if the data directory at the other end was found rolled back since the
-    /// connection began. A yes from that member no longer counts, and a new connection to it is
-    /// refused (S8).
-    pub(crate) fn close_if_rolled_back(&self, positions: &Positions) {
-        let (boot, began) = self.run.get();
-        if self.is_up() && positions.check(self.member.node, boot, began).is_err() {
             self.hang_up.set();
         }
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epicepoch_core::confirm::{Begun, LinkState, Receiver, Routing};
-use epicepoch_core::positions::Positions;
-use epicepoch_core::publication::{Identity, Published};
+use epicepoch_core::positions::{PeerBoot, RolledBack};
+use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, HEADER_LEN, write_frame};
 use epicepoch_wire::{ClusterId, NodeId, WorkerId};
@@ -83,9 +83,6 @@ impl Links {
 
     /// Asks every voter of a round.
     pub(crate) fn ask(&self, begun: &Begun, now_ns: u64) {
-        if begun.published.voters.len() <= 1 {
-            return;
-        }
         let mut frame = self.frame.borrow_mut();
         frame.clear();
         self.encode(begun, &mut frame);
@@ -113,20 +110,28 @@ impl Links {
         }
     }
 
-    /// Whether an answer that has arrived over a link of this worker is for this worker. If it
-    /// answers a forwarded confirm, passes it to the sibling worker that asked.
-    pub(crate) fn is_own(&self, from: NodeId, reply: ConfirmReply) -> bool {
-        match self.routing.receiver(&reply) {
+    /// Whether an answer of `voter`, which has arrived over a link of this worker, is for this
+    /// worker. If it answers a forwarded confirm, passes it to the sibling worker that asked.
+    ///
+    /// # Errors
+    /// When the voter's data directory is known to be rolled back. End the link.
+    pub(crate) fn is_own(
+        &self,
+        core: &Shared,
+        voter: PeerBoot,
+        reply: ConfirmReply,
+    ) -> Result<bool, RolledBack> {
+        Ok(match self.routing.receiver(core, voter, &reply)? {
             Receiver::Own => true,
             Receiver::Sibling(worker) => {
                 if let Some(mailbox) = self.boxes.get(worker.0 as usize) {
                     // When the mailbox is full, the answer is lost. That is safe, because a network
                     // may lose an answer, too.
-                    let _ = mailbox.put(WorkerMessage::Reply { from, reply });
+                    let _ = mailbox.put(WorkerMessage::Reply { from: voter.node, reply });
                 }
                 false
             }
-        }
+        })
     }
 
     /// Shortens the wait before the next attempt to connect to a member, because the member is
@@ -149,13 +154,6 @@ impl Links {
     pub(crate) fn close_silent(&self, now_ns: u64) {
         for link in self.own.borrow().iter() {
             link.close_if_silent(now_ns, self.silence_ns_max);
-        }
-    }
-
-    /// Closes links to runs whose data directory was found rolled back.
-    pub(crate) fn close_rolled_back(&self, positions: &Positions) {
-        for link in self.own.borrow().iter() {
-            link.close_if_rolled_back(positions);
         }
     }
 

@@ -170,7 +170,6 @@ impl Sequencer {
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
         self.links.close_silent(now_ns);
-        self.links.close_rolled_back(&self.shared.core.positions());
         // The probe begins only after this line, so it does not make the worker active. Its
         // deadline is checked at the tick of the next probe. So an idle node wakes half as often.
         self.is_active.set(self.state.borrow().is_active());

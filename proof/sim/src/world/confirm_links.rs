@@ -10,10 +10,10 @@ use std::sync::Arc;
 use epicepoch_core::confirm::{Begun, LinkState, Receiver};
 use epicepoch_core::publication::Published;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{NodeId, WorkerId};
+use epicepoch_wire::{NodeId, StorePosition, WorkerId};
 
 use crate::event::{End, Event, PeerHello};
-use crate::node::{Worker, store_in};
+use crate::node::{Running, Worker, store_in};
 use crate::node_set::NodeSet;
 use crate::parameters::{MS, NODES_MAX, SECOND, WORKERS};
 use crate::plant::Plant;
@@ -204,13 +204,19 @@ impl World {
         link: usize,
         reply: &ConfirmReply,
     ) {
-        let known = self.at(id).running().shared.positions();
-        let is_checked = self.checks_positions();
-        if is_checked && known.check(from, hello.boot, hello.began).is_err() {
-            self.summary.refusals += 1;
-            return;
+        let mut voter = hello.boot_of(from);
+        if !self.checks_positions() {
+            voter.began = StorePosition(u64::MAX);
         }
-        let receiver = self.at(id).running().workers[link].routing.receiver(reply);
+        let Running { shared, workers, .. } = self.at(id).running();
+        let Ok(receiver) = workers[link].routing.receiver(shared, voter, reply) else {
+            self.summary.refusals += 1;
+            if self.confirm_links.is_on {
+                let nodes = NodeSet::of(from);
+                self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes });
+            }
+            return;
+        };
         match receiver {
             Receiver::Own => {
                 if self.worker(id, link).sequencer.handle_reply(from, reply) {

@@ -216,7 +216,7 @@ impl World {
         let running = self.node(id).running_mut();
         let is_known = running.accepted.get(&from) == Some(&hello.boot);
         let positions = running.shared.positions();
-        let known = positions.check(from, hello.boot, hello.began);
+        let known = positions.check(hello.boot_of(from));
         if known.is_ok() && !is_known {
             running.accepted.insert(from, hello.boot);
             let formats = Formats { oldest: FORMATS.oldest, newest: hello.reads };
@@ -269,7 +269,7 @@ impl World {
         let Some(sender) = sender.filter(|sender| sender.identity.boot == hello.boot) else {
             return false;
         };
-        let is_known = sender.shared.positions().check(to, theirs.boot, theirs.began).is_ok();
+        let is_known = sender.shared.check_peer(theirs.boot_of(to)).is_ok();
         if !is_known {
             self.refuse_hello(from, to, theirs);
         }

@@ -121,6 +121,11 @@ bugs! {
     ///
     /// Breaks liveness; found by `liveness` within 100 seeds. Seen: the danger of every mailbox.
     WrongMailbox "wrong-mailbox",
+    /// A yes counts although the voter's data directory is known to be rolled back.
+    ///
+    /// Breaks S8; found by `quorum` within 3,000 seeds. Seen: a worker that looked at positions only at
+    /// its next tick.
+    RolledBackCounts "rolled-back-counts",
     // The sequencer, and answers to confirms.
     /// A request joins the batch of a round that was already sent.
     ///
