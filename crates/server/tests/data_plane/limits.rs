@@ -172,8 +172,11 @@ fn the_kernel_buffers_little_for_a_client_that_does_not_read() {
     }
     let mut most = 0;
     let mut other = node.connect();
-    for _ in 0..100 {
-        assert_eq!(other.request("GET /timestamp").status, 200);
+    // Few looks, because the table of all connections on this machine may be long.
+    for _ in 0..10 {
+        for _ in 0..10 {
+            assert_eq!(other.request("GET /timestamp").status, 200);
+        }
         let Some(held) = held_by_the_kernel(&node, &deaf) else { return };
         most = most.max(held);
     }

@@ -72,9 +72,17 @@ fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     cluster.wait_until_ready();
     assert!(shows(&cluster, "MAX_N=300"));
     assert_gives_at_most(&cluster, 300);
+    // A node may apply the change again only after its start. Then it first compares its own value
+    // with the cluster's old one.
+    wait_until("all nodes log that MAX_N differs", WAIT_MAX, || {
+        let differs = |log: &str| {
+            let (_, after) = log.split_once("\"setting\":\"MAX_N\",\"here\":\"50\"")?;
+            Some(["\"cluster\":\"300\"", "\"after\":\"300\""].iter().any(|it| after.contains(it)))
+        };
+        cluster.nodes.iter().all(|node| differs(&node.log()) == Some(true))
+    });
     for words in [
         "a setting of this node differs from the cluster's",
-        "\"setting\":\"MAX_N\",\"here\":\"50\",\"cluster\":\"300\"",
         "is below four ELECTION_TIMEOUT_MS of this node",
         "epicepoch settings set RESERVATION_MS=3000",
     ] {
