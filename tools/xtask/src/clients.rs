@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 const TABLE: &str = "clients/README.md";
@@ -13,6 +14,8 @@ struct Language {
     name: &'static str,
     /// The directory of the client's sources.
     sources: &'static str,
+    /// The file with the defaults of the settings.
+    defaults: &'static str,
     extension: &'static str,
     /// In the language's sources: the text before the name of a setting. `error` has the texts
     /// before and after the name of an error.
@@ -26,6 +29,7 @@ const LANGUAGES: [Language; 5] = [
     Language {
         name: "Rust",
         sources: "crates/client/src",
+        defaults: "crates/client/src/client.rs",
         extension: "rs",
         setting: "",
         error: ("", ""),
@@ -34,6 +38,7 @@ const LANGUAGES: [Language; 5] = [
     Language {
         name: "Go",
         sources: "clients/go",
+        defaults: "clients/go/options.go",
         extension: "go",
         setting: "With",
         error: ("Err", ""),
@@ -42,6 +47,7 @@ const LANGUAGES: [Language; 5] = [
     Language {
         name: "Python",
         sources: "clients/python/src",
+        defaults: "clients/python/src/epicepoch/options.py",
         extension: "py",
         setting: "",
         error: ("", "Error"),
@@ -54,6 +60,7 @@ const LANGUAGES: [Language; 5] = [
     Language {
         name: "Java",
         sources: "clients/java/client/src/main",
+        defaults: "clients/java/client/src/main/java/io/github/epicepoch/ClientBuilder.java",
         extension: "java",
         setting: "",
         error: ("", "Exception"),
@@ -62,6 +69,7 @@ const LANGUAGES: [Language; 5] = [
     Language {
         name: "TypeScript",
         sources: "clients/typescript/src",
+        defaults: "clients/typescript/src/options.ts",
         extension: "ts",
         setting: "",
         error: ("", "Error"),
@@ -105,8 +113,14 @@ impl Row<'_> {
         part.trim()[language.name.len()..].strip_prefix(':').map(str::trim)
     }
 
-    /// Returns what is wrong in the sources of a language.
-    fn finding(&self, language: &Language, lines: &[String]) -> Option<String> {
+    /// Returns what is wrong in the sources of a language. `lines` are those of all its sources, and
+    /// `defaults` those of the file with the defaults.
+    fn finding(
+        &self,
+        language: &Language,
+        lines: &[String],
+        defaults: &[String],
+    ) -> Option<String> {
         let difference = self.difference(language);
         let quoted = difference.and_then(|text| text.split('`').nth(1));
         let is_value = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit());
@@ -128,7 +142,9 @@ impl Row<'_> {
             return Some(format!("{} has no {name}", language.name));
         }
         // The default must be in a line with the bare name of the setting, such as the name of a
-        // field.
+        // field. A setting that is a constant may be in any file.
+        let is_constant = difference.is_some_and(|text| text.starts_with("a constant"));
+        let lines = if is_constant { lines } else { defaults };
         let bare = folded(name.strip_prefix(language.setting).unwrap_or(&name));
         let default = own_default.unwrap_or(self.default);
         let texts = values(default, language)?;
@@ -175,7 +191,7 @@ fn words(line: &str) -> BTreeSet<String> {
 
 /// The lines of the sources of a client, without tests and comments.
 fn sources(directory: &Path, extension: &str, lines: &mut Vec<String>) -> Result<(), String> {
-    let failed = |error| format!("{}: {error}", directory.display());
+    let failed = |error| failed_at(directory, &error);
     for entry in fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -184,12 +200,21 @@ fn sources(directory: &Path, extension: &str, lines: &mut Vec<String>) -> Result
                 sources(&path, extension, lines)?;
             }
         } else if path.extension().is_some_and(|end| end == extension) && !name.contains("_test.") {
-            let text = fs::read_to_string(&path).map_err(failed)?;
-            let is_comment = |line: &&str| line.trim_start().starts_with(['/', '*', '#']);
-            lines.extend(text.lines().filter(|line| !is_comment(line)).map(str::to_owned));
+            lines.extend(code(&path)?);
         }
     }
     Ok(())
+}
+
+/// The lines of a file, without comments.
+fn code(path: &Path) -> Result<Vec<String>, String> {
+    let text = fs::read_to_string(path).map_err(|error| failed_at(path, &error))?;
+    let is_comment = |line: &&str| line.trim_start().starts_with(['/', '*', '#']);
+    Ok(text.lines().filter(|line| !is_comment(line)).map(str::to_owned).collect())
+}
+
+fn failed_at(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// `cargo xtask clients`: prints every finding. Returns whether there are none.
@@ -206,9 +231,10 @@ pub(crate) fn command() -> Result<bool, String> {
     for language in LANGUAGES.iter().filter(|language| Path::new(language.sources).exists()) {
         let mut lines = Vec::new();
         sources(Path::new(language.sources), language.extension, &mut lines)?;
+        let defaults = code(Path::new(language.defaults))?;
         clients += 1;
         for row in &rows {
-            if let Some(finding) = row.finding(language, &lines) {
+            if let Some(finding) = row.finding(language, &lines, &defaults) {
                 count += 1;
                 println!("{TABLE}:{}: {finding}", row.number);
             }
@@ -233,7 +259,16 @@ mod tests {
     fn findings(language: &str, lines: &[&str]) -> Vec<String> {
         let language = LANGUAGES.iter().find(|one| one.name == language).expect("a language");
         let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-        rows(TEXT).iter().filter_map(|row| row.finding(language, &lines)).collect()
+        rows(TEXT).iter().filter_map(|row| row.finding(language, &lines, &lines)).collect()
+    }
+
+    #[test]
+    fn a_default_in_another_file_does_not_count() {
+        let python = LANGUAGES.iter().find(|one| one.name == "Python").expect("a language");
+        let all = ["timeout: float = 3.0", "pause = timeout / (2 * count)"].map(str::to_owned);
+        let rows = rows(TEXT);
+        let found = rows[0].finding(python, &all, &all[..1]);
+        assert_eq!(found.as_deref(), Some("Python: no line gives timeout the default 2 s"));
     }
 
     #[test]
