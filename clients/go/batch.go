@@ -32,6 +32,11 @@ type batch struct {
 	floor  Timestamp
 	answer Range
 	err    error
+	// isPrompt is [Client.isPrompt] when the batch was opened.
+	isPrompt bool
+	// calls are the callers that do not wait: finish gives the result to each of them. Guarded by
+	// the client's lock until the batch is sealed.
+	calls []*Call
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -46,32 +51,50 @@ func newBatch() *batch {
 
 // join adds a caller to an open batch. The caller's timestamps begin at the returned offset in the
 // batch's answer.
-func (b *batch) join(count uint64) (offset uint64) {
+func (b *batch) join(count uint64, call *Call) (offset uint64) {
 	offset = b.count
 	b.count += count
 	b.holders.Add(1)
+	if call != nil {
+		b.calls = append(b.calls, call)
+		call.attach(b, offset)
+	}
 	return offset
 }
 
-// wait returns true when the batch is done. It returns false if the context ends first; the caller
-// has then left the batch.
-func (b *batch) wait(ctx context.Context) bool {
+// part returns the timestamps of a caller from the answer of a batch that is done.
+func (b *batch) part(offset, count uint64) Range {
+	first := Timestamp{Epoch: b.answer.First.Epoch, Index: b.answer.First.Index + offset}
+	return Range{First: first, Count: count}
+}
+
+// wait returns nil when the batch is done. If the context ends first, or a value comes over the
+// channel over, it returns why; the caller has then left the batch.
+func (b *batch) wait(ctx context.Context, over <-chan time.Time) (ended error) {
 	end := ctx.Done()
-	if end == nil {
+	if end == nil && over == nil {
 		<-b.done
-		return true
+		return nil
 	}
 	select {
 	case <-b.done:
-		// The answer may have come at the same moment as the end of the context. Then the end
-		// counts, and the answer is dropped.
-		if ctx.Err() == nil {
-			return true
+		// The answer may have come at the same moment as the end. Then the end counts, and the
+		// answer is dropped.
+		select {
+		case <-over:
+			ended = context.DeadlineExceeded
+		default:
+			ended = ctx.Err()
 		}
 	case <-end:
+		ended = ctx.Err()
+	case <-over:
+		ended = context.DeadlineExceeded
 	}
-	b.leave()
-	return false
+	if ended != nil {
+		b.leave()
+	}
+	return ended
 }
 
 // leave gives up one hold on the batch. Every caller that joined calls it once, and so does finish.
@@ -88,5 +111,8 @@ func (b *batch) waiting() int { return int(b.holders.Load()) - 1 }
 func (b *batch) finish(answer Range, err error) {
 	b.answer, b.err = answer, err
 	close(b.done)
+	for _, call := range b.calls {
+		call.handleResult(b)
+	}
 	b.leave()
 }

@@ -10,12 +10,12 @@ import (
 // done.
 func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
 	b := newBatch()
-	b.join(1)
+	b.join(1, nil)
 	b.leave()
 	if held := b.holders.Load(); held != 1 {
 		t.Fatalf("%d hold a batch that nobody has sent", held)
 	}
-	if offset := b.join(2); offset != 1 || b.waiting() != 1 {
+	if offset := b.join(2, nil); offset != 1 || b.waiting() != 1 {
 		t.Fatalf("offset %d, %d wait", offset, b.waiting())
 	}
 	want := Range{First: Timestamp{Epoch: 1}, Count: 3}
@@ -40,9 +40,9 @@ func TestAnAnswerAfterTheEndOfTheContextGoesToNobody(t *testing.T) {
 	cancel()
 	for range 100 {
 		b := newBatch()
-		b.join(1)
+		b.join(1, nil)
 		b.finish(Range{First: Timestamp{Epoch: 1}, Count: 1}, nil)
-		if b.wait(ctx) {
+		if b.wait(ctx, nil) == nil {
 			t.Fatal("an answer was given to a caller that had left")
 		}
 	}

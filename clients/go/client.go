@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -52,6 +53,8 @@ type Client struct {
 	ready     chan struct{}
 	readyOnce sync.Once
 	readyErr  error
+	// calls counts the calls of [Client.Go] that have not ended.
+	calls atomic.Int64
 	// hedge sends hedged requests; nil without [WithHedgeAfter].
 	hedge *hedger
 }
@@ -116,7 +119,8 @@ func (c *Client) Timestamp(ctx context.Context) (Timestamp, error) {
 // Timestamps returns count timestamps of one epoch with consecutive indexes, 1 to 2^32 of them. If
 // the leader fails, the call takes longer; it fails only when the context ends. The error then
 // matches the context's and, with [errors.Is], also the reason for the delay, such as [ErrNoQuorum]
-// or [ErrUnreachable].
+// or [ErrUnreachable]. If the context has no deadline, the call ends after [WithCallTimeout] as if
+// the context had ended. [Client.Go] does the same without waiting.
 func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	if count == 0 || count > countMax {
 		return Range{}, ErrCount
@@ -124,34 +128,45 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	if err := ctx.Err(); err != nil {
 		return Range{}, err
 	}
-	var since time.Time
+	_, isBounded := ctx.Deadline()
+	began := time.Now()
+	// over says that a call without a deadline has taken too long. It is nil while it is not needed.
+	var over <-chan time.Time
 	// last is the last error of this call.
 	var last error
 	for {
-		b, offset, err := c.join(count)
+		b, offset, err := c.join(count, nil)
 		if err != nil {
 			return Range{}, err
 		}
-		if !b.wait(ctx) {
-			return Range{}, c.because(ctx.Err(), last)
+		if !isBounded && over == nil && (last != nil || !b.isPrompt) {
+			limit := time.NewTimer(c.o.callTimeout - time.Since(began))
+			defer limit.Stop()
+			over = limit.C
 		}
-		answer, err := b.answer, b.err
+		if ended := b.wait(ctx, over); ended != nil {
+			return Range{}, c.because(ended, last)
+		}
+		err = b.err
+		answer := b.part(offset, count)
 		b.leave()
 		if err == nil {
-			first := Timestamp{Epoch: answer.First.Epoch, Index: answer.First.Index + offset}
-			return Range{First: first, Count: count}, nil
+			return answer, nil
 		}
 		if !isCurable(err) {
 			return Range{}, err
 		}
 		last = err
-		if since.IsZero() {
-			since = time.Now()
-		}
-		if _, bounded := ctx.Deadline(); !bounded && time.Since(since) > c.o.callTimeout {
-			return Range{}, &interrupted{context: context.DeadlineExceeded, last: err}
-		}
 	}
+}
+
+// isPrompt returns whether a request ends before the limit of a call without a deadline, with an
+// answer or an error, so that the call needs no timer. While the client is connected, a request
+// waits until one in flight ends, and then for its answer. A connection whose oldest request is
+// older than the attempt timeout is closed, at most a fifth of this timeout later. The caller holds
+// mu.
+func (c *Client) isPrompt() bool {
+	return c.conn != nil && c.o.callTimeout >= 4*c.o.attemptTimeout
 }
 
 // Members returns the client addresses of the cluster's members, as the client last learned them.
@@ -196,8 +211,9 @@ func (c *Client) Close() error {
 }
 
 // join adds a caller to the open batch, or opens a new batch. It sends the batch if the limit of
-// requests in flight allows.
-func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
+// requests in flight allows. The batch gives its result to call, or to a waiting caller if call is
+// nil.
+func (c *Client) join(count uint64, call *Call) (b *batch, offset uint64, err error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -210,12 +226,13 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 	}
 	if last := len(c.pending) - 1; last >= 0 && c.pending[last].count+count <= c.countLimit {
 		b = c.pending[last]
-		offset = b.join(count)
+		offset = b.join(count, call)
 		c.mu.Unlock()
 		return b, offset, nil
 	}
 	b = newBatch()
-	offset = b.join(count)
+	b.isPrompt = c.isPrompt()
+	offset = b.join(count, call)
 	c.pending = append(c.pending, b)
 	if c.conn == nil {
 		select {

@@ -318,3 +318,21 @@ func benchClient(b *testing.B) *Client {
 	b.Cleanup(func() { client.Close() })
 	return client
 }
+
+// Measures one goroutine that keeps a thousand asynchronous calls in progress.
+func BenchmarkThousandFutures(b *testing.B) {
+	client := benchClient(b)
+	b.ReportAllocs()
+	calls := make([]*Call, 1000)
+	b.ResetTimer()
+	for at := range b.N {
+		turn := &calls[at%len(calls)]
+		if *turn != nil {
+			if _, err := (*turn).Wait(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		*turn = client.Go(context.Background(), 1)
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "timestamps/s")
+}

@@ -48,6 +48,9 @@ var (
 	ErrClosed = errors.New("epicepoch: the client is closed")
 	// ErrCount: the count is not within 1 to 2^32.
 	ErrCount = errors.New("epicepoch: the count must be 1 to 4294967296")
+	// ErrTooManyCalls: 2^20 calls of [Client.Go] wait. Try again when some have ended. Calls of
+	// [Client.Timestamps] have no limit.
+	ErrTooManyCalls = errors.New("epicepoch: too many calls wait")
 	// ErrToken: the token is longer than 256 bytes or not visible ASCII. [Dial] returns it for
 	// [WithToken]. The client tries again after an invalid token of [WithTokenSource].
 	ErrToken = errors.New("epicepoch: a token is at most 256 visible ASCII characters")

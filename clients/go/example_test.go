@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"os/signal"
 	"time"
 
 	epicepoch "github.com/epicepoch/epicepoch/clients/go"
@@ -28,6 +30,44 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Println(start.Before(commit))
+}
+
+// A transaction asks for its commit timestamp while it still reads.
+func ExampleClient_Go() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	client, err := epicepoch.Dial(ctx, []string{"localhost:8881", "localhost:8882", "localhost:8883"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	read := func() []string { return []string{"a row"} }
+	// The oracle is asked while the transaction reads.
+	commit := client.Go(ctx, 1)
+	rows := read()
+	answer, err := commit.Wait()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(rows), answer.First)
+}
+
+// A program waits for a timestamp or for something else.
+func ExampleCall_Done() {
+	client, err := epicepoch.Dial(context.Background(), []string{"localhost:8881"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	shutdown := make(chan os.Signal, 1)
+	signal.Notify(shutdown, os.Interrupt)
+	commit := client.Go(context.Background(), 1)
+	select {
+	case <-commit.Done():
+		fmt.Println(commit.Wait())
+	case <-shutdown:
+		return
+	}
 }
 
 func ExampleTimestamp_Time() {

@@ -77,8 +77,18 @@ func (c *Client) copied(id uint64) bool {
 // A request and its copy both get an answer. Whichever comes second, its range goes to no caller.
 // Callers that wait meanwhile may get timestamps below that range.
 func TestABurntRangeGoesToNoCaller(t *testing.T) {
-	for name, isCopyFirst := range map[string]bool{"the copy is burnt": false, "the first is burnt": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, played := range []struct {
+		name        string
+		isCopyFirst bool
+		call        func(*testing.T, *Client) <-chan Timestamp
+	}{
+		{"the copy is burnt", false, call},
+		{"the first is burnt", true, call},
+		{"the copy is burnt, and the callers do not wait", false, future},
+		{"the first is burnt, and the callers do not wait", true, future},
+	} {
+		t.Run(played.name, func(t *testing.T) {
+			call, isCopyFirst := played.call, played.isCopyFirst
 			leader, played := startNode(t, 1), &hand{t: t}
 			leader.ask = played.ask
 			client := dial(t, []string{leader.addr()}, WithHedgeAfter(hedgeAfter),

@@ -74,7 +74,7 @@ func idleConnection(t *testing.T, addr string) *connection {
 // underWayAs puts a batch of one caller in flight with this id.
 func (c *Client) underWayAs(id uint64) *batch {
 	b := newBatch()
-	b.join(1)
+	b.join(1, nil)
 	b.id, b.sent = id, time.Now()
 	c.slots[id%inFlightMax] = b
 	c.inFlight++

@@ -26,6 +26,7 @@ type options struct {
 	tls            func() *tls.Config // nil for plain TCP
 	log            *slog.Logger
 	hooks          Hooks
+	callsMax       int // most calls of [Client.Go] that wait
 }
 
 // Hooks are functions that the client calls, for metrics. They must return quickly, because some
@@ -52,7 +53,8 @@ func defaults() options {
 		dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", addr)
 		},
-		log: slog.New(slog.DiscardHandler),
+		log:      slog.New(slog.DiscardHandler),
+		callsMax: 1 << 20,
 	}
 }
 
@@ -89,8 +91,9 @@ func WithAttemptTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.attemptTimeout = max(timeout, 10*time.Millisecond) }
 }
 
-// WithCallTimeout limits [Dial] and calls, if their context has no deadline. Default 2 s, the time
-// of several elections. The limit must be above 0.
+// WithCallTimeout limits [Dial] and calls, if their context has no deadline. It counts from the
+// beginning of the call. Default 2 s, the time of several elections, as in the clients of all
+// languages. The limit must be above 0.
 func WithCallTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.callTimeout = timeout }
 }

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, Optional, TypeVar, Union
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
 
@@ -48,7 +48,7 @@ class Threads:
     async def connect(self) -> None:
         await self.run(self.client.connect)
 
-    async def timestamps(self, count: int, timeout: float) -> epicepoch.TimestampRange:
+    async def timestamps(self, count: int, timeout: Optional[float]) -> epicepoch.TimestampRange:
         return await self.run(self.client.timestamps, count, timeout)
 
     async def close(self) -> None:
@@ -82,8 +82,9 @@ class Driver:
     async def work(self, command: dict[str, Any]) -> dict[str, Any]:
         do = command["do"]
         if do == "open":
+            given = {"timeout": command["timeout_ms"] / 1000} if "timeout_ms" in command else {}
             options = epicepoch.Options(
-                timeout=command["timeout_ms"] / 1000,
+                **given,
                 attempt_timeout=command["attempt_ms"] / 1000,
                 refresh_interval=command["refresh_ms"] / 1000,
                 cluster_name=command.get("cluster") or "",
@@ -93,7 +94,7 @@ class Driver:
             self.client = kind(command["addrs"], options)
             await self.client.connect()
         elif do == "timestamps":
-            timeout = command["timeout_ms"] / 1000
+            timeout = command["timeout_ms"] / 1000 if "timeout_ms" in command else None
             answer = await self.client.timestamps(command["count"], timeout)
             return {"first": str(answer.first), "count": answer.count}
         elif do == "cancel":

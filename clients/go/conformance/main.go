@@ -1,5 +1,6 @@
 // Command conformance is the conformance driver of the Go client. It reads commands, one JSON
-// object per line, and writes the client's answers. See clients/README.md.
+// object per line, and writes the client's answers. See clients/README.md. With --futures it makes
+// asynchronous calls.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,7 +23,7 @@ type command struct {
 	Addrs     []string `json:"addrs"`
 	Count     uint64   `json:"count"`
 	Call      uint64   `json:"call"`
-	TimeoutMS int64    `json:"timeout_ms"`
+	TimeoutMS *int64   `json:"timeout_ms"`
 	AttemptMS int64    `json:"attempt_ms"`
 	RefreshMS int64    `json:"refresh_ms"`
 	Cluster   string   `json:"cluster"`
@@ -41,6 +43,8 @@ type reply struct {
 // driver holds the client and its calls in progress.
 type driver struct {
 	origin time.Time
+	// isAsync is true if calls are made with Client.Go.
+	isAsync bool
 
 	mu     sync.Mutex
 	client *epicepoch.Client
@@ -50,6 +54,7 @@ type driver struct {
 
 func main() {
 	d := &driver{origin: time.Now(), calls: make(map[uint64]context.CancelFunc), out: json.NewEncoder(os.Stdout)}
+	d.isAsync = slices.Contains(os.Args, "--futures")
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var c command
@@ -99,13 +104,16 @@ func (d *driver) carryOut(c command) {
 // open dials the cluster, and returns when the client has found its leader.
 func (d *driver) open(c command) {
 	start := d.reading()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.TimeoutMS)*time.Millisecond)
-	defer cancel()
-	client, err := epicepoch.Dial(ctx, c.Addrs,
-		epicepoch.WithAttemptTimeout(time.Duration(c.AttemptMS)*time.Millisecond),
+	opts := []epicepoch.Option{
+		epicepoch.WithAttemptTimeout(time.Duration(c.AttemptMS) * time.Millisecond),
 		epicepoch.WithClusterName(c.Cluster),
-		epicepoch.WithRefresh(time.Duration(c.RefreshMS)*time.Millisecond),
-		epicepoch.WithHedgeAfter(time.Duration(c.HedgeMS)*time.Millisecond))
+		epicepoch.WithRefresh(time.Duration(c.RefreshMS) * time.Millisecond),
+		epicepoch.WithHedgeAfter(time.Duration(c.HedgeMS) * time.Millisecond),
+	}
+	if c.TimeoutMS != nil {
+		opts = append(opts, epicepoch.WithCallTimeout(time.Duration(*c.TimeoutMS)*time.Millisecond))
+	}
+	client, err := epicepoch.Dial(context.Background(), c.Addrs, opts...)
 	d.mu.Lock()
 	d.client = client
 	d.mu.Unlock()
@@ -115,9 +123,16 @@ func (d *driver) open(c command) {
 func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) {
 	start := d.reading()
 	// The timeout of a call counts from the call's begin, not from the arrival of the command.
-	ctx, end := context.WithTimeout(ctx, time.Duration(c.TimeoutMS)*time.Millisecond)
-	defer end()
-	answer, err := client.Timestamps(ctx, c.Count)
+	if c.TimeoutMS != nil {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, time.Duration(*c.TimeoutMS)*time.Millisecond)
+		defer end()
+	}
+	ask := client.Timestamps
+	if d.isAsync {
+		ask = func(ctx context.Context, count uint64) (epicepoch.Range, error) { return client.Go(ctx, count).Wait() }
+	}
+	answer, err := ask(ctx, c.Count)
 	r := reply{ID: c.ID, Start: start}
 	if err == nil {
 		r.First, r.Count = answer.First.String(), answer.Count
@@ -162,6 +177,7 @@ func fault(err error) string {
 		{epicepoch.ErrBadRequest, "refused"},
 		{epicepoch.ErrUnsupported, "refused"},
 		{epicepoch.ErrUnsupportedVersion, "refused"},
+		{epicepoch.ErrUnauthorized, "refused"},
 	} {
 		if errors.Is(err, known.is) {
 			return known.name

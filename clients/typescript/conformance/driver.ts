@@ -23,7 +23,7 @@ interface Command {
   addrs: string[];
   count: number;
   call: number;
-  timeout_ms: number;
+  timeout_ms?: number;
   attempt_ms: number;
   refresh_ms: number;
   cluster?: string;
@@ -39,7 +39,7 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
   switch (command.do) {
     case "open":
       client = await Client.connect(command.addrs, {
-        timeout: command.timeout_ms,
+        ...(command.timeout_ms !== undefined && { timeout: command.timeout_ms }),
         attemptTimeout: command.attempt_ms,
         refreshInterval: command.refresh_ms,
         ...(command.cluster && { clusterName: command.cluster }),
@@ -50,7 +50,8 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
       const own = new AbortController();
       calls.set(command.id, own);
       try {
-        const options = { timeout: command.timeout_ms, signal: own.signal };
+        const given = command.timeout_ms !== undefined && { timeout: command.timeout_ms };
+        const options = { ...given, signal: own.signal };
         return await (client as Client).timestamps(command.count, options);
       } finally {
         calls.delete(command.id);

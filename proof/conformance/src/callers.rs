@@ -99,7 +99,7 @@ impl Shared {
     fn call(&self, count: u64, settings: CallerSettings) -> Result<Vec<Call>, String> {
         let mut calls = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
-            let call = self.driver.begin(count, settings.timeout).wait()?;
+            let call = self.driver.begin(count, Some(settings.timeout)).wait()?;
             if call.outcome.is_ok() {
                 let mut latest = lock(&self.latest_start);
                 *latest = (*latest).max(Some(call.start));

@@ -41,8 +41,9 @@ pub struct Settings {
     /// How often the client reads the list of members again. Default a minute, which is longer than
     /// a scenario.
     pub refresh: Duration,
-    /// How long the client may take to open. Default 2 s.
-    pub timeout: Duration,
+    /// How long the client may take to open, and the limit of a call without its own. Default 2 s.
+    /// `None`: the client has its default.
+    pub timeout: Option<Duration>,
     /// The cluster name that the client expects. Default `None`: any name.
     pub cluster: Option<String>,
     /// After how long without an answer the client sends a request a second time. Default `None`:
@@ -55,7 +56,7 @@ impl Default for Settings {
         Self {
             attempt: Duration::from_millis(100),
             refresh: Duration::from_mins(1),
-            timeout: Duration::from_secs(2),
+            timeout: Some(Duration::from_secs(2)),
             cluster: None,
             hedge: None,
         }
@@ -263,7 +264,7 @@ impl Driver {
         let pending = self.send(0, |id| Command::Open {
             id,
             addrs,
-            timeout_ms: millis(settings.timeout),
+            timeout_ms: settings.timeout.map(millis),
             attempt_ms: millis(settings.attempt),
             refresh_ms: millis(settings.refresh),
             cluster: settings.cluster.clone(),
@@ -272,10 +273,10 @@ impl Driver {
         pending.wait()
     }
 
-    /// Begins a call.
+    /// Begins a call. Without a timeout, it has the client's.
     #[must_use]
-    pub fn begin(&self, count: u64, timeout: Duration) -> Pending {
-        let timeout_ms = timeout.as_millis() as u64;
+    pub fn begin(&self, count: u64, timeout: Option<Duration>) -> Pending {
+        let timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
         let mut pending = self.send(count, |id| Command::Timestamps { id, count, timeout_ms });
         pending.count = count;
         pending

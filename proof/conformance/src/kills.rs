@@ -80,7 +80,7 @@ pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<
         ..RunConfig::new(targets)
     });
     let addrs: Vec<_> = cluster.addrs().iter().map(ToString::to_string).collect();
-    let client = Settings { attempt: ATTEMPT, timeout: WAIT_MAX, ..Settings::default() };
+    let client = Settings { attempt: ATTEMPT, timeout: Some(WAIT_MAX), ..Settings::default() };
     let settings = CallerSettings { callers: CALLERS, pause: PAUSE, timeout: CALL_MAX };
     let start = |driver| Callers::start(driver, &addrs, &client, settings);
     let clients = drivers.iter().map(start).collect::<Result<Vec<_>, _>>()?;

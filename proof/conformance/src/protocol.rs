@@ -15,8 +15,10 @@ pub enum Command {
         id: u64,
         /// `host:port` of the initial members.
         addrs: Vec<String>,
-        /// Timeout of opening, and of a call without its own timeout, milliseconds.
-        timeout_ms: u64,
+        /// Timeout of opening, and of a call without its own timeout, milliseconds. If it is
+        /// absent, the client has its default.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
         /// How long the client waits for one node before it asks another, milliseconds.
         attempt_ms: u64,
         /// How often the client reads the list of members again, milliseconds.
@@ -35,8 +37,9 @@ pub enum Command {
         id: u64,
         /// Number of timestamps.
         count: u64,
-        /// Timeout of the call, milliseconds.
-        timeout_ms: u64,
+        /// Timeout of the call, milliseconds. If it is absent, the call has the client's timeout.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
     },
     /// Cancel the call with id `call`.
     Cancel {

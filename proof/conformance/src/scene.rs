@@ -103,7 +103,7 @@ impl Scene {
     /// # Errors
     /// Both steps succeed.
     pub fn first_refusal(&mut self, addrs: &[String], timeout: Duration) -> Result<Call, String> {
-        self.first_refusal_with(addrs, &Settings { timeout, ..Settings::default() })
+        self.first_refusal_with(addrs, &Settings { timeout: Some(timeout), ..Settings::default() })
     }
 
     /// Like [`Self::first_refusal`], with other settings. Opening and the call both have the
@@ -121,7 +121,8 @@ impl Scene {
         if opened.outcome.is_err() {
             return Ok(opened);
         }
-        let called = self.call(1, timeout)?;
+        let pending = self.driver.begin(1, timeout);
+        let called = self.end(pending)?;
         match called.outcome {
             Err(_) => Ok(called),
             Ok(range) => Err(format!("the call was answered with {}", range.first())),
@@ -159,7 +160,13 @@ impl Scene {
     /// Begins a call.
     #[must_use]
     pub fn begin(&self, count: u64, timeout: Duration) -> Pending {
-        self.driver.begin(count, timeout)
+        self.driver.begin(count, Some(timeout))
+    }
+
+    /// Begins a call that has the client's timeout.
+    #[must_use]
+    pub fn begin_without_timeout(&self, count: u64) -> Pending {
+        self.driver.begin(count, None)
     }
 
     /// Waits for a call, and records it for the check.

@@ -24,7 +24,7 @@ const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from
 #[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
 fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let clients = || vec![rust(), hedging(rust()), go(&Sources::of_repository())];
+    let clients = || vec![rust(), hedging(rust()), go(&Sources::of_repository(), false)];
     let seen = in_one_order(clients, &losses);
     for client in &seen.clients {
         let name = &client.name;
@@ -38,15 +38,18 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
     }
 }
 
-/// Each client runs twice, without and with hedging. The Python client with hedging is the one for
-/// threads. Limits no times. With so many processes on two processors, times say nothing about a client.
+/// Each client runs twice, without and with hedging. With hedging, the Go client makes asynchronous
+/// calls, and the Python client is the one for threads. Limits no times. With so many processes on
+/// two processors, times say nothing about a client.
 #[test]
 #[ignore = "needs Go, a JDK, Python and Node.js: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
     let clients = || {
         let ours = Sources::of_repository();
-        let plain = [rust(), go(&ours), java(&ours, false), python(&ours), typescript(&ours)];
+        let plain =
+            [rust(), go(&ours, false), java(&ours, false), python(&ours), typescript(&ours)];
         let mut second = plain.clone();
+        second[1] = go(&ours, true);
         second[3] = python_threads(&ours);
         plain.into_iter().chain(second.map(hedging)).collect()
     };

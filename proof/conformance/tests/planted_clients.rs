@@ -99,7 +99,7 @@ fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
 #[test]
 #[ignore = "needs Go: cargo xtask ci runs it"]
 fn every_fault_that_is_planted_in_the_go_client_is_found() {
-    finds_every_fault("go", go);
+    finds_every_fault("go", |sources| go(sources, false));
 }
 
 #[test]

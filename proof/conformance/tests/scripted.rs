@@ -34,7 +34,13 @@ fn the_java_client_holds_the_contract_with_futures() {
 #[test]
 #[ignore = "needs Go, which a build in Rust alone does not: cargo xtask ci runs it"]
 fn the_go_client_holds_the_contract() {
-    holds_the_contract(|| go(&Sources::of_repository()));
+    holds_the_contract(|| go(&Sources::of_repository(), false));
+}
+
+#[test]
+#[ignore = "needs Go, which a build in Rust alone does not: cargo xtask ci runs it"]
+fn the_go_client_holds_the_contract_with_futures() {
+    holds_the_contract(|| go(&Sources::of_repository(), true));
 }
 
 #[test]

@@ -37,7 +37,9 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
         match command {
             Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster, hedge_ms } => {
                 let mut options = Options::default();
-                options.timeout = Duration::from_millis(timeout_ms);
+                if let Some(timeout_ms) = timeout_ms {
+                    options.timeout = Duration::from_millis(timeout_ms);
+                }
                 options.attempt_timeout = Duration::from_millis(attempt_ms);
                 options.refresh_interval = Duration::from_millis(refresh_ms);
                 options.cluster_name = cluster;
@@ -60,9 +62,15 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 let calls = calls.clone();
                 tokio::spawn(async move {
                     let start = reading(origin);
-                    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+                    let call = async {
+                        let Some(timeout_ms) = timeout_ms else {
+                            return client.timestamps(count).await;
+                        };
+                        let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+                        client.timestamps_before(count, deadline).await
+                    };
                     let outcome = tokio::select! {
-                        outcome = client.timestamps_before(count, deadline) => outcome
+                        outcome = call => outcome
                             .map_err(|error| Some((fault(&error), error.to_string()))),
                         // A caller cancels by dropping the future.
                         Ok(()) = cancelled => {

@@ -100,7 +100,7 @@ fn right_name(scene: &mut Scene) -> Verdict {
 fn wrong_name(scene: &mut Scene) -> Verdict {
     let leader = named(scene);
     let cluster = Some("another".to_owned());
-    let settings = Settings { cluster, timeout: CALL_MAX, ..Settings::default() };
+    let settings = Settings { cluster, timeout: Some(CALL_MAX), ..Settings::default() };
     let call = scene.first_refusal_with(&[leader.addr()], &settings)?;
     expect_fault(&call, Fault::WrongCluster)
 }

@@ -14,6 +14,7 @@ use crate::{Settings, Verdict, lock, wait_until};
 pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(5, "deadlines_are_honoured_while_a_node_is_silent", silent_node),
     scenario(5, "a_call_without_time_is_not_answered", no_time),
+    scenario(5, "a_call_has_two_seconds_by_default", default_timeout),
     scenario(5, "a_late_answer_goes_to_nobody", late_answer),
     scenario(5, "a_caller_that_gives_up_leaves_the_others_alone", gives_up),
     scenario(5, "a_closed_client_has_no_connection_and_answers_no_call", closes),
@@ -55,6 +56,24 @@ fn no_time(scene: &mut Scene) -> Verdict {
     }
     scene.answered(1).map(drop)
 }
+
+fn default_timeout(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open_with(&[&leader], &Settings { timeout: None, ..Settings::default() })?;
+    scene.answered(1)?;
+    leader.on_request(|_, _| {});
+    one_in_time(|| {
+        let pending = scene.begin_without_timeout(1);
+        let call = scene.end(pending)?;
+        expect_fault(&call, Fault::Deadline)?;
+        let ended = || format!("the call ended after {:?}", call.took);
+        hold(call.took >= DEFAULT_TIMEOUT.saturating_sub(Duration::from_millis(1)), ended)?;
+        Ok(hold(call.took < DEFAULT_TIMEOUT + SLACK, ended))
+    })
+}
+
+/// The default of `timeout` in every client.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn late_answer(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();

@@ -157,14 +157,18 @@ pub(crate) fn python_threads(sources: &Sources) -> DriverCommand {
     driver
 }
 
-/// The driver of `clients/go`.
-pub(crate) fn go(sources: &Sources) -> DriverCommand {
+/// The driver of `clients/go`. It makes calls that wait or, if `is_async` is true, asynchronous
+/// ones.
+pub(crate) fn go(sources: &Sources, is_async: bool) -> DriverCommand {
     let program = sources.built.join("conformance-go-driver");
     let mut build = Command::new("go");
     build.arg("build").arg("-o").arg(&program).arg("./conformance");
     build.current_dir(sources.client("go"));
     let status = build.status().expect("Go is installed");
     assert!(status.success(), "the Go driver does not build: {status}");
+    if is_async {
+        return driver("go, futures", program, &["--futures"]);
+    }
     driver("go", program, &[])
 }
 

@@ -88,9 +88,11 @@ final class ConformanceDriver {
         String[] addresses = Json.list(command.get("addrs")).toArray(String[]::new);
         ClientBuilder builder =
                 EpicEpochClient.builder(addresses)
-                        .timeout(millis(command, "timeout_ms"))
                         .attemptTimeout(millis(command, "attempt_ms"))
                         .refreshInterval(millis(command, "refresh_ms"));
+        if (command.get("timeout_ms") != null) {
+            builder.timeout(millis(command, "timeout_ms"));
+        }
         if (command.get("cluster") instanceof String name) {
             builder.clusterName(name);
         }
@@ -103,18 +105,22 @@ final class ConformanceDriver {
 
     private void call(long id, Map<String, Object> command) {
         long count = (Long) command.get("count");
-        Duration limit = millis(command, "timeout_ms");
+        boolean hasLimit = command.get("timeout_ms") != null;
+        Duration limit = hasLimit ? millis(command, "timeout_ms") : null;
         EpicEpochClient asked = client;
         if (!isAsync) {
             // Enter the call before it starts. The next command may already cancel it.
-            Thread thread = new Thread(() -> answer(id, () -> asked.timestamps(count, limit)));
+            Action ask =
+                    () -> hasLimit ? asked.timestamps(count, limit) : asked.timestamps(count);
+            Thread thread = new Thread(() -> answer(id, ask));
             thread.setDaemon(true);
             calls.put(id, thread::interrupt);
             thread.start();
             return;
         }
         long began = now();
-        CompletableFuture<TimestampRange> future = asked.timestampsAsync(count, limit);
+        CompletableFuture<TimestampRange> future =
+                hasLimit ? asked.timestampsAsync(count, limit) : asked.timestampsAsync(count);
         calls.put(id, () -> future.cancel(true));
         future.whenComplete((range, error) -> reply(id, began, range, error));
     }
