@@ -66,6 +66,9 @@ func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Re
 	// A server of another protocol may send less than a frame and then wait. So check the first
 	// byte before a whole frame has come.
 	if kind, err := reader.Peek(1); err == nil && kind[0] != kindWelcome && kind[0] != kindError {
+		if kind[0] == tlsAlert && o.tls == nil {
+			return protocolError("%s: %s", c.addr, needsTLS)
+		}
 		return protocolError("%s answered a hello with a byte of %#x", c.addr, kind[0])
 	}
 	h, tail, err := c.frames.next()
@@ -99,8 +102,20 @@ func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Re
 		if err != nil {
 			return c.broken(err)
 		}
-		return refusal
+		return o.advise(refusal, token)
 	}
+}
+
+// advise adds to a refused handshake what the program must set.
+func (o *options) advise(refusal *Error, token string) error {
+	switch {
+	case errors.Is(refusal, ErrUnauthorized) && token == "":
+		refusal.Text = "missing token: set WithToken or WithTokenSource; the node says: " + refusal.Text
+	case errors.Is(refusal, ErrBadRequest) && o.tls == nil:
+		// A node that accepts only TLS answers this. Its text says so.
+		refusal.Text += "; this client speaks plain text: set WithTLS"
+	}
+	return refusal
 }
 
 // homeless returns the error for a leader without a cluster, whose timestamps may have any order.

@@ -10,6 +10,15 @@ import (
 // nativeALPN names the native protocol in the TLS handshake.
 const nativeALPN = "epicepoch/1"
 
+// tlsAlert is the first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1).
+const tlsAlert = 0x15
+
+// needsTLS is the error of a plain connection to a port that speaks TLS.
+const needsTLS = "this port speaks TLS; this client speaks plain text: set WithTLS"
+
+// errNoTLS is the error of a TLS connection to a port that does not speak TLS.
+var errNoTLS = errors.New("this port does not speak TLS: leave WithTLS out, or set CLIENT_TLS on the node")
+
 // WithTLS uses TLS on every connection, also on those that the function of [WithDialer] makes. A
 // node's certificate must be valid for the host that was dialled, unless config sets another
 // ServerName. Set RootCAs to the cluster's authority (ca.pem). If the nodes ask for a client
@@ -62,6 +71,10 @@ func (o *options) connect(ctx context.Context, addr string) (net.Conn, error) {
 	secured := tls.Client(stream, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		stream.Close()
+		var foreign tls.RecordHeaderError
+		if errors.As(err, &foreign) {
+			return nil, errNoTLS
+		}
 		return nil, err
 	}
 	return secured, nil

@@ -102,7 +102,8 @@ func TestASecuredNodeServesItsOwnClientsAlone(t *testing.T) {
 		opts []Option
 		why  string
 	}{
-		"plain":                       {nil, "TLS"},
+		"plain":                       {nil, "this port speaks TLS"},
+		"plain, with advice":          {nil, "set WithTLS"},
 		"no certificate":              {[]Option{WithTLS(trusting(t, dir, false))}, "certificate required"},
 		"a certificate of a stranger": {[]Option{WithTLS(mixed)}, "remote error: tls: error decrypting"},
 		"another authority":           {[]Option{WithTLS(trusting(t, foreign, true))}, "unknown authority"},

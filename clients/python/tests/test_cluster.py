@@ -132,8 +132,9 @@ class Security(unittest.TestCase):
             self.assertEqual(leaders, [addr])
             mine, strangers = self.trusting(made, made), self.trusting(made, foreign)
             for name, kind, why, options in (
-                ("plain", RefusedError, "TLS", Options(token=token)),
-                ("no token", UnauthorizedError, "UNAUTHORIZED", Options(tls=mine)),
+                ("plain", RefusedError, "this port speaks TLS", Options(token=token)),
+                ("plain", RefusedError, "set Options.tls", Options(token=token)),
+                ("no token", UnauthorizedError, "missing token: set", Options(tls=mine)),
                 ("no certificate", DeadlineExceededError, "", Options(tls=self.trusting(made))),
                 ("a stranger's certificate", DeadlineExceededError, "", Options(tls=strangers)),
                 (

@@ -3,10 +3,12 @@ often it asks."""
 
 import asyncio
 import socket
+import ssl
 from typing import Any, Callable
 from unittest import mock
 
 from epicepoch import (
+    Client,
     ClosedError,
     CountError,
     DeadlineExceededError,
@@ -57,8 +59,42 @@ class Refusals(Case):
         leader.on_hello = lambda: leader.peers[-1].refuse(0, 18, "no token", closes=True)
         client = self.open(leader)
         with self.assertLogs("epicepoch", "ERROR"):
-            await self.fails(UnauthorizedError, client.connect(10))
+            error = await self.fails(UnauthorizedError, client.connect(10))
             await self.fails(UnauthorizedError, client.timestamp())
+        self.assertIn("missing token: set Options.token", str(error))
+        # About a token that was sent, the node knows more than the client.
+        client = self.open(leader, token="wrong")
+        with self.assertLogs("epicepoch", "ERROR"):
+            error = await self.fails(UnauthorizedError, client.connect(10))
+        self.assertEqual(error.text, "no token")
+
+    async def answering(self, text: bytes) -> str:
+        """Start a server that answers the first bytes with these, and return its address."""
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(2048)
+            writer.write(text)
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        self.addCleanup(server.close)
+        return address(server.sockets[0])
+
+    async def test_a_port_that_speaks_tls_is_called_that(self) -> None:
+        # A TLS server, such as a proxy in front of the node, answers plain text with an alert.
+        client = Client([await self.answering(b"\x15\x03\x01\x00\x02\x02\x46")])
+        self.addAsyncCleanup(client.close)
+        with self.assertLogs("epicepoch", "ERROR"):
+            error = await self.fails(ProtocolError, client.connect(10))
+        self.assertIn("this port speaks TLS; this client speaks plain text: set", str(error))
+
+    async def test_a_port_that_does_not_speak_tls_is_called_that(self) -> None:
+        # A node without TLS answers the beginning of a TLS handshake like this.
+        addr = await self.answering(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+        client = Client([addr], Options(tls=ssl.create_default_context(), timeout=0.5))
+        self.addAsyncCleanup(client.close)
+        error = await self.fails(DeadlineExceededError, client.connect())
+        self.assertIn("this port does not speak TLS: leave Options.tls out", str(error))
 
     async def test_a_refusal_of_nothing_breaks_the_protocol(self) -> None:
         for code in (2, 4, 66):

@@ -6,7 +6,13 @@
 import { connect as connectTcp, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 
-import { EpicEpochError, ProtocolError, refusal, UnreachableError } from "./errors.js";
+import {
+  EpicEpochError,
+  ProtocolError,
+  refusal,
+  RefusedError,
+  UnreachableError,
+} from "./errors.js";
 import {
   checkPlain,
   encodeHead,
@@ -37,6 +43,14 @@ const OUTBOX_MAX = 64 * 1024;
 export const LEFT = "the connection was left";
 export const SILENT = "it did not answer in time";
 const DOES_NOT_READ = "it does not read";
+/** The first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1). */
+const TLS_ALERT = 0x15;
+/**
+ * What Node.js calls an answer that is not TLS. Which one it is depends on the version of OpenSSL.
+ */
+const NOT_TLS = ["ERR_SSL_WRONG_VERSION_NUMBER", "ERR_SSL_HTTP_REQUEST"];
+const NO_TLS = "this port does not speak TLS: leave tls out, or set CLIENT_TLS on the node";
+const PLAIN = "this client speaks plain text: set tls";
 
 export class Connection {
   readonly addr: string;
@@ -45,6 +59,7 @@ export class Connection {
   hasAnswered = false;
   /** Is resolved with the reason when the connection has ended. */
   readonly ended: Promise<Error>;
+  readonly #isTls: boolean;
   readonly #socket: Socket;
   readonly #reader = new FrameReader();
   #onFrame: ((frame: Frame) => void) | undefined;
@@ -69,9 +84,10 @@ export class Connection {
     closing: AbortSignal,
   ): Promise<Connection> {
     const { clusterName } = settings;
+    let token: string;
     let hello: Buffer;
     try {
-      const token = currentToken(settings);
+      token = currentToken(settings);
       hello = encodeHello({ clusterName, cluster: expected, agent: AGENT, token });
     } catch (error) {
       // The function may return a token the next time, so a retry may help.
@@ -89,7 +105,7 @@ export class Connection {
       return connection;
     } catch (error) {
       leave();
-      throw error;
+      throw advised(error, token !== "", settings.tls !== undefined);
     } finally {
       clearTimeout(timer);
       closing.removeEventListener("abort", leave);
@@ -98,6 +114,7 @@ export class Connection {
 
   private constructor(addr: string, socket: Socket, hello: Buffer, isTls: boolean) {
     this.addr = addr;
+    this.#isTls = isTls;
     this.#socket = socket;
     this.ended = new Promise((resolve) => {
       this.#finish = resolve;
@@ -108,7 +125,7 @@ export class Connection {
       this.#reader.push(bytes);
       this.#deliver();
     });
-    socket.on("error", (error) => this.leave(error));
+    socket.on("error", (error) => this.leave(isNotTls(error) ? new Error(NO_TLS) : error));
     socket.on("end", () => this.leave(new Error("it closed the connection")));
     socket.on("close", () => this.leave(new Error("it closed the connection")));
   }
@@ -266,7 +283,9 @@ export class Connection {
       // byte before a whole frame has come.
       const first = this.welcome ? undefined : this.#reader.peek();
       if (first !== undefined && first !== Kind.welcome && first !== Kind.error) {
-        throw new ProtocolError(`the hello was answered with the byte ${first}`);
+        const isAlert = first === TLS_ALERT && !this.#isTls;
+        const what = `the hello was answered with the byte ${first}`;
+        throw new ProtocolError(isAlert ? `this port speaks TLS; ${PLAIN}` : what);
       }
       while (this.#onFrame) {
         const frame = this.#reader.next();
@@ -307,6 +326,27 @@ function dial(settings: Settings, addr: string): Socket {
 
 function isSame(one: Cluster, other: Cluster): boolean {
   return one.id === other.id && one.history === other.history;
+}
+
+/** Adds to the error of a refused handshake what the program must set. */
+function advised(error: unknown, hasToken: boolean, hasTls: boolean): unknown {
+  if (!(error instanceof RefusedError)) {
+    return error;
+  }
+  if (error.code === "UNAUTHORIZED" && !hasToken) {
+    const text = `missing token: set token or tokenSource; the node says: ${error.text}`;
+    return refusal(error.addr, error.number, text);
+  }
+  if (error.code === "BAD_REQUEST" && !hasTls) {
+    // A node that accepts only TLS answers this. Its text says so.
+    return refusal(error.addr, error.number, `${error.text}; ${PLAIN}`);
+  }
+  return error;
+}
+
+/** Returns whether the answer to a TLS handshake was not TLS. */
+function isNotTls(error: NodeJS.ErrnoException): boolean {
+  return NOT_TLS.includes(error.code ?? "");
 }
 
 /**

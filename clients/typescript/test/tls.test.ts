@@ -3,10 +3,11 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
+import { createServer, type AddressInfo } from "node:net";
 import { join } from "node:path";
-import { test } from "node:test";
+import { test, type TestContext } from "node:test";
 
-import { Client, RefusedError, type Options } from "../src/index.js";
+import { Client, ProtocolError, RefusedError, type Options } from "../src/index.js";
 import { binary, directory, start } from "./cluster.js";
 
 /** Makes an authority, and certificates for a node and a client, in a new directory. */
@@ -50,7 +51,7 @@ test("a secured node serves its own clients alone", async (t) => {
   }
   assert.ok(calls >= 1);
   const refused: [why: RegExp, tls: Options["tls"]][] = [
-    [/TLS/, undefined],
+    [/this port speaks TLS.*set tls/, undefined],
     [/certificate required/, ca(dir)],
     [/decrypt/, { ...ca(dir), ...pair(foreign) }],
     [/certificate/, { ...ca(foreign), ...pair(dir) }],
@@ -77,5 +78,32 @@ test("a node with a token file serves clients with a token", async (t) => {
   await assert.rejects(Client.connect(node.addrs, { tokenSource }), (error: Error) => {
     return error instanceof RefusedError && error.code === "UNAUTHORIZED";
   });
-  await assert.rejects(Client.connect(node.addrs), /UNAUTHORIZED/);
+  await assert.rejects(Client.connect(node.addrs), /UNAUTHORIZED: missing token: set token/);
+});
+
+/** Starts a server that answers the first bytes with these, and returns its address. */
+async function answering(t: TestContext, text: string): Promise<string> {
+  const server = createServer((socket) => {
+    socket.on("error", () => {});
+    socket.once("data", () => socket.end(text, "latin1"));
+  });
+  t.after(() => server.close());
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return `127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+test("a port that speaks TLS is called that", async (t) => {
+  // A TLS server, such as a proxy in front of the node, answers plain text with an alert.
+  const addr = await answering(t, "\x15\x03\x01\x00\x02\x02\x46");
+  await assert.rejects(Client.connect([addr]), (error: Error) => {
+    assert.match(error.message, /this port speaks TLS; this client speaks plain text: set tls/);
+    return error instanceof ProtocolError;
+  });
+});
+
+test("a port that does not speak TLS is called that", async (t) => {
+  // A node without TLS answers the beginning of a TLS handshake like this.
+  const addr = await answering(t, "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
+  const connecting = Client.connect([addr], { tls: {}, timeout: 500 });
+  await assert.rejects(connecting, /this port does not speak TLS: leave tls out/);
 });

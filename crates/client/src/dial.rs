@@ -69,6 +69,12 @@ impl Dialer {
         Self { token, ..self }
     }
 
+    /// Whether connections have TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Returns the current token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
@@ -172,7 +178,8 @@ fn explain(error: io::Error) -> io::Error {
         None => return error,
         Some(rustls::Error::InvalidCertificate(why)) => untrusted(why),
         Some(rustls::Error::InvalidMessage(_)) => {
-            "the node speaks no TLS there: leave --ca-file out, or set CLIENT_TLS on the node"
+            "this port does not speak TLS: leave tls out of the options (--ca-file of a command), or \
+             set CLIENT_TLS on the node"
                 .into()
         }
         Some(rustls::Error::AlertReceived(alert)) => match alert {
@@ -355,7 +362,10 @@ mod tests {
         said(certificate(CertificateError::NotValidYet), "clock");
         said(certificate(CertificateError::NotValidForName), "certs node");
         said(certificate(CertificateError::Revoked), "cannot be used");
-        said(explained(rustls::InvalidMessage::InvalidContentType.into()), "no TLS");
+        said(
+            explained(rustls::InvalidMessage::InvalidContentType.into()),
+            "this port does not speak TLS",
+        );
         let alert = |alert| explained(rustls::Error::AlertReceived(alert));
         let [none, foreign] = [Alert::CertificateRequired, Alert::DecryptError];
         for certificate in [none, foreign, Alert::UnknownCA, Alert::AccessDenied] {

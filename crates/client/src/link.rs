@@ -42,6 +42,7 @@ impl Link {
         let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
         let cluster_name = cluster_name.unwrap_or_default().to_owned();
         let token = dialer.token();
+        let has_token = token.is_some();
         ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
         loop {
             let exchanged = link.exchange().await;
@@ -49,6 +50,10 @@ impl Link {
             let foreign = |error: ClientHelloError| {
                 OpenError::BadAnswer(BadAnswer::foreign(addr, &format!("no welcome: {error}")))
             };
+            if !dialer.is_tls() && link.input[..link.filled].first() == Some(&TLS_ALERT) {
+                let what = format!("this port speaks TLS; {PLAIN}");
+                return Err(OpenError::BadAnswer(BadAnswer::foreign(addr, &what)));
+            }
             let Some(frame) = link.frame().map_err(|error| foreign(error.into()))? else {
                 continue;
             };
@@ -56,7 +61,17 @@ impl Link {
                 ToClient::Welcome(welcome) => *welcome,
                 ToClient::Error(error) => {
                     let code = error.error_code().unwrap_or(ErrorCode::Internal);
-                    return Err(refused(addr, code, error.text));
+                    let text = match code {
+                        ErrorCode::Unauthorized if !has_token => {
+                            format!("{NO_TOKEN}; the node says: {}", error.text)
+                        }
+                        // A node that accepts only TLS answers this. Its text says so.
+                        ErrorCode::BadRequest if !dialer.is_tls() => {
+                            format!("{}; {PLAIN}", error.text)
+                        }
+                        _ => error.text.to_owned(),
+                    };
+                    return Err(refused(addr, code, text));
                 }
                 _ => return Err(OpenError::BadAnswer(BadAnswer::foreign(addr, "no welcome"))),
             };
@@ -118,17 +133,23 @@ impl Link {
 
 /// Returns the error for a connection that the node has refused. A [`FailedAttempt`] means that a
 /// retry may succeed.
-fn refused(addr: &str, code: ErrorCode, text: &str) -> OpenError {
+fn refused(addr: &str, code: ErrorCode, message: String) -> OpenError {
     let addr = addr.to_owned();
     if code.is_retryable() || code == ErrorCode::Internal {
         return OpenError::FailedAttempt(FailedAttempt::Refused { addr, code });
     }
-    let message = text.to_owned();
     match code {
         ErrorCode::WrongCluster => OpenError::AnotherCluster(message),
         code => OpenError::BadAnswer(BadAnswer::Refused { addr, code, message }),
     }
 }
+
+/// The first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1).
+const TLS_ALERT: u8 = 0x15;
+const PLAIN: &str =
+    "this client speaks plain text: set tls of the options (--ca-file of a command)";
+const NO_TOKEN: &str =
+    "missing token: set token or token_source of the options (--token-file of a command)";
 
 /// Bytes of the receive buffer: enough for the longest frame.
 const INPUT_LEN: usize = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;
@@ -150,7 +171,7 @@ mod tests {
             (ErrorCode::Unauthorized, false),
             (ErrorCode::WrongCluster, false),
         ] {
-            let refused = refused("a:1", code, "why");
+            let refused = refused("a:1", code, "why".to_owned());
             assert_eq!(matches!(refused, OpenError::FailedAttempt(_)), is_retried, "{code}");
             let is_another = matches!(refused, OpenError::AnotherCluster(_));
             assert_eq!(is_another, code == ErrorCode::WrongCluster, "{code}");

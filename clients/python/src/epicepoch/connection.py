@@ -5,16 +5,21 @@ frames wait unread.
 """
 
 import asyncio
+import ssl
 from collections.abc import Coroutine
 from typing import Any, Callable, Optional, TypeVar, cast
 
 from .dial import dial
 from .errors import (
+    BadRequestError,
     EpicEpochError,
     NotReadyError,
     ProtocolError,
+    RefusedError,
+    UnauthorizedError,
     UnreachableError,
     WrongClusterError,
+    refusal,
 )
 from .frame import (
     ERROR,
@@ -42,6 +47,12 @@ from .options import Options
 AGENT = "epicepoch-python/0.1"
 OUTBOX_MAX = 64 << 10
 """The most bytes that wait until the node reads. This is enough for about 4,000 pongs."""
+TLS_ALERT = 0x15
+"""The first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1)."""
+NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+"""What OpenSSL calls an answer that is not TLS. Which one it is depends on its version."""
+NO_TLS = "this port does not speak TLS: leave Options.tls out, or set CLIENT_TLS on the node"
+PLAIN = "this client speaks plain text: set Options.tls"
 
 Receiver = Callable[[Head, bytes], None]
 T = TypeVar("T")
@@ -69,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._outbox = bytearray()
         """The bytes that wait while the node does not read."""
         self._heard = False
+        self._is_tls = False
         self._receiver: Optional[Receiver] = None
         self._decoder = Decoder()
         self._transport: Optional[asyncio.Transport] = None
@@ -132,19 +144,24 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             # The function may return a token the next time, so a retry may help.
             raise unreachable(self.addr, error) from error
-        await self._loop.create_connection(
-            lambda: self,
-            sock=await dial(host, int(port), timeout),
-            ssl=tls,
-            server_hostname=(options.tls_server_name or host) if tls is not None else None,
-        )
+        self._is_tls = tls is not None
+        sock = await dial(host, int(port), timeout)
+        try:
+            name = (options.tls_server_name or host) if self._is_tls else None
+            await self._loop.create_connection(
+                lambda: self, sock=sock, ssl=tls, server_hostname=name
+            )
+        except ssl.SSLError as error:
+            if error.reason in NOT_TLS:
+                raise UnreachableError(f"{self.addr}: {NO_TLS}") from error
+            raise
         self.write(hello(AGENT, options.cluster_name, expected, token))
         await self._either(self._first_frame)
         if not self._first_frame.done():
             raise self.ended.result()
         head, tail = self._first_frame.result()
         if head.kind == ERROR:
-            raise read_error(head, tail, self.addr)[0]
+            raise self._advise(read_error(head, tail, self.addr)[0], token)
         self.welcome = welcome = read_welcome(head, tail)
         if options.cluster_name not in ("", welcome.cluster_name):
             # The client hello named a cluster. A node of another cluster should refuse it, but this
@@ -156,6 +173,16 @@ class Connection(asyncio.Protocol):
             raise WrongClusterError(self.addr, 64, text)
         if welcome.leads:
             self.check_cluster()
+
+    def _advise(self, error: RefusedError, token: str) -> RefusedError:
+        """Add to a refused handshake what the program must set."""
+        if isinstance(error, UnauthorizedError) and not token:
+            text = "missing token: set Options.token or Options.token_source"
+            return refusal(self.addr, error.code, f"{text}; the node says: {error.text}")
+        if isinstance(error, BadRequestError) and not self._is_tls:
+            # A node that accepts only TLS answers this. Its text says so.
+            return refusal(self.addr, error.code, f"{error.text}; {PLAIN}")
+        return error
 
     def check_cluster(self) -> None:
         """Refuse a leader that names no cluster: its timestamps may have any order."""
@@ -203,7 +230,10 @@ class Connection(asyncio.Protocol):
         if not self._heard and data[0] not in (WELCOME, ERROR):
             # A server of another protocol may send less than a frame and then wait. So check the
             # first byte before a whole frame has come.
-            self.leave(ProtocolError(f"{self.addr}: a byte of {data[0]:#x} as answer to a hello"))
+            what = f"a byte of {data[0]:#x} as answer to a hello"
+            if data[0] == TLS_ALERT and not self._is_tls:
+                what = f"this port speaks TLS; {PLAIN}"
+            self.leave(ProtocolError(f"{self.addr}: {what}"))
             return
         self._heard = True
         self._decoder.feed(data)

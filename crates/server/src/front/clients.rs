@@ -57,7 +57,7 @@ const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 /// The node must also write the last TLS record within this time.
 const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
 /// The refusal of a client without TLS at a port that needs it.
-const PLAIN_REFUSED: &str = "this port accepts only TLS: use https, or give the client --ca-file";
+const PLAIN_REFUSED: &str = "this port speaks TLS: use https, or --ca-file of a command";
 /// After a client's last answer, the node reads and drops at most this many bytes.
 const LINGER_LEN_MAX: u64 = 4 << 20;
 

@@ -18,6 +18,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(12, "no_common_version_is_said_at_once", no_version),
     scenario(12, "a_later_version_in_a_welcome_is_refused", later_welcome),
     scenario(12, "a_request_that_is_wrong_is_not_repeated", bad_request),
+    scenario(12, "a_missing_token_is_named_at_once", missing_token),
+    scenario(12, "a_node_that_accepts_only_tls_is_named_at_once", only_tls),
 ];
 
 fn overloaded(scene: &mut Scene) -> Verdict {
@@ -115,4 +117,28 @@ fn bad_request(scene: &mut Scene) -> Verdict {
     scene.refused(1, Fault::Refused)?;
     let sent = leader.seen().requests - before;
     hold(sent == 1, || format!("it was sent {sent} times"))
+}
+
+/// Refuses every hello, and returns the error of a client without a token and without TLS.
+fn refused_hello(scene: &mut Scene, code: ErrorCode, text: &'static str) -> Result<String, String> {
+    let leader = scene.leader();
+    leader.on_hello(move |_, peer, _| {
+        peer.refuse(code as u16, true, 0, text);
+        peer.hang_up();
+    });
+    let call = scene.first_refusal(&[leader.addr()], CALL_MAX)?;
+    expect_fault(&call, Fault::Refused)?;
+    hold(call.took < CALL_MAX / 2, || format!("it took {:?}", call.took))?;
+    Ok(call.outcome.err().map(|refusal| refusal.text).unwrap_or_default())
+}
+
+fn missing_token(scene: &mut Scene) -> Verdict {
+    let text = refused_hello(scene, ErrorCode::Unauthorized, "authorization: Bearer TOKEN")?;
+    hold(text.contains("missing token: set "), || text)
+}
+
+fn only_tls(scene: &mut Scene) -> Verdict {
+    let text = refused_hello(scene, ErrorCode::BadRequest, "this port speaks TLS")?;
+    let advice = "this port speaks TLS; this client speaks plain text: set ";
+    hold(text.contains(advice), || text)
 }

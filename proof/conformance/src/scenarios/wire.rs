@@ -26,6 +26,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(8, "a_range_that_leaves_its_epoch_is_refused", overflow),
     scenario(8, "a_welcome_that_comes_twice_is_refused", second_welcome),
     scenario(8, "a_server_of_another_protocol_is_refused", another_protocol),
+    scenario(8, "a_server_of_tls_is_named", tls_server),
 ];
 
 fn single_bytes(scene: &mut Scene) -> Verdict {
@@ -166,4 +167,18 @@ fn another_protocol(scene: &mut Scene) -> Verdict {
         Err(refusal) if matches!(refusal.fault, Fault::Protocol | Fault::Deadline) => Ok(()),
         _ => expect_fault(&call, Fault::Protocol),
     }
+}
+
+fn tls_server(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    leader.on_hello(|_, peer, _| {
+        // The alert "protocol version", with which a server of TLS answers anything else.
+        peer.say(&[0x15, 3, 1, 0, 2, 2, 70]);
+        peer.hang_up();
+    });
+    let call = scene.first_refusal(&[leader.addr()], CALL_MAX)?;
+    expect_fault(&call, Fault::Protocol)?;
+    let text = call.outcome.err().map(|refusal| refusal.text).unwrap_or_default();
+    let advice = "this port speaks TLS; this client speaks plain text: set ";
+    hold(text.contains(advice), || text)
 }

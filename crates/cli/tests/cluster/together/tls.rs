@@ -551,8 +551,8 @@ fn every_command_says_at_once_that_tls_failed_and_what_to_do() {
         for (flags, words) in [
             (format!("{tls} --ca-file foreign/ca.pem"), "is not one of the authority given"),
             (format!("{another_host} {ca}"), "has another name"),
-            (format!("{plain} {ca}"), "speaks no TLS there: leave --ca-file out"),
-            (tls.clone(), "this port accepts only TLS"),
+            (format!("{plain} {ca}"), "this port does not speak TLS: leave"),
+            (tls.clone(), "this port speaks TLS"),
         ] {
             shell.fails_at_once(&format!("{command} {flags}"), words);
         }

@@ -10,6 +10,12 @@ final class Connection {
     /** Why this client left a connection that it does not need any more. */
     static final String LEFT = "it was left";
 
+    /** The first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1). */
+    private static final int TLS_ALERT = 0x15;
+
+    private static final String PLAIN =
+            "; this client speaks plain text: set ClientBuilder.tls";
+
     static final String AGENT = "epicepoch-java/0.1";
 
     final String address;
@@ -45,7 +51,7 @@ final class Connection {
             wire.handshake(deadline);
             String name = options.clusterName();
             wire.write(new Hello(0, name, expected, AGENT, token).toBytes());
-            Welcome welcome = welcome(wire, address, deadline);
+            Welcome welcome = welcome(wire, address, deadline, options, token);
             check(welcome, address, name, expected);
             return new Connection(address, wire, welcome);
         } catch (IOException | RuntimeException error) {
@@ -87,11 +93,14 @@ final class Connection {
         }
     }
 
-    private static Welcome welcome(Wire wire, String address, Deadline deadline)
+    private static Welcome welcome(
+            Wire wire, String address, Deadline deadline, Options options, String token)
             throws IOException {
         // A server of another protocol may send less than a frame and then wait. So check the first
         // byte before a whole frame has come.
         int kind = wire.peek(deadline);
+        Frame.require(
+                kind != TLS_ALERT || options.tls() != null, "this port speaks TLS" + PLAIN);
         Frame.require(
                 kind < 0 || kind == Frame.WELCOME || kind == Frame.ERROR,
                 "a hello was answered with a byte of 0x" + Integer.toHexString(kind));
@@ -100,9 +109,26 @@ final class Connection {
             throw unreachable(address, Requests.SILENT, null);
         }
         if (frame.kind() == Frame.ERROR) {
-            throw frame.toRefusal(address).error();
+            throw advised(frame.toRefusal(address).error(), options, token);
         }
         return Welcome.read(frame);
+    }
+
+    /** Adds to a refused handshake what the program must set. */
+    private static EpicEpochException advised(
+            EpicEpochException error, Options options, String token) {
+        if (!(error instanceof RefusedException refusal)) {
+            return error;
+        }
+        String advice = refusal.advice();
+        if (refusal.code() == ErrorCode.UNAUTHORIZED && token.isEmpty()) {
+            String set = "missing token: set ClientBuilder.token or ClientBuilder.tokenSource";
+            advice = set + "; the node says: " + advice;
+        } else if (refusal.code() == ErrorCode.BAD_REQUEST && options.tls() == null) {
+            // A node that accepts only TLS answers this. Its text says so.
+            advice += PLAIN;
+        }
+        return RefusedException.of(refusal.address(), refusal.number(), advice);
     }
 
     private static void check(Welcome welcome, String address, String name, Cluster expected) {

@@ -14,9 +14,21 @@ import javax.net.ssl.SSLException;
  * writes, but two threads must not write at the same time.
  */
 final class TlsRecords {
+    /** The types of TLS records, from change_cipher_spec to heartbeat: the first byte of each. */
+    private static final byte RECORD_MIN = 20;
+
+    private static final byte RECORD_MAX = 24;
+
+    private static final String NO_TLS =
+            "this port does not speak TLS: leave ClientBuilder.tls out, or set CLIENT_TLS on the"
+                    + " node";
+
     private final SSLEngine engine;
     /** Bytes of records that were read from the network and are not decrypted yet. */
     private final ByteBuffer records;
+    /** Whether the first byte has come. */
+    private boolean heard;
+
     /** Whether the last read was a step of the handshake. */
     private boolean moved;
 
@@ -74,6 +86,10 @@ final class TlsRecords {
                 if (read <= 0) {
                     return read;
                 }
+                if (!heard && (records.get(0) < RECORD_MIN || records.get(0) > RECORD_MAX)) {
+                    throw new SSLException(NO_TLS);
+                }
+                heard = true;
             } else if (wantsToWrite()) {
                 return 0;
             } else if (!progress) {

@@ -7,7 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.github.epicepoch.ScriptedNode.Oracle;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
@@ -152,8 +156,32 @@ class TlsTest extends Scene {
         Tls trusting = Tls.trusting(pem("one"));
         String another = refusal(EpicEpochClient.builder(named).tls(trusting));
         assertTrue(another.contains("localhost"), another);
-        assertThrows(ProtocolException.class, builder(leader)::connect);
+        String plain = assertThrows(ProtocolException.class, builder(leader)::connect).getMessage();
+        String advice = "this port speaks TLS; this client speaks plain text: set ClientBuilder.tls";
+        assertTrue(plain.contains(advice), plain);
         assertEquals(0, leader.asked.get());
+    }
+
+    @Test
+    void aPortThatDoesNotSpeakTlsIsCalledThat() throws Exception {
+        try (var listener = new ServerSocket(0, 16, InetAddress.getByName("127.0.0.1"))) {
+            ScriptedNode.daemon(() -> answerWithHttp(listener));
+            String address = "127.0.0.1:" + listener.getLocalPort();
+            ClientBuilder builder = EpicEpochClient.builder(address);
+            String said = refusal(builder.tls(Tls.trusting(pem("one"))));
+            assertTrue(said.contains("this port does not speak TLS: leave"), said);
+        }
+    }
+
+    /** Answers as a node without TLS answers the beginning of a TLS handshake. */
+    private static void answerWithHttp(ServerSocket listener) {
+        try (Socket socket = listener.accept()) {
+            socket.getInputStream().read(new byte[2048]);
+            byte[] answer = "HTTP/1.1 400 Bad Request\r\n\r\n".getBytes(StandardCharsets.US_ASCII);
+            socket.getOutputStream().write(answer);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     @Test
