@@ -13,11 +13,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use time::OffsetDateTime;
 
+use crate::alternative_names::alternative_names;
 use crate::description::{Description, Purpose};
 use crate::expiry::not_after;
-use crate::name::{SUFFIX, alternative_names, is_reserved, node_name};
+use crate::name::{SUFFIX, is_reserved, node_name};
 
-pub use crate::expiry::Validity;
+pub use crate::validity::Validity;
 
 /// How many days an authority is valid: long, because replacing one is laborious.
 pub const AUTHORITY_DAYS: u32 = 3650;

@@ -231,7 +231,7 @@ const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 29, 37];
 const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-#[cfg(test)]
+#[cfg(all(test, feature = "issue"))]
 mod tests {
     use rustls::pki_types::pem::PemObject as _;
 

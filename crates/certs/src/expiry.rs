@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Reader, SliceReader, Tag, TagNumber, Tagged};
-use time::{Duration, OffsetDateTime};
 
 /// The tag of a certificate's version (RFC 5280, section 4.1).
 pub(crate) const VERSION: TagNumber = TagNumber(0);
@@ -57,29 +56,6 @@ pub(crate) fn time(time: AnyRef<'_>) -> der::Result<SystemTime> {
     match time.tag() {
         Tag::UtcTime => Ok(time.decode_as::<UtcTime>()?.to_system_time()),
         _ => Ok(time.decode_as::<GeneralizedTime>()?.to_system_time()),
-    }
-}
-
-/// How far a clock may be behind that of the machine that made a certificate.
-const BACKDATED: Duration = Duration::DAY;
-
-/// The period in which a certificate is valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
-    pub(crate) from: OffsetDateTime,
-    pub(crate) until: OffsetDateTime,
-}
-
-impl Validity {
-    /// A validity from a day ago, for clocks that are behind, until `days` from now.
-    pub fn days(days: u32) -> Self {
-        let now = OffsetDateTime::now_utc();
-        Self { from: now - BACKDATED, until: now + Duration::days(i64::from(days)) }
-    }
-
-    /// A validity from a day ago until `end`, which may be past. For tests of expired certificates.
-    pub fn until(end: SystemTime) -> Self {
-        Self { from: OffsetDateTime::now_utc() - BACKDATED, until: end.into() }
     }
 }
 

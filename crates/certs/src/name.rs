@@ -3,10 +3,8 @@
 //! below `internal` belong to no owner in the public DNS.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 
 use epicepoch_wire::NodeId;
-use rcgen::SanType;
 use rustls::pki_types::CertificateDer;
 
 /// The end of every name of a node.
@@ -74,29 +72,6 @@ pub fn node_of(certificate: &CertificateDer<'_>, cluster_name: &str) -> Option<N
         // Only the exact spelling matches.
         (node_name(cluster_name, NodeId(id)) == name).then_some(NodeId(id))
     })
-}
-
-/// DNS names and addresses in the form of a certificate, without duplicates. An address may be in
-/// brackets.
-///
-/// # Errors
-/// The name that is neither a DNS name nor an address, and why.
-pub(crate) fn alternative_names(names: &[String]) -> Result<Vec<SanType>, (String, String)> {
-    let mut all = Vec::new();
-    for name in names {
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-        let own = if let Ok(address) = bare.parse::<IpAddr>() {
-            SanType::IpAddress(address)
-        } else {
-            let why = |why: &dyn std::fmt::Display| (name.clone(), why.to_string());
-            rustls::pki_types::DnsName::try_from(bare).map_err(|error| why(&error))?;
-            SanType::DnsName(bare.try_into().map_err(|error: rcgen::Error| why(&error))?)
-        };
-        if !all.contains(&own) {
-            all.push(own);
-        }
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

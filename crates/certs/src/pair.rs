@@ -1,21 +1,16 @@
 //! A certificate with its key, read from two files and checked: the key must belong to the
-//! certificate. If both files are missing, a self-signed pair can be made.
+//! certificate.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::expiry::{Validity, not_after};
+use crate::expiry::not_after;
 use crate::file::{FileError, PemFile};
-use crate::name::alternative_names;
-
-/// How many days a self-signed pair is valid. Some clients refuse a longer time.
-pub const SELF_SIGNED_DAYS: u32 = 825;
 
 /// A certificate, its chain, and its key.
 #[derive(Clone)]
@@ -37,44 +32,6 @@ impl Pair {
     pub fn load(certificate_file: PemFile, key_file: PemFile) -> Result<Self, PairError> {
         let bytes = (certificate_file.read()?, key_file.read()?);
         Self::of(certificate_file, key_file, bytes)
-    }
-
-    /// Reads a pair. If both files are missing, makes a self-signed pair first, for `names`, which
-    /// are DNS names and addresses. Processes that do this at the same time for the same files get
-    /// the same pair.
-    ///
-    /// # Errors
-    /// As [`Pair::load`]; when only one of the files exists; when a name cannot stand in a
-    /// certificate; or when the files cannot be written.
-    pub fn load_or_make(
-        certificate_file: PemFile,
-        key_file: PemFile,
-        names: &[String],
-    ) -> Result<Self, PairError> {
-        let absent = |file: &PemFile| !file.exists();
-        if absent(&certificate_file) || absent(&key_file) {
-            // Locks the directory. Another process may be making this pair now, and may have
-            // written only one of the files.
-            let unlocked = |cause| FileError::Write { file: key_file.clone(), cause };
-            let directory = std::fs::File::open(key_file.directory()).map_err(unlocked)?;
-            directory.lock().map_err(unlocked)?;
-            if absent(&certificate_file) && absent(&key_file) {
-                let (certificate, key) = self_signed(names)?;
-                key_file.write_new(key.as_bytes(), true)?;
-                certificate_file.write_new(certificate.as_bytes(), false).inspect_err(|_| {
-                    // Removes the key again. With only one of the files, no later start would make
-                    // a pair.
-                    let _ = std::fs::remove_file(&key_file.path);
-                })?;
-            }
-        }
-        for (missing, present) in [(&certificate_file, &key_file), (&key_file, &certificate_file)] {
-            if absent(missing) && !absent(present) {
-                let (missing, present) = (missing.clone(), present.clone());
-                return Err(PairError::Half { missing, present });
-            }
-        }
-        Self::load(certificate_file, key_file)
     }
 
     fn of(
@@ -237,21 +194,4 @@ pub enum PairError {
         /// What failed.
         why: String,
     },
-}
-
-/// A new self-signed pair for `names`, as PEM: the certificate, then the key.
-fn self_signed(names: &[String]) -> Result<(String, String), PairError> {
-    let failed = |error: rcgen::Error| PairError::Make { why: error.to_string() };
-    let mut params = CertificateParams::default();
-    let Validity { from, until } = Validity::days(SELF_SIGNED_DAYS);
-    (params.not_before, params.not_after) = (from, until);
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "EpicEpoch node, signed by itself");
-    params.subject_alt_names =
-        alternative_names(names).map_err(|(name, why)| PairError::Name { name, why })?;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(failed)?;
-    let certificate = params.self_signed(&key).map_err(failed)?;
-    Ok((certificate.pem(), key.serialize_pem()))
 }

@@ -113,6 +113,16 @@ struct Driver {
     notices: Vec<Notice>,
 }
 
+/// What the driver does next.
+enum Next {
+    /// It reports an event of the first connection, and takes a turn.
+    First(Event),
+    /// The same for the second connection.
+    Second(Event),
+    /// It takes a turn.
+    Turn,
+}
+
 /// One of the two connections of a session.
 enum Connection {
     None,
@@ -161,15 +171,25 @@ impl Driver {
             }
             let is_waking = self.wake_some();
             let has_second = self.second.link().is_some();
-            tokio::select! {
-                biased;
-                event = poll_fn(|context| self.first.poll_event(context)) => Self::report(&self.core, &mut self.first, event),
-                event = poll_fn(|context| self.second.poll_event(context)), if has_second => {
-                    Self::report(&self.core, &mut self.second, event);
+            let mut notified = pin!(self.core.notify.notified());
+            let mut others = pin!(tokio::task::yield_now());
+            // This is written out, because a macro for it would need more crates.
+            let next = poll_fn(|context| {
+                if let Poll::Ready(event) = self.first.poll_event(context) {
+                    return Poll::Ready(Next::First(event));
                 }
-                () = self.core.notify.notified() => {}
-                () = timer.as_mut(), if timeout.is_some() => {}
-                () = tokio::task::yield_now(), if is_waking => {}
+                if has_second && let Poll::Ready(event) = self.second.poll_event(context) {
+                    return Poll::Ready(Next::Second(event));
+                }
+                let is_next = notified.as_mut().poll(context).is_ready()
+                    || (timeout.is_some() && timer.as_mut().poll(context).is_ready())
+                    || (is_waking && others.as_mut().poll(context).is_ready());
+                if is_next { Poll::Ready(Next::Turn) } else { Poll::Pending }
+            });
+            match next.await {
+                Next::First(event) => Self::report(&self.core, &mut self.first, event),
+                Next::Second(event) => Self::report(&self.core, &mut self.second, event),
+                Next::Turn => {}
             }
         }
     }
