@@ -67,3 +67,8 @@ pub use token::TokenSource;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Compiles the example of the crate's own page as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Page;
