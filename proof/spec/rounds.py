@@ -46,7 +46,13 @@ STATE = {
     # The log.
     "proposed": "Range",
     "assigned": "Range",  # committed and applied
-    "ceiling": "-> Ts",
+    "ceiling": "-> Ts",  # the end of the last range: the next one begins here
+    "end": "Range -> Ts",  # the end of a range; it falls when the owner gives the rest back
+    "base": "-> Ts",  # the low end of all ranges in a row that the last owner has
+    "last_owner": "-> Run",
+    "last_term": "-> Term",
+    "stopped": "Range",  # the allocator gives nothing of this range any more
+    "offered": "Run Term Ts",  # this run has proposed to give back what is above, and the entry is not applied
     "published": "Run Range",  # the ranges of the grant that the workers of this run read
     # Workers.
     "arrived": "Req",
@@ -242,8 +248,19 @@ def assign(w: World, s: State, x):
     yield "terms-fall", w.all("Range", lambda y: IMP(s.assigned(y), w.le_term(w.term_of(y), w.term_of(x))))
     yield "ranges-overlap", w.le_ts(s.ceiling(), w.low(x))
     yield "is-range", below(w, w.low(x), w.high(x))
+    # Proved in raft_log.py, too: what the owner offered to give back earlier was applied earlier.
+    r, t = w.owner(x), w.term_of(x)
+    yield "log-order", OR(s.stopped(x), w.all("Ts", lambda ts: NOT(s.offered(r, t, ts))))
     top = w.ts0 if "ceiling-falls" in w.broken else w.high(x)
-    return {"assigned": lambda y: OR(EQ(y, x), s.assigned(y)), "ceiling": lambda: top}
+    is_same = AND(EQ(s.last_owner(), r), EQ(s.last_term(), t), w.some("Range", s.assigned))
+    return {
+        "assigned": lambda y: OR(EQ(y, x), s.assigned(y)),
+        "ceiling": lambda: top,
+        "end": lambda y: IF(EQ(y, x), w.high(x), s.end(y)),
+        "base": lambda: IF(is_same, s.base(), w.low(x)),
+        "last_owner": lambda: r,
+        "last_term": lambda: t,
+    }
 
 
 def publish(w: World, s: State, r, x):
@@ -254,7 +271,47 @@ def publish(w: World, s: State, r, x):
     yield "early-grant", s.assigned(x)
     yield "foreign-grant", EQ(w.owner(x), r)
     yield "grant-without-leading", s.leads(r, w.term_of(x))
+    yield "late-grant", NOT(s.stopped(x))
     return {"published": lambda o, y: OR(s.published(o, y), AND(EQ(o, r), EQ(y, x)))}
+
+
+def withdraw(w: World, s: State, r):
+    """A leader that is about to hand over withdraws its grant, and its allocator stops."""
+    yield "is-live", s.live(r)
+    return {"published": lambda o, x: AND(s.published(o, x), NOT(EQ(o, r)))}
+
+
+def give_back(w: World, s: State, r, t, ts):
+    """The leader proposes to give back what is above a timestamp. Its allocator has stopped before,
+    for good: it gives nothing more of any range that was proposed until now (S18)."""
+    yield "is-live", s.live(r)
+    yield "is-leader", s.leads(r, t)
+    yield "offered-before-stop", w.all("Range", lambda x: NOT(s.published(r, x)))
+    yield "offered-below-last", w.le_ts(s.last(r), ts)
+    return {
+        "offered": lambda o, u, e: OR(s.offered(o, u, e), AND(EQ(o, r), EQ(u, t), EQ(e, ts))),
+        "stopped": lambda x: OR(s.stopped(x), AND(s.proposed(x), EQ(w.owner(x), r))),
+    }
+
+
+def take_back(w: World, s: State, r, t, ts):
+    """The entry is committed and applied: the next range begins at the timestamp (S5, S18)."""
+    yield "is-offered", s.offered(r, t, ts)
+    yield "is-lower", w.le_ts(ts, s.ceiling())
+    yield "back-of-another", AND(EQ(s.last_owner(), r), EQ(s.last_term(), t))
+    yield "back-below-range", w.le_ts(s.base(), ts)
+    is_cut = lambda x: AND(EQ(w.owner(x), r), EQ(w.term_of(x), t), w.le_ts(ts, s.end(x)))
+    return {
+        "offered": lambda o, u, e: AND(s.offered(o, u, e), NOT(AND(EQ(o, r), EQ(u, t), EQ(e, ts)))),
+        "ceiling": lambda: ts,
+        "end": lambda x: IF(is_cut(x), ts, s.end(x)),
+    }
+
+
+def pass_back(w: World, s: State, r, t, ts):
+    """The entry is applied and changes nothing, or it is lost."""
+    yield "is-offered", s.offered(r, t, ts)
+    return {"offered": lambda o, u, e: AND(s.offered(o, u, e), NOT(AND(EQ(o, r), EQ(u, t), EQ(e, ts))))}
 
 
 def arrive(w: World, s: State, q):
@@ -390,6 +447,10 @@ ACTIONS = {
     propose: "Range",
     assign: "Range",
     publish: "Run Range",
+    withdraw: "Run",
+    give_back: "Run Term Ts",
+    take_back: "Run Term Ts",
+    pass_back: "Run Term Ts",
     arrive: "Req",
     join: "Req Round",
     close: "Round",
@@ -406,9 +467,10 @@ def initial(w: World, s: State) -> list:
     """At the beginning nothing has happened. Durable terms and Promises have any value, because a
     cluster may be old."""
     no = "used live voted kept sent campaigns asked counted led won leads proposed assigned published arrived "
-    no += "joined closed read out yes later stamped done before advanced told"
+    no += "joined closed read out yes later stamped done before advanced told stopped offered"
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]
-    return [*found, w.all("Run", lambda r: EQ(s.last(r), w.ts0)), w.all("Ts", lambda a: w.le_ts(w.ts0, a))]
+    lowest = w.all("Ts", lambda a: w.le_ts(w.ts0, a))
+    return [*found, w.all("Run", lambda r: EQ(s.last(r), w.ts0)), lowest, w.le_ts(s.base(), s.ceiling())]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -454,18 +516,49 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "leads-led": Claim("Run Term", lambda r, t: IMP(s.leads(r, t), s.led(t, r))),
         "proposed-led": Claim("Range", lambda x: IMP(s.proposed(x), s.led(w.term_of(x), w.owner(x)))),
         "assigned-proposed": Claim("Range", lambda x: IMP(s.assigned(x), s.proposed(x))),
-        "range-below-ceiling": Claim("Range", lambda x: IMP(s.assigned(x), w.le_ts(w.high(x), s.ceiling()))),
+        "range-below-ceiling": Claim("Range", lambda x: IMP(s.assigned(x), w.le_ts(s.end(x), s.ceiling()))),
+        "range-end": Claim("Range", lambda x: IMP(s.assigned(x), OR(s.stopped(x), EQ(s.end(x), w.high(x))))),
+        "base-below-ceiling": Claim("", lambda: w.le_ts(s.base(), s.ceiling())),
+        "earlier-below-base": Claim(
+            "Range",
+            lambda x: IMP(
+                s.assigned(x),
+                OR(AND(EQ(w.owner(x), s.last_owner()), EQ(w.term_of(x), s.last_term())), w.le_ts(s.end(x), s.base())),
+            ),
+        ),
+        "last-term": Claim("Range", lambda x: IMP(s.assigned(x), w.le_term(w.term_of(x), s.last_term()))),
+        "offered-led": Claim("Run Term Ts", lambda r, t, ts: IMP(s.offered(r, t, ts), s.led(t, r))),
+        "offered-stopped": Claim(
+            "Run Term Ts Range",
+            lambda r, t, ts, x: IMP(
+                AND(s.offered(r, t, ts), s.assigned(x), EQ(w.owner(x), r), EQ(w.term_of(x), t)), s.stopped(x)
+            ),
+        ),
+        "grant-not-stopped": Claim("Run Range", lambda r, x: IMP(s.published(r, x), NOT(s.stopped(x)))),
+        "offered-above-stamps": Claim(
+            "Run Term Ts Req",
+            lambda r, t, ts, q: IMP(
+                AND(s.offered(r, t, ts), s.stamped(q), EQ(w.run_of(s.batch(q)), r), EQ(rank(q), t)),
+                w.le_ts(s.stamp(q), ts),
+            ),
+        ),
+        "offered-above-advances": Claim(
+            "Run Term Ts Range Ts",
+            lambda r, t, ts, x, to: IMP(
+                AND(s.offered(r, t, ts), s.advanced(x, to), EQ(w.owner(x), r), EQ(w.term_of(x), t)), w.le_ts(to, ts)
+            ),
+        ),
         "ranges-disjoint": Claim(
             "Range Range",
             lambda x, y: IMP(
                 AND(s.assigned(x), s.assigned(y), NOT(EQ(x, y))),
-                OR(w.le_ts(w.high(x), w.low(y)), w.le_ts(w.high(y), w.low(x))),
+                OR(w.le_ts(s.end(x), w.low(y)), w.le_ts(s.end(y), w.low(x))),
             ),
         ),
         "ranges-rise": Claim(
             "Range Range",
             lambda x, y: IMP(
-                AND(s.assigned(x), s.assigned(y), lower(w, w.term_of(x), w.term_of(y))), w.le_ts(w.high(x), w.low(y))
+                AND(s.assigned(x), s.assigned(y), lower(w, w.term_of(x), w.term_of(y))), w.le_ts(s.end(x), w.low(y))
             ),
         ),
         "grant-owned": Claim("Run Range", lambda r, x: IMP(s.published(r, x), AND(s.assigned(x), EQ(w.owner(x), r)))),
@@ -485,7 +578,7 @@ def claims(w: World, s: State) -> dict[str, Claim]:
                     s.assigned(s.source(q)),
                     EQ(w.owner(s.source(q)), w.run_of(s.batch(q))),
                     below(w, w.low(s.source(q)), s.stamp(q)),
-                    w.le_ts(s.stamp(q), w.high(s.source(q))),
+                    w.le_ts(s.stamp(q), s.end(s.source(q))),
                 ),
             ),
         ),
@@ -509,7 +602,7 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "advanced-owned": Claim(
             "Range Ts",
             lambda x, ts: IMP(
-                s.advanced(x, ts), AND(s.assigned(x), w.le_ts(ts, w.high(x)), w.le_ts(ts, s.last(w.owner(x))))
+                s.advanced(x, ts), AND(s.assigned(x), w.le_ts(ts, s.end(x)), w.le_ts(ts, s.last(w.owner(x))))
             ),
         ),
         "told-arrived": Claim(

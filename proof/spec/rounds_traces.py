@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from logic import Concrete, Mutant
 from rounds import (
-    SPEC, advance, allocate, answer, arrive, ask_votes, assign, campaign, close, complete, count_vote, crash, join,
-    persist,
-    propose, publish, raise_promise, read_grant, send_confirm, send_vote, start, step_down, vote, win,
+    SPEC, advance, allocate, answer, arrive, ask_votes, assign, campaign, close, complete, count_vote, crash, give_back,
+    join, pass_back, persist,
+    propose, publish, raise_promise, read_grant, send_confirm, send_vote, start, step_down, take_back, vote, win,
+    withdraw,
 )  # fmt: skip
 
 # Ranges by name: term, owner, low and high end.
-AB = {"A": (1, "1a", 0, 10), "B": (2, "2a", 10, 20), "C": (3, "1b", 20, 30)}
+AB = {"A": (1, "1a", 0, 10), "B": (2, "2a", 10, 20), "E": (2, "2a", 20, 30), "C": (3, "1b", 18, 30)}
 
 
 def concrete(fixed: dict, broken=()) -> Concrete:
@@ -104,14 +105,63 @@ GOOD = (
     + NEXT
     + serve("q", "2a.1", "B", 12, 2, "2a", "3a")
     + [(advance, "B", 15)]
+    # The transfer after the first entry fails, so the leader reserves again. After the second one it succeeds.
+    + [(withdraw, "2a"), (give_back, "2a", 2, 16), (pass_back, "2a", 2, 16)]
+    + grant("2a", "E")
+    + [(withdraw, "2a"), (give_back, "2a", 2, 18), (take_back, "2a", 2, 18)]
     + [(step_down, "1a"), (crash, "1a"), (start, "1b")]
     + elect("1b", 3, "3a")
     + grant("1b", "C")
-    + serve("r", "1b.1", "C", 21, 3, "1b", "3a")
+    + serve("r", "1b.1", "C", 19, 3, "1b", "3a")
 )
 TWO = {"ranges": {"A": (1, "1a", 0, 10), "D": (1, "2a", 10, 20)}}
 
+# The leader has answered, stops, and offers what is above its last timestamp. The next leader's range begins there.
+BACK = {"ranges": {"A": (1, "1a", 0, 10), "D": (1, "1a", 10, 20), "B": (2, "2a", 5, 15)}}
+FIFTH = FIRST + serve("p", "1a.1", "A", 5, 1, "1a", "3a")
+OFFER = [(withdraw, "1a"), (give_back, "1a", 1, 5)]
+AFTER = [(take_back, "1a", 1, 5)] + NEXT + serve("r", "2a.1", "B", 8, 2, "2a", "3a")
+
+
+def late(ts: int) -> list:
+    """The steps of one more request to the first leader."""
+    return serve("q", "1a.2", "A", ts, 1, "1a", "3a")
+
+
 MUTANTS = [
+    # What is given back at a handover.
+    Mutant("offered-before-stop", FIFTH + OFFER[1:] + late(8) + AFTER, BACK),
+    Mutant("offered-below-last", FIFTH + late(8) + OFFER + AFTER, BACK),
+    Mutant("late-grant", FIFTH + OFFER + [(publish, "1a", "A")] + late(8) + AFTER, BACK),
+    Mutant(
+        "log-order",
+        FIFTH
+        + OFFER
+        + grant("1a", "D")
+        + serve("q", "1a.2", "D", 12, 1, "1a", "3a")
+        + [(take_back, "1a", 1, 5)]
+        + NEXT
+        + serve("r", "2a.1", "B", 12, 2, "2a", "3a"),
+        BACK,
+    ),
+    Mutant(
+        "back-of-another",
+        FIFTH
+        + [(withdraw, "1a"), (give_back, "1a", 1, 10)]
+        + NEXT
+        + serve("q", "2a.1", "B", 12, 2, "2a", "3a")
+        + [(take_back, "1a", 1, 10), *elect("3a", 3, "2a"), *grant("3a", "C")]
+        + serve("r", "3a.1", "C", 12, 3, "3a", "2a"),
+        {"ranges": {"A": (1, "1a", 0, 10), "B": (2, "2a", 10, 20), "C": (3, "3a", 10, 20)}},
+    ),
+    Mutant(
+        "back-below-range",
+        FIFTH
+        + NEXT
+        + [(withdraw, "2a"), (give_back, "2a", 2, 0), (take_back, "2a", 2, 0), *elect("3a", 3, "2a"), *grant("3a", "C")]
+        + serve("r", "3a.1", "C", 5, 3, "3a", "2a"),
+        {"ranges": {"A": (1, "1a", 0, 10), "B": (2, "2a", 10, 20), "C": (3, "3a", 0, 20)}},
+    ),
     # Rounds.
     Mutant(
         "late-join",
