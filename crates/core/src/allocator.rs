@@ -109,6 +109,19 @@ impl Allocator {
         Ok(range)
     }
 
+    /// Stops the allocator, after a publication has withdrawn its grant, and returns the epoch of
+    /// the last timestamp (0 before the first). No later allocation gives anything of the
+    /// withdrawn grant: it reads the publication under the lock, so it finds none, or a newer
+    /// grant (S18). Never waits.
+    ///
+    /// `None` if a batch takes its timestamps at this moment, or if there is a grant: ask again.
+    #[must_use]
+    pub fn stop(&self) -> Option<Epoch> {
+        let position = self.position.try_lock().ok()?;
+        let is_withdrawn = self.shared.published().grant.is_none();
+        is_withdrawn.then_some(position.epoch)
+    }
+
     /// The epoch of the last timestamp; 0 before the first. It takes no lock, so that the consensus
     /// thread may call it. Only [`Allocator::allocate`] takes the lock; it needs a confirmed round,
     /// which only workers have.
@@ -289,6 +302,24 @@ mod tests {
         let refused = allocator.allocate(round(2, 1), now(INTERVAL, 55));
         assert_eq!(refused, Err(AllocateError::OtherTerm));
         assert_eq!(allocator.epoch(), Epoch(42), "nothing was stamped");
+    }
+
+    #[test]
+    fn an_allocator_stops_only_without_a_grant_and_while_no_batch_is_under_way() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 100);
+        allocator.allocate(round(1, 1), now(0, 42)).unwrap();
+        assert_eq!(allocator.stop(), None, "its grant is not withdrawn");
+        allocator.shared.publish(Arc::new(Published::nothing(ME)));
+        let held = allocator.position.lock().unwrap();
+        assert_eq!(allocator.stop(), None, "a batch takes its timestamps");
+        drop(held);
+        assert_eq!(allocator.stop(), Some(Epoch(42)));
+        assert_eq!(allocator.allocate(round(1, 1), now(0, 50)), Err(AllocateError::NoGrant));
+        // What was given back is assigned to it again.
+        grant(&allocator, 1, 42, 60);
+        let range = allocator.allocate(round(1, 1), now(0, 42)).unwrap();
+        assert_eq!(range.first(), Timestamp::new(Epoch(43), EpochIndex(0)));
     }
 
     /// If `epoch` took the allocator's lock, this test would hang.

@@ -16,7 +16,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::gossip::Pong;
 use epicepoch_wire::peer_hello::{Formats, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
+use epicepoch_wire::{BootId, Epoch, NodeId, StoreId, StorePosition};
 
 use crate::clock::{ClockReading, ClockStatus, TrustedClock, clocks_of};
 use crate::durable::{Restored, Write};
@@ -67,6 +67,11 @@ pub enum Action {
     /// The publication has changed, and workers see it already: notify them, and close links that
     /// it does not allow.
     Published(Arc<Published>),
+    /// Stop the allocator ([`Allocator::stop`]), and pass the result to
+    /// [`Node::handle_allocator_stopped`]. Workers see already that there is no grant.
+    ///
+    /// [`Allocator::stop`]: crate::allocator::Allocator::stop
+    StopAllocator,
     /// Write this. Pass its number to [`Node::handle_persisted`] when it is durable.
     Write(Write),
     /// Send this. Everything that it promises is durable. If it cannot be sent, call
@@ -288,6 +293,12 @@ impl Node {
         self.replica.handle_shutdown_request(now_ns);
     }
 
+    /// Handles the result of [`Action::StopAllocator`]: the epoch of the last timestamp of this
+    /// node, or `None` if the allocator has not stopped. Call it before anything else.
+    pub fn handle_allocator_stopped(&mut self, now_ns: u64, last: Option<Epoch>) {
+        self.replica.handle_allocator_stopped(now_ns, last);
+    }
+
     fn report_unreachable(&mut self, now_ns: u64, node: NodeId) {
         self.unreachable_at_ns.insert(node, now_ns);
         self.replica.handle_unreachable(now_ns, node);
@@ -306,6 +317,9 @@ impl Node {
                 self.clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
             }
             return Some(Action::Published(replica.published()));
+        }
+        if replica.take_stop() {
+            return Some(Action::StopAllocator);
         }
         if let Some(write) = replica.poll_write() {
             return Some(Action::Write(write));

@@ -50,6 +50,15 @@ pub enum Command {
     /// Raises state and log to this format; in the log since format 2. Ignored unless the state has
     /// the format just before.
     Raise(u32),
+    /// Gives back the end of the owner's range: the next range begins at the low end of this one.
+    /// In the log since format 4. Ignored unless this range is the end of what the owner has, and
+    /// no other range was assigned since.
+    GiveBack {
+        /// The proposer. Its allocator has stopped for good below the end of the range.
+        owner: Owner,
+        /// The epochs that are given back: none of them was given or will be.
+        range: EpochRange,
+    },
     /// Sets the settings of the cluster; in the log since format 3.
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
@@ -86,7 +95,10 @@ pub enum MembershipStep {
 pub enum Outcome {
     /// The range was assigned to the owner.
     Assigned(Owner, EpochRange),
-    /// The proposer's term was not the entry's term, so nothing was assigned.
+    /// The end of the owner's range was given back: the next range begins here.
+    GivenBack(Owner, EpochRange),
+    /// The entry's moment has passed, so it changed nothing. For example, the proposer's term was
+    /// not the entry's term.
     Stale,
     /// No epoch is left below 2^64 nanoseconds (the year 2554).
     Exhausted,
@@ -106,8 +118,8 @@ pub enum Outcome {
 
 /// The replicated state at one applied index.
 ///
-/// Invariant: neither the ceiling (S5) nor the format (S15) goes back. Every node id is bound to
-/// one store id for ever.
+/// Invariant: neither the ceiling (S5) nor the format (S15) goes back. The range of the last owner
+/// ends at or below the ceiling. Every node id is bound to one store id for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// The format of the state, and of later log entries; every member reads it (S15).
@@ -118,7 +130,9 @@ pub struct State {
     pub history: HistoryId,
     /// The ceiling: no epoch above it was ever assigned.
     pub ceiling: Epoch,
-    /// The owner of the last range, and the range.
+    /// The owner of the last range, and the range. From format 4 on, ranges that follow each other
+    /// and have one owner are one range. The next range begins at its end, which is below the
+    /// ceiling if the owner has given some of it back. Then the range may be empty.
     pub owner: Option<(Owner, EpochRange)>,
     /// The members, voters and learners.
     pub members: BTreeMap<NodeId, Member>,
@@ -163,6 +177,7 @@ impl State {
     pub fn apply(&mut self, term: Term, command: &Command) -> Outcome {
         match command {
             Command::Reserve { owner, until } => self.reserve(term, *owner, *until),
+            Command::GiveBack { owner, range } => self.give_back(term, *owner, *range),
             Command::Readdress(member) => match self.members.get_mut(&member.node) {
                 Some(known) if known.store == member.store => {
                     known.clone_from(member);
@@ -203,7 +218,7 @@ impl State {
         if owner.term != term {
             return Outcome::Stale;
         }
-        let low = self.ceiling;
+        let low = self.range_end();
         let high = until.max(Epoch(low.0.saturating_add(WIDTH_MIN_NS)));
         if high == low {
             return Outcome::Exhausted;
@@ -211,9 +226,34 @@ impl State {
         // S5: a range begins where the last one ended, so that no two owners ever share an epoch.
         assert!(high > low, "S5: the ceiling went back");
         let range = EpochRange { low, high };
-        self.ceiling = high;
-        self.owner = Some((owner, range));
+        self.ceiling = self.ceiling.max(high);
+        let first_low = match self.owner {
+            Some((last, held)) if last == owner && self.format >= FORMAT_OF_GIVING_BACK => held.low,
+            _ => low,
+        };
+        self.owner = Some((owner, EpochRange { low: first_low, high }));
         Outcome::Assigned(owner, range)
+    }
+
+    /// Ends the owner's range earlier (S18). The ceiling stays: it is a bound of everything that
+    /// was ever assigned, which a restore (S13) and a start (S11) rely on.
+    fn give_back(&mut self, term: Term, owner: Owner, range: EpochRange) -> Outcome {
+        let is_of_format = self.format >= FORMAT_OF_GIVING_BACK;
+        let Some((last, held)) = self.owner.filter(|_| is_of_format && owner.term == term) else {
+            return Outcome::Stale;
+        };
+        let is_its_end = held.low <= range.low && range.low < range.high;
+        if last != owner || range.high != held.high || !is_its_end {
+            return Outcome::Stale;
+        }
+        self.owner = Some((owner, EpochRange { low: held.low, high: range.low }));
+        Outcome::GivenBack(owner, range)
+    }
+
+    /// The end of the last range: the next one begins above it (S5).
+    #[must_use]
+    pub fn range_end(&self) -> Epoch {
+        self.owner.map_or(self.ceiling, |(_, range)| range.high)
     }
 
     /// Checks that a membership change can be made at all, in whatever configuration.
@@ -423,7 +463,10 @@ impl State {
 /// - 1: the first.
 /// - 2: the format can be raised: [`Command::Raise`].
 /// - 3: there are settings: [`Command::Settings`].
-pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_SETTINGS };
+/// - 4: a leader gives back what it did not use: [`Command::GiveBack`].
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_GIVING_BACK };
+/// The first format in which the end of a range can be given back.
+pub const FORMAT_OF_GIVING_BACK: u32 = 4;
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
 
@@ -517,6 +560,12 @@ impl Command {
                 out.put_bool(*is_seed);
                 settings.encode(&mut out);
             }
+            Self::GiveBack { owner, range } => {
+                out.put_u8(5);
+                owner.encode(&mut out);
+                out.put_u64(range.low.0);
+                out.put_u64(range.high.0);
+            }
         }
         out
     }
@@ -528,6 +577,7 @@ impl Command {
             Self::Reserve { .. } | Self::Readdress(_) => 1,
             Self::Raise(to) => *to,
             Self::Settings { .. } => FORMAT_OF_SETTINGS,
+            Self::GiveBack { .. } => FORMAT_OF_GIVING_BACK,
         }
     }
 
@@ -552,6 +602,13 @@ impl Command {
                 nonce: reader.u64("nonce")?,
                 is_seed: reader.bool("is seed")?,
                 settings: ClusterSettings::read(&mut reader)?,
+            },
+            5 => Self::GiveBack {
+                owner: Owner::read(&mut reader)?,
+                range: EpochRange {
+                    low: Epoch(reader.u64("given back from")?),
+                    high: Epoch(reader.u64("given back to")?),
+                },
             },
             value => {
                 let value = u64::from(value);

@@ -9,14 +9,15 @@ mod messages;
 pub(crate) mod orders;
 pub(crate) mod prudence;
 pub(crate) mod quorums;
+mod ranges;
 mod removals;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use epicepoch_core::publication::{EpochRange, Identity, Published, Role};
+use epicepoch_core::publication::{Identity, Published, Role};
 use epicepoch_core::quorum::Voters;
 use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
@@ -25,6 +26,7 @@ use crate::event::{Asker, Request};
 pub use invariant::{Invariant, Violation};
 use longest::Longest;
 use quorums::Quorums;
+use ranges::Ranges;
 use settings::BEHIND_NS;
 
 /// An answer that leaves a node.
@@ -66,8 +68,7 @@ pub(crate) struct History {
     heard_ns: BTreeMap<BootId, BTreeMap<NodeId, u64>>,
     /// The highest term in an accepted message of each node, and the boot that sent it.
     taken: BTreeMap<NodeId, (Term, BootId)>,
-    /// Every range that was assigned and its owner, by the range's last epoch.
-    owned: BTreeMap<Epoch, (EpochRange, Owner)>,
+    ranges: Ranges,
     states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
     /// The settings at each applied index, as the first node had them there. `goes_by` has the
     /// settings in effect for each boot.
@@ -75,6 +76,10 @@ pub(crate) struct History {
     goes_by: BTreeMap<BootId, settings::GoesBy>,
     /// The last epoch of each boot, and when the boot moved there on its own clock.
     moved: BTreeMap<BootId, (Epoch, u64)>,
+    /// How often each boot has offered leadership in its present term, and whether its epoch may
+    /// move before the interval has passed, because it has withdrawn its grant since.
+    offers: BTreeMap<BootId, (Term, u32)>,
+    moves_freely: BTreeSet<BootId>,
     pub(crate) quorums: Quorums,
     ceilings: BTreeMap<BootId, Epoch>,
     /// Every id that was removed, and the lowest index at which a node was seen to know it.
@@ -119,7 +124,7 @@ impl History {
 
     /// How many ranges were assigned.
     pub(crate) fn ranges(&self) -> usize {
-        self.owned.len()
+        self.ranges.len()
     }
 
     /// Records that all data was lost and a new history begins above `floor`. Terms, indexes and
@@ -132,7 +137,7 @@ impl History {
         *self = Self {
             given: before.given,
             given_max: before.given_max,
-            owned: before.owned,
+            ranges: before.ranges.restored(),
             led_before,
             removed: removed.iter().map(|node| (*node, LogIndex(0))).collect(),
             trusted_max_ns: before.trusted_max_ns,
@@ -161,8 +166,7 @@ impl History {
     /// S13: no epoch that was given, or that an owner could have given, is above `floor`.
     fn check_floor(&mut self, floor: Epoch) {
         let given = self.given_max.map_or(Epoch(0), |given| given.epoch);
-        let owned = self.owned.keys().next_back().copied().unwrap_or(Epoch(0));
-        let highest = given.max(owned);
+        let highest = given.max(self.ranges.highest());
         if highest > floor {
             self.violate(Invariant::Restored, || {
                 format!("a history begins above {floor}, and {highest} can have been given")
@@ -179,8 +183,8 @@ impl History {
         Trusted { ns: trusted_ns, is_proved, monotonic_ns }: Trusted,
     ) {
         self.check_allocator_rises(who, range);
-        self.check_inside_owned_range(who, term, range);
-        self.check_ahead(who, range);
+        self.check_inside_owned_range(who, term, range.first().epoch);
+        self.check_ahead(who, term, range);
         self.check_behind(who, range, trusted_ns);
         self.check_behind_true_time(who, range, is_proved);
         self.check_interval(who, range, monotonic_ns);
@@ -294,6 +298,8 @@ impl History {
         self.heard_ns.remove(&boot);
         self.goes_by.remove(&boot);
         self.moved.remove(&boot);
+        self.offers.remove(&boot);
+        self.moves_freely.remove(&boot);
         self.quorums.end(boot);
     }
 
@@ -322,26 +328,16 @@ impl History {
         }
     }
 
-    fn check_inside_owned_range(&mut self, who: Identity, term: Term, range: TimestampRange) {
-        let epoch = range.first().epoch;
-        let owned = self.owned.range(epoch..).next().map(|(_, owned)| *owned);
-        let me = Owner { term, node: who.node, boot: who.boot };
-        let is_own = owned.is_some_and(|(range, owner)| range.contains(epoch) && owner == me);
-        if !is_own {
-            self.violate(Invariant::InsideOwnedRange, || {
-                format!("{me:?} stamped {epoch} of {owned:?}")
-            });
-        }
-    }
-
     /// S11: the epoch is ahead of the latest trusted time by at most the reservation window plus
     /// [`WIDTHS_NS`]. While a majority of clocks is healthy, it is also ahead of the latest time
     /// that a believed clock can show by at most as much.
-    fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
+    fn check_ahead(&mut self, who: Identity, term: Term, range: TimestampRange) {
         let believable = self.believable.filter(|_| !self.is_clock_unproved);
         let clocks_ns = believable.map_or(u64::MAX, |(_, latest)| latest).min(self.trusted_max_ns);
         // An epoch that operators have requested may be further ahead.
         let asked_ns = clocks_ns.max(self.advance_asked_max.0);
+        let me = Owner { term, node: who.node, boot: who.boot };
+        self.check_lead(me, range.first().epoch, asked_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(asked_ns);
         if ahead_ns > self.longest.window_ns() + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
@@ -357,7 +353,7 @@ impl History {
         let epoch = range.first().epoch;
         let behind_ns = trusted_ns.saturating_sub(epoch.0);
         let interval_ns = self.longest.interval_ns() + BEHIND_NS;
-        let is_late = behind_ns > interval_ns && !self.owned.contains_key(&epoch);
+        let is_late = behind_ns > interval_ns && !self.ranges.is_end(epoch);
         if is_late && self.is_healthy {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
@@ -381,7 +377,7 @@ impl History {
         }
         let behind_ns = earliest_ns.saturating_sub(epoch.0);
         let interval_ns = self.longest.interval_ns() + BEHIND_NS;
-        if behind_ns <= interval_ns || self.owned.contains_key(&epoch) {
+        if behind_ns <= interval_ns || self.ranges.is_end(epoch) {
             return;
         }
         if is_guessed {
@@ -405,9 +401,7 @@ impl History {
             self.longest.record(index, settings);
         }
         self.check_ceiling(who, state);
-        if let Some((owner, range)) = &state.owner {
-            self.check_owned_once(*owner, *range);
-        }
+        self.check_ranges(index, state);
         self.check_ids(index, state);
         self.apply_settings(who.boot, index, state);
         self.check_equal_state(who, index, state, now);
@@ -442,21 +436,6 @@ impl History {
                     who.node
                 )
             });
-        }
-    }
-
-    fn check_owned_once(&mut self, owner: Owner, range: EpochRange) {
-        let next = self.owned.range(Epoch(range.low.0 + 1)..).next().map(|(_, owned)| *owned);
-        match next {
-            Some(known) if known == (range, owner) => {}
-            Some((other, known)) if other.low < range.high => {
-                self.violate(Invariant::Ranges, || {
-                    format!("{range:?} belongs to {owner:?}, {other:?} to {known:?}")
-                });
-            }
-            _ => {
-                self.owned.insert(range.high, (range, owner));
-            }
         }
     }
 

@@ -30,6 +30,13 @@ impl Stamper {
         epochs.max().unwrap_or(Epoch(0))
     }
 
+    /// Stops the allocators of a node that has withdrawn its grant, and returns the last epoch that
+    /// was stamped; `None` if an allocator is in use.
+    pub(crate) fn stop(&self) -> Option<Epoch> {
+        let last = self.allocators.iter().map(Allocator::stop).collect::<Option<Vec<_>>>()?;
+        last.into_iter().max()
+    }
+
     pub(crate) fn allocate(
         &self,
         worker: usize,

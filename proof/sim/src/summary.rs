@@ -132,6 +132,7 @@ impl Summary {
         let what = match report {
             Report::Leadership { .. } => return,
             Report::Granted { .. } => "grant",
+            Report::GivenBack { .. } => "range given back",
             Report::ReservationLate { .. } => "reservation late",
             Report::Exhausted => "epochs used up",
             Report::Installed { .. } => "snapshot installed",

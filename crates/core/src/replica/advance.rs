@@ -75,12 +75,11 @@ impl Replica {
     /// # Errors
     /// Why the epoch cannot be moved now.
     pub fn plan_advance(&self, to: Epoch, allowed_ns: u64) -> Result<Advance, AdvanceError> {
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader {
+        if self.raw.raft.state != StateRole::Leader {
             return Err(AdvanceError::NotLeader);
         }
         let Some(grant) = self.grant else { return Err(AdvanceError::NotServing) };
-        if raft.lead_transferee.is_some() {
+        if self.is_handing_over() {
             return Err(AdvanceError::NotServing);
         }
         if self.reservation.advance.is_some() {

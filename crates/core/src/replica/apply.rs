@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
-use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
+use epicepoch_wire::{Epoch, LogIndex, NodeId};
 use raft::StateRole;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry};
 
@@ -49,6 +49,9 @@ impl Replica {
         }
         match outcome {
             Outcome::Assigned(owner, range) => self.assign(owner, range),
+            Outcome::GivenBack(owner, range) => {
+                self.reports.push_back(Report::GivenBack { owner, range });
+            }
             Outcome::Readdressed(node) => {
                 // If the member has named a newer address since the proposal, that address stays,
                 // and is proposed next.
@@ -71,16 +74,17 @@ impl Replica {
     /// (S3). An entry that is replayed after a restart carries another boot. A snapshot does not
     /// come here.
     fn assign(&mut self, owner: Owner, range: EpochRange) {
-        let me = self.config.identity;
         let raft = &self.raw.raft;
-        let is_mine = owner.node == me.node
-            && owner.boot == me.boot
-            && owner.term == Term(raft.term)
-            && raft.state == StateRole::Leader;
+        let is_mine = owner == self.as_owner() && raft.state == StateRole::Leader;
         if !is_mine {
             return;
         }
-        let term = owner.term;
+        // S18: a leader that gives its range back gets no grant for it.
+        if self.is_giving_back() {
+            self.reservation.done(self.now_ns);
+            return;
+        }
+        let (term, me) = (owner.term, self.config.identity);
         // A range that follows the current one extends it: this node owns both.
         let range = match self.grant {
             Some(held) if held.term == term && held.range.high == range.low => {

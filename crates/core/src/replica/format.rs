@@ -115,7 +115,7 @@ impl Replica {
             && self.grant.is_some_and(|grant| grant.term == Term(raft.term))
             && !self.voters.is_joint()
             && !raft.has_pending_conf()
-            && raft.lead_transferee.is_none();
+            && !self.is_handing_over();
         if is_settled && self.not_reading(to).is_empty() {
             self.gate.pause = self.config.election_ticks;
             let command = Command::Raise(to).encode();

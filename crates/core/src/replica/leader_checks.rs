@@ -281,6 +281,9 @@ impl Replica {
 
     pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {
         self.reports.push_back(Report::HandingOver { to, why });
+        if self.may_give_back(why) {
+            return self.begin_giving_back(to);
+        }
         self.step(|raw| raw.transfer_leader(to.0));
     }
 
@@ -355,7 +358,7 @@ impl Replica {
     /// Leaves a joint configuration as soon as it is applied, even if another leader entered it.
     fn leave_joint(&mut self) {
         let raft = &self.raw.raft;
-        if self.voters.is_joint() && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
+        if self.voters.is_joint() && !raft.has_pending_conf() && !self.is_handing_over() {
             // If the proposal is dropped, it is made again at the next tick.
             let leave = ConfChangeV2::default();
             let _again = self.step(|raw| raw.propose_conf_change(Vec::new(), leave));
@@ -371,7 +374,7 @@ impl Replica {
         let news = self.leader_checks.readdressed.values();
         let mut news = news.filter(|member| self.state.members.get(&member.node) != Some(member));
         if let Some(member) = news.next()
-            && self.raw.raft.lead_transferee.is_none()
+            && !self.is_handing_over()
         {
             let command = Command::Readdress(member.clone()).encode();
             self.leader_checks.readdress_pause = self.config.election_ticks;

@@ -20,6 +20,7 @@ mod clients;
 mod config;
 mod errors;
 mod format;
+mod give_back;
 mod graceful_shutdown;
 mod leader_checks;
 mod operator;
@@ -232,6 +233,7 @@ impl Replica {
         self.campaign_if_due();
         self.tick_preference();
         self.tick_clients();
+        self.tick_giving_back();
         self.look_after_leadership();
         self.reserve_if_due();
         self.check_limits()
@@ -302,7 +304,7 @@ impl Replica {
         if raft.state != StateRole::Leader {
             return Err(ChangeError::NotLeader);
         }
-        if self.is_changing_members() || raft.lead_transferee.is_some() {
+        if self.is_changing_members() || self.is_handing_over() {
             return Err(ChangeError::Busy);
         }
         // By now the state has all changes that were in the log when this node became leader.

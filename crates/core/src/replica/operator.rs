@@ -29,7 +29,7 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return Err(TransferError::NotLeader);
         }
-        if self.raw.raft.lead_transferee.is_some() {
+        if self.is_handing_over() {
             return Err(TransferError::Busy);
         }
         let incoming = self.incoming_voters();
@@ -157,6 +157,7 @@ impl Replica {
     pub fn transferee(&self) -> Option<NodeId> {
         let raft = &self.raw.raft;
         let is_leader = raft.state == StateRole::Leader;
-        raft.lead_transferee.filter(|_| is_leader).map(NodeId)
+        let to = raft.lead_transferee.map(NodeId).or_else(|| self.successor_waiting());
+        to.filter(|_| is_leader)
     }
 }

@@ -259,7 +259,7 @@ impl Replica {
         self.grant.is_some_and(|grant| grant.term == Term(raft.term))
             && !self.voters.is_joint()
             && !raft.has_pending_conf()
-            && raft.lead_transferee.is_none()
+            && !self.is_handing_over()
             && self.outbox.oldest_ticks() <= write_ticks_max
     }
 

@@ -5,7 +5,7 @@ use epicepoch_wire::{DecodeError, Epoch, LogIndex, NodeId, Term};
 use thiserror::Error;
 
 use crate::publication::{EpochRange, Role};
-use crate::state::Outcome;
+use crate::state::{Outcome, Owner};
 
 /// An event to log, count or acknowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,14 @@ pub enum Report {
         range: EpochRange,
         /// Time from proposal to assignment, nanoseconds.
         took_ns: u64,
+    },
+    /// A leader that handed over has given back the end of its range: the next range begins at its
+    /// low end.
+    GivenBack {
+        /// The leader that gave it back.
+        owner: Owner,
+        /// What was given back.
+        range: EpochRange,
     },
     /// A reservation has missed its deadline.
     ReservationLate {

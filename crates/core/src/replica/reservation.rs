@@ -1,9 +1,10 @@
 //! Decides when a leader reserves the next range: early enough that it is committed before half of
 //! the current one is used, and one reservation at a time. Apply computes the range itself.
 
+use super::give_back::GivingBack;
 use super::{Replica, ReplicaConfig, Report};
-use crate::state::{Command, Owner, WIDTH_MIN_NS};
-use epicepoch_wire::{Epoch, Term};
+use crate::state::{Command, WIDTH_MIN_NS};
+use epicepoch_wire::Epoch;
 use raft::StateRole;
 
 /// The reservation of the current term that is under way, if any.
@@ -17,6 +18,10 @@ pub(super) struct Reservation {
     pub(super) missed: u32,
     /// An operator's advance: the next range must end above it.
     pub(super) advance: Option<Epoch>,
+    /// The highest low end of the grants that this leader has withdrawn for handovers.
+    pub(super) withdrawn_low: Epoch,
+    /// The handover for which this leader gives back the end of its range.
+    pub(super) giving_back: Option<GivingBack>,
 }
 
 /// A reservation that was proposed.
@@ -31,8 +36,15 @@ struct Pending {
 
 impl Reservation {
     pub(super) fn new(config: &ReplicaConfig) -> Self {
-        let mut reservation =
-            Self { window_ns: 0, deadline_ticks: 1, pending: None, missed: 0, advance: None };
+        let mut reservation = Self {
+            window_ns: 0,
+            deadline_ticks: 1,
+            pending: None,
+            missed: 0,
+            advance: None,
+            withdrawn_low: Epoch(0),
+            giving_back: None,
+        };
         reservation.set_window(config.reservation_ns, config.tick_ns);
         reservation
     }
@@ -53,6 +65,13 @@ impl Reservation {
         self.pending = None;
         self.missed = 0;
         self.advance = None;
+        self.withdrawn_low = Epoch(0);
+        self.giving_back = None;
+    }
+
+    /// Whether a reservation is proposed and not applied.
+    pub(super) const fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// Ends the pending reservation: its range was assigned. Returns how long that took,
@@ -114,12 +133,11 @@ impl Replica {
     pub(super) fn reserve(&mut self) {
         let raft = &self.raw.raft;
         assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
-        let is_busy = self.reservation.pending.is_some() || raft.lead_transferee.is_some();
+        let is_busy = self.reservation.is_pending() || self.is_handing_over();
         if is_busy || !self.may_reserve() {
             return;
         }
-        let me = self.config.identity;
-        let owner = Owner { term: Term(raft.term), node: me.node, boot: me.boot };
+        let owner = self.as_owner();
         let window_ns = self.reservation.window_ns();
         let until = Epoch(self.trusted_ns.saturating_add(window_ns));
         let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));

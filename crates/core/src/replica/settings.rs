@@ -186,7 +186,7 @@ impl Replica {
     fn may_settle(&self) -> bool {
         let raft = &self.raw.raft;
         raft.state == StateRole::Leader
-            && raft.lead_transferee.is_none()
+            && !self.is_handing_over()
             && self.grant.is_some_and(|grant| grant.term == Term(raft.term))
     }
 

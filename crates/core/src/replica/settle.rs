@@ -25,6 +25,11 @@ impl Replica {
         while self.raw.has_ready() {
             self.take_ready();
         }
+        if self.give_back_if_stopped() {
+            while self.raw.has_ready() {
+                self.take_ready();
+            }
+        }
         self.outbox.limit_held(HELD_MAX);
     }
 

@@ -319,3 +319,75 @@ fn a_state_with_settings_that_may_not_be_is_no_state() {
     let none = State { format: FORMAT_OF_SETTINGS, reservation_longest_ms: u64::MAX, ..state() };
     assert!(bad(&State::decode(&none.encode())));
 }
+
+fn owner(term: u64, node: u64) -> Owner {
+    Owner { term: Term(term), node: NodeId(node), boot: BootId(node) }
+}
+
+fn give_back(term: u64, node: u64, low: u64, high: u64) -> Command {
+    let range = EpochRange { low: Epoch(low), high: Epoch(high) };
+    Command::GiveBack { owner: owner(term, node), range }
+}
+
+/// Node 1 owns `(0, 9000]` in term 1, by two reservations.
+fn reserved_twice() -> State {
+    let mut state = State { format: FORMAT_OF_GIVING_BACK, ..state() };
+    state.apply(Term(1), &reserve(1, 1, 5_000));
+    state.apply(Term(1), &reserve(1, 1, 9_000));
+    assert_eq!(state.owner, Some((owner(1, 1), span(0, 9_000))));
+    state
+}
+
+fn span(low: u64, high: u64) -> EpochRange {
+    EpochRange { low: Epoch(low), high: Epoch(high) }
+}
+
+#[test]
+fn the_next_range_begins_where_the_last_owner_gave_its_range_back_and_the_ceiling_stays() {
+    let mut state = reserved_twice();
+    let back = state.apply(Term(1), &give_back(1, 1, 4_000, 9_000));
+    assert_eq!(back, Outcome::GivenBack(owner(1, 1), span(4_000, 9_000)));
+    assert_eq!((state.range_end(), state.ceiling), (Epoch(4_000), Epoch(9_000)));
+    let again = State::decode(&state.encode());
+    assert_eq!(again, Ok(state.clone()), "a snapshot knows it");
+    assert_eq!(assigned(&state.apply(Term(2), &reserve(2, 2, 7_000))), (4_000, 7_000));
+    assert_eq!(state.ceiling, Epoch(9_000), "S5: the ceiling never goes back");
+    assert_eq!(assigned(&state.apply(Term(2), &reserve(2, 2, 9_500))), (7_000, 9_500));
+    assert_eq!(
+        (state.ceiling, state.owner),
+        (Epoch(9_500), Some((owner(2, 2), span(4_000, 9_500))))
+    );
+}
+
+#[test]
+fn what_is_given_back_by_another_owner_term_or_range_changes_nothing() {
+    let mut other_boot = give_back(1, 1, 4_000, 9_000);
+    if let Command::GiveBack { owner, .. } = &mut other_boot {
+        owner.boot = BootId(77);
+    }
+    let ignored = [
+        (1, give_back(1, 2, 4_000, 9_000), "another node"),
+        (1, other_boot, "another boot"),
+        (2, give_back(1, 1, 4_000, 9_000), "the entry is of another term"),
+        (2, give_back(2, 1, 4_000, 9_000), "the range is of another term"),
+        (1, give_back(1, 1, 4_000, 5_000), "the owner has more by now"),
+        (1, give_back(1, 1, 4_000, 9_001), "the owner never had it"),
+        (1, give_back(1, 1, 9_000, 9_000), "nothing"),
+        (1, give_back(1, 1, 9_500, 9_000), "less than nothing"),
+    ];
+    for (term, command, why) in ignored {
+        let mut state = reserved_twice();
+        assert_eq!(state.apply(Term(term), &command), Outcome::Stale, "{why}");
+        assert_eq!(state, reserved_twice(), "{why}");
+    }
+    let mut second = reserved_twice();
+    second.apply(Term(2), &reserve(2, 2, 12_000));
+    let below = second.apply(Term(2), &give_back(2, 2, 8_999, 12_000));
+    assert_eq!(below, Outcome::Stale, "it reaches into the range of the owner before");
+    let older = second.apply(Term(2), &give_back(1, 1, 4_000, 9_000));
+    assert_eq!(older, Outcome::Stale, "another owner has come");
+    let mut old = State { format: FORMAT_OF_GIVING_BACK - 1, ..reserved_twice() };
+    assert_eq!(old.apply(Term(1), &give_back(1, 1, 4_000, 9_000)), Outcome::Stale);
+    old.apply(Term(1), &reserve(1, 1, 12_000));
+    assert_eq!(old.owner, Some((owner(1, 1), span(9_000, 12_000))), "as older versions have it");
+}

@@ -130,6 +130,34 @@ fn planted_a_grant_read_before_the_lock() {
     loom::model(|| a_copied_grant(true));
 }
 
+/// The consensus plane withdraws the grant and stops the allocator, while a worker stamps. In the
+/// planted variant, it reads the last epoch without stopping the allocator.
+fn given_back(is_planted: bool) {
+    let shared = leader(&[1]);
+    let allocator = Arc::new(Allocator::new(shared.clone(), INTERVAL_NS));
+    let (worker_shared, worker_allocator) = (shared.clone(), allocator.clone());
+    let worker =
+        thread::spawn(move || stamp_alone(0, || (), &worker_shared, &worker_allocator, now(0, 50)));
+    shared.publish(Arc::new(published(OLD, &[1], None)));
+    let last = if is_planted { Some(allocator.epoch()) } else { allocator.stop() };
+    let given = worker.join().unwrap().and_then(|(_, given)| given.ok());
+    if let (Some(last), Some(given)) = (last, given) {
+        let epoch = given.last().epoch;
+        assert!(epoch <= last, "S18: {epoch} was stamped and all above {last} is given back");
+    }
+}
+
+#[test]
+fn an_allocator_that_has_stopped_gives_nothing_above_the_epoch_that_it_names() {
+    loom::model(|| given_back(false));
+}
+
+#[test]
+#[should_panic(expected = "S18")]
+fn planted_an_epoch_that_is_read_while_the_allocator_stamps() {
+    loom::model(|| given_back(true));
+}
+
 /// Leadership is lost and won again while a round is under way. Meanwhile a sibling worker stamps
 /// in the newly won range.
 fn regained(is_planted: bool) {

@@ -11,6 +11,7 @@ mod disks;
 mod election;
 mod format;
 mod garbage;
+mod give_back;
 mod graceful_shutdown;
 mod leader_checks;
 mod leadership;

@@ -1,6 +1,6 @@
 //! The consensus plane: one thread that runs the replica, the links to its peers and the comparison
 //! of their clocks. It never serves a client, never touches the disk (the storage thread does) and
-//! never takes the allocator's lock.
+//! never waits for the allocator's lock.
 //!
 //! - `plane`: the event loop around [`epicepoch_core::node::Node`], which decides.
 //! - `inbox`: the events that links report to the event loop.

@@ -48,6 +48,8 @@ use crate::worker::Workers;
 const TICK: Duration = Duration::from_millis(10);
 /// At most this many events are handled in one turn. Then writes and messages go out.
 const EVENTS_PER_TURN_MAX: usize = 256;
+/// How often in a row the allocator is asked to stop.
+const STOP_TRIES: usize = 100;
 
 /// The parts that the consensus plane needs to run.
 #[derive(Debug)]
@@ -430,6 +432,7 @@ impl Plane {
         while let Some(action) = self.node.poll_action() {
             match action {
                 Action::Published(published) => self.follow(&published),
+                Action::StopAllocator => self.stop_allocator(),
                 Action::Write(write) => self.writer.submit(write)?,
                 Action::Send(outgoing) => self.send(outgoing),
                 Action::Report(report) => self.report(report),
@@ -444,6 +447,17 @@ impl Plane {
             }
         }
         Ok(())
+    }
+
+    /// Stops the allocator for a handover. A worker holds its lock for some tens of nanoseconds. If
+    /// the lock is taken at each of a few tries, the node asks again at the next tick.
+    fn stop_allocator(&mut self) {
+        let tries = (0..STOP_TRIES).map(|_| {
+            std::hint::spin_loop();
+            self.shared.allocator.stop()
+        });
+        let last = tries.flatten().next();
+        self.node.handle_allocator_stopped(self.shared.clock.monotonic_ns(), last);
     }
 
     fn send(&mut self, Outgoing { to, message }: Outgoing) {

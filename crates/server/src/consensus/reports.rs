@@ -200,6 +200,17 @@ impl Reports {
                 let window_ms = self.shared.settings().reservation_ms;
                 self.ahead.record_grant(term, range.low, trusted_ns(), window_ms);
             }
+            Report::GivenBack { owner, range } => {
+                let (term, leader) = (owner.term.0, owner.node.0);
+                let (epoch, high) = (range.low.0, range.high.0);
+                tracing::debug!(
+                    term,
+                    leader,
+                    epoch,
+                    high,
+                    "a leader gave back the rest of its range"
+                );
+            }
             Report::ReservationLate { missed } => {
                 metrics.reservation_deadlines_missed.add(1);
                 tracing::warn!(missed, "a reservation has missed its deadline");

@@ -46,6 +46,9 @@ pub enum Invariant {
     Advanced,
     /// S17: operators get only true answers, and a denied change never happens.
     Told,
+    /// S18: a leader gives nothing of a range that it gives back, and keeps nothing of what it did
+    /// not use.
+    GivenBack,
     /// S16: a leader uses the settings in effect at the index that it has applied.
     Settings,
     /// S10: a request gets one answer: a refusal, or as many timestamps as it asked for.

@@ -83,7 +83,7 @@ impl History {
     }
 
     /// During one leadership the epoch moves only after an interval has passed, unless an operator
-    /// moves it.
+    /// moves it, or a handover has failed: the leader then has a new range.
     pub(super) fn check_interval(
         &mut self,
         who: Identity,
@@ -98,10 +98,11 @@ impl History {
         self.moved.insert(who.boot, (epoch, monotonic_ns));
         let goes_by = self.goes_by.get(&who.boot).copied();
         let Some((least, _)) = goes_by.and_then(|it| it.both(|it| it.interval_ns)) else { return };
-        let owner = |epoch: Epoch| self.owned.range(epoch..).next().map(|(_, owned)| owned.1);
-        let is_one = owner(before) == owner(epoch) && before > self.advance_asked_max;
+        let is_one = self.ranges.owner(before) == self.ranges.owner(epoch)
+            && before > self.advance_asked_max;
         let after_ns = monotonic_ns.saturating_sub(moved_ns);
-        if is_one && after_ns.saturating_add(SOONER_NS) < least {
+        let is_early = is_one && after_ns.saturating_add(SOONER_NS) < least;
+        if is_early && !self.moves_freely.remove(&who.boot) {
             self.violate(Invariant::Settings, || {
                 format!("node {} moves to {epoch} after {after_ns} ns by {goes_by:?}", who.node)
             });
@@ -115,7 +116,7 @@ impl History {
         let goes_by = self.goes_by.get(&who.boot).copied();
         let Some((_, most)) = goes_by.and_then(|it| it.both(|it| it.interval_ns)) else { return };
         let behind_ns = trusted_ns.saturating_sub(epoch.0);
-        let is_late = behind_ns > most + BEHIND_NS && !self.owned.contains_key(&epoch);
+        let is_late = behind_ns > most + BEHIND_NS && !self.ranges.is_end(epoch);
         if is_late && self.is_healthy {
             self.violate(Invariant::Settings, || {
                 format!("node {} stays at {epoch} for {behind_ns} ns by {goes_by:?}", who.node)

@@ -4,9 +4,9 @@
 use epicepoch_core::admin::{Answer, Denied, Done, Unsettled};
 use epicepoch_core::durable::{HardState, Record, Restored};
 use epicepoch_core::positions::Positions;
-use epicepoch_core::publication::Grant;
+use epicepoch_core::publication::{EpochRange, Grant};
 use epicepoch_core::replica::{ChangeError, Outgoing};
-use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
+use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, MembershipChange, MembershipStep, Outcome};
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
@@ -74,8 +74,13 @@ fn published() -> Published {
 /// time.
 fn owned(who: Identity, low: u64, high: u64) -> History {
     let mut history = History { trusted_max_ns: NOW_NS, ..History::default() };
-    history.check_owned_once(owner(who), span(low, high));
+    history.check_ranges(LogIndex(1), &holding(1, who, low, high));
     history
+}
+
+/// A state of this format, in which `who` owns the last range.
+fn holding(format: u32, who: Identity, low: u64, high: u64) -> State {
+    State { format, owner: Some((owner(who), span(low, high))), ..state() }
 }
 
 const fn owner(who: Identity) -> Owner {
@@ -196,7 +201,7 @@ fn an_epoch_is_bound_to_the_clocks_on_both_sides() {
 fn ranges_are_owned_once_and_the_ceiling_rises_with_time() {
     let again = |who, low, high| {
         let mut history = owned(ME, 10, 20);
-        history.check_owned_once(owner(who), span(low, high));
+        history.check_ranges(LogIndex(2), &holding(1, who, low, high));
         broken(&history)
     };
     assert_eq!(again(ME, 10, 20), None, "another node has applied it");
@@ -213,6 +218,48 @@ fn ranges_are_owned_once_and_the_ceiling_rises_with_time() {
     assert_eq!(ceilings(NOW_NS, NOW_NS), None);
     assert_eq!(ceilings(NOW_NS, NOW_NS - 1), Some(Invariant::Ranges));
     assert_eq!(ceilings(NOW_NS, NOW_NS + LONG_NS), Some(Invariant::Bound));
+}
+
+#[test]
+fn what_is_given_back_was_not_stamped_and_is_not_stamped_later() {
+    const BACK: u32 = FORMAT_OF_GIVING_BACK;
+    let handed = |stamped: u64, who: Identity, low: u64, high: u64| {
+        let mut history = History { trusted_max_ns: NOW_NS, ..History::default() };
+        history.check_ranges(LogIndex(1), &holding(BACK, ME, NOW_NS, NOW_NS + 20));
+        stamp(&mut history, range(NOW_NS + stamped, 0, 1), NOW_NS, 1);
+        history.check_ranges(LogIndex(2), &holding(BACK, who, NOW_NS + low, NOW_NS + high));
+        history
+    };
+    let taken = |stamped, who, low, high| broken(&handed(stamped, who, low, high));
+    assert_eq!(taken(5, ME, 0, 5), None, "all above the last stamp is given back");
+    assert_eq!(taken(5, OTHER, 5, 30), None, "and the next leader's range begins there");
+    assert_eq!(taken(5, ME, 0, 4), Some(Invariant::GivenBack), "it was stamped");
+    assert_eq!(taken(5, OTHER, 4, 30), Some(Invariant::GivenBack), "it was stamped");
+    let kept = |end: u64, offers: usize| {
+        let mut history = handed(5, ME, 0, 6);
+        (0..offers).for_each(|_| history.offers_leadership(ME, TERM));
+        history.gives_back(owner(ME), Epoch(NOW_NS + end));
+        broken(&history)
+    };
+    assert_eq!((kept(5, 1), kept(6, 1)), (None, Some(Invariant::GivenBack)), "something is kept");
+    assert_eq!(kept(6, 2), None, "it was withdrawn for an earlier handover");
+    assert_eq!(taken(5, ME, 0, 30), None, "the same owner has more");
+    let late = |epoch| {
+        let mut history = handed(5, ME, 0, 5);
+        stamp(&mut history, range(NOW_NS + epoch, 0, 1), NOW_NS, 2);
+        broken(&history)
+    };
+    assert_eq!(
+        (late(6), late(5)),
+        (Some(Invariant::InsideOwnedRange), Some(Invariant::AllocatorRises))
+    );
+    let begun = |ahead_ns: u64| {
+        let mut history = handed(5, OTHER, 5, LONG_NS);
+        let trusted = Trusted { ns: NOW_NS, is_proved: true, monotonic_ns: 2 };
+        history.stamped(OTHER, TERM, range(NOW_NS + 5 + ahead_ns, 0, 1), trusted);
+        broken(&history)
+    };
+    assert_eq!((begun(1), begun(200_000_000)), (None, Some(Invariant::Bound)));
 }
 
 #[test]

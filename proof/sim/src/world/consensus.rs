@@ -29,6 +29,8 @@ const PING_TICKS: u64 = 20;
 /// `SNAPSHOTS_LOST` of a thousand are lost, and their sender is not told.
 const SNAPSHOTS_BROKEN: u32 = 100;
 const SNAPSHOTS_LOST: u32 = 300;
+/// When it is to stop, the allocator is in use in `ALLOCATOR_IN_USE` of a thousand cases.
+const ALLOCATOR_IN_USE: u32 = 100;
 /// For a planted bug: ticks between two checks of leadership.
 const LOOK_TICKS: u64 = 50;
 /// The name, in the summary, of the count of replicas that ended their process by themselves.
@@ -399,6 +401,7 @@ impl World {
                     let is_untold = &mut self.node(id).running_mut().is_untold;
                     assert!(std::mem::take(is_untold), "{id} tells its workers of no publication");
                 }
+                Action::StopAllocator => self.stop_allocator(id),
                 Action::Write(write) => self.write(id, write),
                 Action::Send(outgoing) => self.send_message(id, &outgoing),
                 Action::Report(report) => self.read_report(id, &report),
@@ -406,6 +409,21 @@ impl World {
         }
         assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
         while self.answer_operator(id).is_some() {}
+    }
+
+    /// Stops the allocator for a handover. The workers see by now that there is no grant, and may
+    /// be in the middle of an allocation.
+    fn stop_allocator(&mut self, id: NodeId) {
+        let is_in_use = self.chance(ALLOCATOR_IN_USE);
+        let now_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        let last = running.stamper.stop().filter(|_| !is_in_use);
+        running.consensus.handle_allocator_stopped(now_ns, last);
+        self.record(|| format!("{id} stops its allocator: {last:?}"));
+        for share in self.take_shares(id) {
+            self.take_share(id, share);
+        }
+        self.take_applied(id);
     }
 
     /// Hands a write to the disk.
@@ -432,8 +450,14 @@ impl World {
         if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
             self.provoke(id);
         }
+        if matches!(report, Report::HandingOver { .. }) {
+            let running = self.at(id).running();
+            let (identity, term) = (running.identity, running.replica().status().term);
+            self.history.offers_leadership(identity, term);
+        }
         match *report {
             Report::Leadership { term, role: Role::Leader, .. } => self.check_departed(id, term),
+            Report::GivenBack { owner, range } => self.history.gives_back(owner, range.low),
             Report::HandingOver { to, why: HandOver::Preferred } => self.prefers(id, to),
             Report::HandingOver { why: HandOver::ClientsCut, .. } => {
                 self.count("handover where accepts fail");
@@ -513,7 +537,7 @@ impl World {
         running.is_untold |= is_fresh;
         let Some(plant) = plant else { return shares };
         let (fresh, seen) = (running.shared.published(), running.seen.published());
-        if fresh.grant.is_some() {
+        if fresh.grant.is_some() || fresh.role == Role::Leader {
             running.hands_over = running.replica().is_handing_over();
         }
         let is_kept = match plant {

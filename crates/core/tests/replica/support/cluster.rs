@@ -154,7 +154,11 @@ impl Cluster {
         for _ in 0..HOPS_MAX {
             let mut sent = vec![];
             for id in self.running() {
-                let bench = &mut self.node(id).bench;
+                let Node { bench, allocator, .. } = self.node(id);
+                if bench.replica.take_stop() {
+                    bench.replica.handle_allocator_stopped(bench.now_ns, allocator.stop());
+                    bench.drain();
+                }
                 bench.persist();
                 sent.extend(bench.sent().into_iter().map(|out| (id, out)));
             }

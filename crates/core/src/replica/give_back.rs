@@ -1,0 +1,173 @@
+//! A leader that hands over as planned gives back the end of its range (S18), so that the next
+//! leader begins just above the last timestamp. Without this, it would begin at the end of the
+//! range, which is up to a reservation window ahead of the clock.
+//!
+//! The steps are in this order, and each makes the next one safe:
+//! 1. The grant is withdrawn from the workers.
+//! 2. The allocator stops for good in what was granted, and only then its last epoch is read.
+//! 3. A reservation that is under way is waited for. It gives no grant.
+//! 4. The entry is proposed. It names the owner, its term and what is given back.
+//! 5. Leadership is offered. The successor must have the entry first, like every entry.
+//!
+//! While this leader waits, it answers nothing. So after half an election timeout it reserves a new
+//! range, answers again, and offers leadership without giving anything back. The old range is never
+//! used again: after the entry, ranges of this leader begin where the entry says, and if nothing was
+//! proposed, at the old end.
+
+use epicepoch_wire::{Epoch, NodeId, Term};
+use raft::StateRole;
+
+use super::{HandOver, Replica};
+use crate::publication::EpochRange;
+use crate::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
+
+/// A handover that gives back the end of the range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GivingBack {
+    to: NodeId,
+    step: Step,
+    /// Ticks since the grant was withdrawn.
+    ticks: usize,
+    /// Whether the allocator is to be stopped now.
+    is_stop_due: bool,
+}
+
+/// How far a [`GivingBack`] has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The grant is withdrawn.
+    Withdrawn,
+    /// The allocator has stopped. This was the epoch of its last timestamp.
+    Stopped(Epoch),
+    /// The entry is proposed, and leadership is offered.
+    Offered,
+}
+
+impl Replica {
+    /// Whether a handover for this reason gives back what it can. It does not if the disk or the
+    /// data plane is the reason: then nothing may delay the handover.
+    pub(super) fn may_give_back(&self, why: HandOver) -> bool {
+        let is_planned = match why {
+            HandOver::Asked
+            | HandOver::Stopping
+            | HandOver::ClockOff
+            | HandOver::Preferred
+            | HandOver::ClientsCut => true,
+            HandOver::Unheard | HandOver::DiskStuck | HandOver::RoundsStuck => false,
+        };
+        is_planned
+            && self.raw.raft.state == StateRole::Leader
+            && self.state.format >= FORMAT_OF_GIVING_BACK
+            && (self.grant.is_some() || self.reservation.is_pending())
+            && !self.is_handing_over()
+    }
+
+    /// Withdraws the grant, and begins a handover that gives back what was not used.
+    pub(super) fn begin_giving_back(&mut self, to: NodeId) {
+        // S14: an advance may have promised every epoch up to the low end of a grant, also of a
+        // grant that was withdrawn for an earlier handover.
+        let low = self.grant.map_or(Epoch(0), |grant| grant.range.low);
+        self.reservation.withdrawn_low = self.reservation.withdrawn_low.max(low);
+        let (step, ticks) = (Step::Withdrawn, 0);
+        self.reservation.giving_back = Some(GivingBack { to, step, ticks, is_stop_due: true });
+        self.grant = None;
+        self.publish();
+    }
+
+    /// Whether the allocator is to be stopped now, for [`Replica::handle_allocator_stopped`]. True
+    /// once for each try.
+    pub fn take_stop(&mut self) -> bool {
+        let giving_back = self.reservation.giving_back.as_mut();
+        giving_back.is_some_and(|it| std::mem::take(&mut it.is_stop_due))
+    }
+
+    /// Handles the last epoch of the allocator, which has stopped; `None` if it has not. Then the
+    /// next tick asks again.
+    pub fn handle_allocator_stopped(&mut self, now_ns: u64, last: Option<Epoch>) {
+        self.now_ns = now_ns;
+        if let (Some(it), Some(last)) = (&mut self.reservation.giving_back, last)
+            && it.step == Step::Withdrawn
+        {
+            it.step = Step::Stopped(last);
+            self.settle();
+        }
+    }
+
+    /// Proposes to give back what is above the last timestamp, and offers leadership. Waits until
+    /// the allocator has stopped and no reservation is under way. Returns whether it called the
+    /// library.
+    pub(super) fn give_back_if_stopped(&mut self) -> bool {
+        let Some(it) = self.reservation.giving_back else { return false };
+        let Step::Stopped(last) = it.step else { return false };
+        if self.reservation.is_pending() {
+            return false;
+        }
+        let owner = self.as_owner();
+        let Some((_, held)) = self.state.owner.filter(|(last, _)| *last == owner) else {
+            self.answer_again();
+            return true;
+        };
+        let low = last.max(self.reservation.withdrawn_low).max(held.low);
+        let range = EpochRange { low, high: held.high };
+        self.set_step(Step::Offered);
+        if range.low < range.high {
+            // S18: nothing above is given by this leader any more.
+            assert!(self.grant.is_none(), "S18: given back and granted");
+            let command = Command::GiveBack { owner, range }.encode();
+            if self.call(|raw| raw.propose(Vec::new(), command)).is_err() {
+                self.answer_again();
+                return true;
+            }
+        }
+        self.call(|raw| raw.transfer_leader(it.to.0));
+        true
+    }
+
+    /// Counts a tick of a handover that gives back. Asks again for the allocator to stop, or ends
+    /// the wait.
+    pub(super) fn tick_giving_back(&mut self) {
+        let election = self.config.election_ticks;
+        let Some(it) = &mut self.reservation.giving_back else { return };
+        it.ticks += 1;
+        if it.ticks > election.div_ceil(PARTS) {
+            self.answer_again();
+            self.settle();
+        } else {
+            it.is_stop_due = it.step == Step::Withdrawn;
+        }
+    }
+
+    /// Ends the wait: reserves a new range, and offers leadership without giving anything back.
+    fn answer_again(&mut self) {
+        let Some(it) = self.reservation.giving_back.take() else { return };
+        self.raw.raft.abort_leader_transfer();
+        self.reserve();
+        self.call(|raw| raw.transfer_leader(it.to.0));
+    }
+
+    fn set_step(&mut self, step: Step) {
+        if let Some(it) = &mut self.reservation.giving_back {
+            it.step = step;
+        }
+    }
+
+    /// Whether this leader withholds its range to give it back.
+    pub(super) const fn is_giving_back(&self) -> bool {
+        self.reservation.giving_back.is_some()
+    }
+
+    /// The successor for whom this leader gives back its range.
+    pub(super) fn successor_waiting(&self) -> Option<NodeId> {
+        self.reservation.giving_back.map(|it| it.to)
+    }
+
+    /// This boot in its present term, as an owner of ranges.
+    pub(super) fn as_owner(&self) -> Owner {
+        let me = self.config.identity;
+        Owner { term: Term(self.raw.raft.term), node: me.node, boot: me.boot }
+    }
+}
+
+/// A leader that waits for its successor answers again after an election timeout divided by this:
+/// 100 ms by default.
+const PARTS: usize = 2;

@@ -1,0 +1,198 @@
+//! What a leader gives back when it hands over as planned (S18): in which order it acts, and how it
+//! answers again if the successor does not take over.
+
+use epicepoch_core::publication::{EpochRange, Grant};
+use epicepoch_core::replica::{HandOver, Report};
+use epicepoch_core::state::{Command, FORMAT_OF_GIVING_BACK, FORMATS, Owner};
+use epicepoch_wire::peer_hello::Formats;
+use epicepoch_wire::raft_message::MessageKind;
+use epicepoch_wire::{BootId, Epoch, NodeId, Term};
+
+use crate::support::bench::{Bench, genesis};
+use crate::support::disk::Disk;
+use crate::support::{ELECTION_TICKS, START_NS};
+
+/// Node 1 as the leader of three nodes that all read this format and have reported so.
+fn led(format: u32) -> Bench {
+    let mut bench =
+        Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| config.format_max = format);
+    bench.elect(&[2, 3]);
+    bench.persist();
+    for node in [2, 3] {
+        bench.ack_all(node);
+        let formats = Formats { oldest: FORMATS.oldest, newest: format };
+        bench.replica.handle_formats(NodeId(node), formats);
+    }
+    for _ in 0..5 * ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+        bench.ack_all(3);
+    }
+    assert_eq!(bench.replica.state().format, format);
+    bench.sent();
+    bench
+}
+
+fn granted(bench: &Bench) -> Option<Grant> {
+    bench.shared.published().grant
+}
+
+/// The leader is asked to hand over to node 2.
+fn ask(bench: &mut Bench) {
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked);
+    bench.drain();
+}
+
+/// The allocator stops; `last` was its last epoch.
+fn stop(bench: &mut Bench, last: Epoch) {
+    bench.replica.handle_allocator_stopped(bench.now_ns, Some(last));
+    bench.drain();
+}
+
+/// What the log of the leader gives back, from the first entry to the last.
+fn given_back(bench: &Bench) -> Vec<(Owner, EpochRange)> {
+    let entries = bench.durable().entries.iter();
+    let back = |data: &Vec<u8>| match Command::decode(data) {
+        Ok(Command::GiveBack { owner, range }) => Some((owner, range)),
+        _ => None,
+    };
+    entries.filter_map(|entry| back(&entry.data)).collect()
+}
+
+#[test]
+fn a_handover_gives_back_what_is_above_the_last_timestamp_and_then_offers_leadership() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    let ceiling = bench.replica.ceiling();
+    ask(&mut bench);
+    assert_eq!(granted(&bench), None, "the grant is withdrawn first");
+    assert!(
+        bench.replica.is_handing_over() && !bench.kinds_to(2).contains(&MessageKind::TimeoutNow)
+    );
+    bench.persist();
+    assert_eq!(given_back(&bench), [], "the allocator has not stopped");
+    let last = Epoch(grant.range.low.0 + 7);
+    stop(&mut bench, last);
+    bench.persist();
+    let me = Owner { term: grant.term, node: NodeId(1), boot: BootId(7) };
+    let range = EpochRange { low: last, high: grant.range.high };
+    assert_eq!(given_back(&bench), [(me, range)]);
+    assert!(!bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "it has the entry first");
+    bench.ack_all(2);
+    assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
+    let state = bench.replica.state();
+    assert_eq!((state.range_end(), state.ceiling), (last, ceiling));
+    assert!(bench.reports.contains(&Report::GivenBack { owner: me, range }));
+}
+
+#[test]
+fn a_leader_whose_successor_does_not_come_reserves_anew_above_what_it_gave_back() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    let last = Epoch(grant.range.low.0 + 7);
+    ask(&mut bench);
+    stop(&mut bench, last);
+    bench.ack_all(2);
+    for _ in 0..ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+    }
+    let again = granted(&bench).expect("it answers again");
+    assert_eq!((again.term, again.range.low), (grant.term, last));
+    assert!(again.range.high > Epoch(START_NS + bench.now_ns), "it is a whole window");
+}
+
+#[test]
+fn an_allocator_that_does_not_stop_delays_a_handover_by_half_an_election_timeout_at_most() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    ask(&mut bench);
+    for _ in 0..=ELECTION_TICKS.div_ceil(2) {
+        bench.replica.handle_allocator_stopped(bench.now_ns, None);
+        bench.beats(1, &[2, 3]);
+    }
+    bench.persist();
+    bench.ack_all(2);
+    assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "leadership is offered");
+    let again = granted(&bench).expect("it answers again");
+    assert!(again.range.low >= grant.range.high, "never again in the range that it withdrew");
+    assert_eq!(given_back(&bench), []);
+}
+
+#[test]
+fn a_reservation_under_way_is_waited_for_and_gives_no_grant() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    // A reservation is proposed, and nobody has acknowledged it.
+    let reserved = |bench: &Bench| {
+        let entries = bench.durable().entries.iter();
+        let is_one = |data: &Vec<u8>| matches!(Command::decode(data), Ok(Command::Reserve { .. }));
+        entries.filter(|entry| is_one(&entry.data)).count()
+    };
+    let before = reserved(&bench);
+    for _ in 0..1_000 {
+        bench.beats(1, &[2, 3]);
+        bench.persist();
+        if reserved(&bench) > before {
+            break;
+        }
+    }
+    let grant = granted(&bench).expect("it serves");
+    ask(&mut bench);
+    stop(&mut bench, Epoch(grant.range.low.0 + 7));
+    bench.persist();
+    assert_eq!(given_back(&bench), [], "the reservation comes first");
+    bench.ack_all(2);
+    bench.persist();
+    assert_eq!(granted(&bench), None);
+    let [(_, range)] = given_back(&bench)[..] else { panic!("{:?}", given_back(&bench)) };
+    assert!(range.high > grant.range.high, "the new range is given back with the old one");
+    assert_eq!(range.low, Epoch(grant.range.low.0 + 7));
+}
+
+#[test]
+fn what_an_advance_has_promised_is_not_given_back() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    let to = Epoch(grant.range.high.0 - 5);
+    let advance = bench.replica.advance(bench.now_ns, to, u64::MAX);
+    assert!(advance.is_ok(), "{advance:?}");
+    let last = Epoch(grant.range.low.0 + 7);
+    ask(&mut bench);
+    stop(&mut bench, last);
+    bench.ack_all(2);
+    assert_eq!(bench.replica.state().range_end(), to);
+    // The successor does not come, and the next handover begins before the leader has a grant.
+    while bench.replica.is_handing_over() {
+        bench.beats(1, &[2, 3]);
+    }
+    assert_eq!(granted(&bench), None, "nobody has acknowledged the new reservation");
+    ask(&mut bench);
+    stop(&mut bench, last);
+    bench.ack_all(2);
+    assert_eq!(bench.replica.state().range_end(), to);
+}
+
+#[test]
+fn nothing_is_given_back_in_an_older_format_and_when_the_disk_is_stuck() {
+    for (format, why) in
+        [(FORMAT_OF_GIVING_BACK - 1, HandOver::Asked), (FORMAT_OF_GIVING_BACK, HandOver::DiskStuck)]
+    {
+        let mut bench = led(format);
+        bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), why);
+        bench.drain();
+        assert!(granted(&bench).is_some(), "{format}");
+        assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "{format}");
+    }
+}
+
+#[test]
+fn a_leader_that_is_deposed_gives_nothing_back() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    ask(&mut bench);
+    let term = bench.status().term.0 + 1;
+    let beat = crate::support::bench::message(MessageKind::Heartbeat, term);
+    bench.take(3, &beat).expect("a heartbeat is taken");
+    stop(&mut bench, Epoch(1));
+    bench.persist();
+    assert_eq!((given_back(&bench), bench.status().term), (vec![], Term(term)));
+}

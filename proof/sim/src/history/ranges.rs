@@ -1,0 +1,176 @@
+//! Who owns which epochs. A range has one owner, and a later range begins where the last one ended
+//! (S5). It ends earlier if its owner has given its end back, and then the owner gives nothing of
+//! that end, neither before nor after (S18).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use epicepoch_core::publication::{EpochRange, Identity};
+use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, Owner, State};
+use epicepoch_wire::{Epoch, LogIndex, Term};
+
+use super::{History, Invariant};
+use crate::parameters::MS;
+
+/// The ranges that nodes were seen to have applied.
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    /// The last owner and its range, at the indexes from which they were seen to hold.
+    at: BTreeMap<LogIndex, (Owner, EpochRange)>,
+    /// The last epochs of all ranges, also those of earlier histories of the cluster.
+    ends: BTreeSet<Epoch>,
+    /// No range of this history may begin below.
+    floor: Epoch,
+    /// The last handover in which something was given back: who gave it back, and from where on.
+    given_back: Option<(Owner, Epoch)>,
+}
+
+impl Ranges {
+    /// The ranges of a new history of the same cluster.
+    pub(super) fn restored(self) -> Self {
+        let floor = self.highest();
+        Self { ends: self.ends, floor, ..Self::default() }
+    }
+
+    /// The last epoch of any range.
+    pub(super) fn highest(&self) -> Epoch {
+        self.ends.last().copied().unwrap_or(Epoch(0))
+    }
+
+    /// How many ranges were assigned.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether a range ends with `epoch`.
+    pub(super) fn is_end(&self, epoch: Epoch) -> bool {
+        self.ends.contains(&epoch)
+    }
+
+    /// The owner of an epoch, as far as a node has applied it.
+    pub(super) fn owner(&self, epoch: Epoch) -> Option<Owner> {
+        let mut known = self.at.values().rev();
+        known.find(|(_, range)| range.contains(epoch)).map(|(owner, _)| *owner)
+    }
+
+    /// Whether `me` may stamp `epoch`: a range of its own has it, and nothing that was applied
+    /// later says that `me` has given it back.
+    fn is_own(&self, me: Owner, epoch: Epoch) -> bool {
+        for (owner, range) in self.at.values().rev() {
+            if *owner == me && range.contains(epoch) {
+                return true;
+            }
+            let is_gone = if *owner == me { range.high < epoch } else { range.low < epoch };
+            if is_gone {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+impl History {
+    /// A node has applied the log up to `index`. Compares the last range with those before and
+    /// after it.
+    pub(super) fn check_ranges(&mut self, index: LogIndex, state: &State) {
+        let Some((owner, range)) = state.owner else { return };
+        let known = &self.ranges.at;
+        let before = known.range(..=index).next_back().map(|(at, it)| (*at, *it));
+        let after = known.range(index..).next().map(|(_, it)| *it);
+        if before.is_some_and(|(at, it)| it == (owner, range) || at == index) {
+            return;
+        }
+        let is_back_allowed = state.format >= FORMAT_OF_GIVING_BACK;
+        let before = before.map(|(_, it)| it);
+        let low_min = before.map_or(self.ranges.floor, |(_, it)| it.low);
+        let is_above = range.low >= low_min
+            && after.is_none_or(|(_, after)| range.low <= after.low)
+            && before.is_none_or(|(last, it)| {
+                is_back_allowed
+                    || if last == owner { it.low <= range.low } else { it.high <= range.low }
+            });
+        if !is_above {
+            self.violate(Invariant::Ranges, || {
+                format!("{range:?} belongs to {owner:?}, after {before:?} and before {after:?}")
+            });
+        }
+        if after.is_none()
+            && let Some((last, it)) = before
+        {
+            let end = if last == owner { range.high } else { range.low };
+            if end < it.high {
+                self.check_given_back(last, end);
+            }
+        }
+        self.ranges.at.insert(index, (owner, range));
+        self.ranges.ends.insert(range.high);
+    }
+
+    /// A leader offers leadership, and may withdraw its grant to give its range back.
+    pub(crate) fn offers_leadership(&mut self, who: Identity, term: Term) {
+        let (of, times) = self.offers.get(&who.boot).copied().unwrap_or_default();
+        let times = if of == term { times + 1 } else { 1 };
+        self.offers.insert(who.boot, (term, times));
+        self.moves_freely.insert(who.boot);
+    }
+
+    /// S18: `owner` has given back everything above `end`, so it has stamped nothing there.
+    fn check_given_back(&mut self, owner: Owner, end: Epoch) {
+        let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
+        if stamped > end {
+            self.violate(Invariant::GivenBack, || {
+                format!("{owner:?} stamped {stamped} and has given back all above {end}")
+            });
+        }
+        self.ranges.given_back = Some((owner, end));
+    }
+
+    /// A node has applied that `owner` gives back all above `end`. It keeps nothing: `end` is its
+    /// last epoch, or the low end of its range, or what an operator has moved to. If an earlier
+    /// handover of the same leader has failed, it may keep what it withdrew for that one.
+    pub(crate) fn gives_back(&mut self, owner: Owner, end: Epoch) {
+        let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
+        let own = self.ranges.at.values().filter(|(of, _)| *of == owner);
+        let low = own.map(|(_, range)| range.low).max().unwrap_or(Epoch(0));
+        let lowest = stamped.max(low).max(self.advance_asked_max);
+        let is_first = self.offers.get(&owner.boot) == Some(&(owner.term, 1));
+        if end > lowest && is_first {
+            self.violate(Invariant::GivenBack, || {
+                format!("{owner:?} has given back what is above {end}, and not above {lowest}")
+            });
+        }
+    }
+
+    /// Promise 3 after a planned handover: a leader that begins where its predecessor gave its
+    /// range back is at most [`LEAD_NS_MAX`] ahead of the clocks, unless the predecessor was, too.
+    pub(super) fn check_lead(&mut self, me: Owner, epoch: Epoch, clocks_ns: u64) {
+        let Some((owner, end)) = self.ranges.given_back else { return };
+        if owner == me {
+            return;
+        }
+        self.ranges.given_back = None;
+        let is_next =
+            self.ranges.at.values().next_back().is_some_and(|(last, range)| {
+                *last == me && range.low == end && range.contains(epoch)
+            });
+        let ahead_ns = epoch.0.saturating_sub(clocks_ns.max(end.0));
+        if is_next && ahead_ns > LEAD_NS_MAX {
+            self.violate(Invariant::Bound, || {
+                format!("{me:?} begins {ahead_ns} ns ahead, after a planned handover at {end}")
+            });
+        }
+    }
+
+    /// S3: a process stamps only in a range of its own.
+    pub(super) fn check_inside_owned_range(&mut self, who: Identity, term: Term, epoch: Epoch) {
+        let me = Owner { term, node: who.node, boot: who.boot };
+        if !self.ranges.is_own(me, epoch) {
+            let owner = self.ranges.owner(epoch);
+            self.violate(Invariant::InsideOwnedRange, || {
+                format!("{me:?} stamped {epoch} of {owner:?}")
+            });
+        }
+    }
+}
+
+/// How far ahead of the clocks a leader may begin after a planned handover, nanoseconds.
+const LEAD_NS_MAX: u64 = 150 * MS;
