@@ -1,7 +1,7 @@
 //! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
 //! the safety argument needs, and the checkers of the simulator must find it. Each thread has at
 //! most one planted bug at a time, and chooses it at run time. While a bug is planted, in the core
-//! or around it, the core's asserts of S1 to S17 are silent. So the checkers alone must find the
+//! or around it, the core's asserts of S1 to S18 are silent. So the checkers alone must find the
 //! bug.
 //!
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
@@ -11,7 +11,8 @@
 
 use epicepoch_wire::Epoch;
 
-use crate::publication::Grant;
+use crate::publication::{EpochRange, Grant};
+use crate::state::Owner;
 
 /// Whether this bug is planted on this thread.
 macro_rules! planted {
@@ -291,7 +292,7 @@ bugs! {
     RestartedRange "restarted-range",
     /// Every node that applies a range stamps in it, so a follower answers.
     ///
-    /// Breaks S3; found by `S3` within 20 seeds. Seen: Redis-Raft: stale reads ([Jepsen
+    /// Breaks S3; found by `S3` within 1,000 seeds. Seen: Redis-Raft: stale reads ([Jepsen
     /// 2020](https://jepsen.io/analyses/redis-raft-1b3fbf6)).
     FollowerAnswers "follower-answers",
     /// A range begins at the ceiling that its proposer knew, not at the end of the last range.
@@ -375,6 +376,24 @@ bugs! {
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: as `beyond-range`.
     AdvanceUnreserved "advance-unreserved",
+    /// A leader that hands over gives back the end of its range, and reads its last epoch, while
+    /// its allocator still stamps.
+    ///
+    /// Breaks S18; found by `S18` within 100 seeds. Seen: a counter is saved at shutdown before its
+    /// last user has stopped.
+    GivenBackUnstopped "given-back-unstopped",
+    /// A leader that gave its range back, and whose successor does not take over, goes on with the
+    /// range that it withdrew.
+    ///
+    /// Breaks S18; found by `S3` within 300 seeds. Seen: a lease that is renewed after it was
+    /// released.
+    LateGrant "late-grant",
+    /// A new leader proposes again what it gave back in an earlier term, and the entry is applied
+    /// to the range of another owner and term.
+    ///
+    /// Breaks S18, S5; found by `S5` within 100 seeds. Seen: a proposal whose outcome is unknown is
+    /// repeated, as clients of Raft do (dissertation, 6.3).
+    GivenBackForAnother "given-back-for-another",
     /// An advance is reported as done as soon as it is requested.
     ///
     /// Breaks S14; found by `S14` within 100 seeds. Seen: a command that is acknowledged before it
@@ -585,6 +604,7 @@ pub(crate) struct Memory {
     proposed_above: Epoch,
     look: (u64, bool),
     hidden: Option<Grant>,
+    given_back: Option<(Owner, EpochRange)>,
 }
 
 impl Memory {
@@ -606,6 +626,16 @@ impl Memory {
     /// The grant that was revoked last.
     pub(crate) fn hidden(&self) -> Option<Grant> {
         self.hidden
+    }
+
+    /// Remembers what this replica has proposed to give back.
+    pub(crate) fn give_back(&mut self, owner: Owner, range: EpochRange) {
+        self.given_back = Some((owner, range));
+    }
+
+    /// What this replica has proposed last to give back.
+    pub(crate) fn given_back(&self) -> Option<(Owner, EpochRange)> {
+        self.given_back
     }
 
     /// Begins a tick.

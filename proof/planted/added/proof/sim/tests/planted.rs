@@ -70,6 +70,7 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
     (Some(Invariant::Readable), "S15"),
     (Some(Invariant::Settings), "S16"),
     (Some(Invariant::Told), "S17"),
+    (Some(Invariant::GivenBack), "S18"),
     (Some(Invariant::Caller), "caller"),
     (Some(Invariant::Publication), "publication"),
 ];
