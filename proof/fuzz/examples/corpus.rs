@@ -250,6 +250,10 @@ fn records() -> io::Result<()> {
     put("record", "raise", &chosen(1, Command::Raise(2).encode()))?;
     let set = Command::Settings { nonce: 0xFEED, is_seed: false, settings: settings() };
     put("record", "settings", &chosen(1, set.encode()))?;
+    let Some((owner, range)) = state().owner else { unreachable!("the state has an owner") };
+    let range = EpochRange { low: Epoch(range.low.0 + 7), ..range };
+    let back = Command::GiveBack { owner, range };
+    put("record", "give-back", &chosen(1, back.encode()))?;
     let mut newest = State { format: FORMATS.newest, ..state() };
     newest.apply(Term(5), &set);
     put("record", "state-settings", &chosen(0, newest.encode()))?;

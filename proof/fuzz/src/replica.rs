@@ -308,6 +308,11 @@ impl Bench {
     fn drain(&mut self) {
         while let Some(action) = self.node.poll_action() {
             match action {
+                Action::StopAllocator => {
+                    let last = self.allocator.stop();
+                    assert!(last.is_some(), "S18: it has a grant, or is in use");
+                    self.node.handle_allocator_stopped(self.now_ns, last);
+                }
                 Action::Write(write) => self.pending.push_back(write),
                 Action::Send(out) => self.check(&out),
                 Action::Report(Report::Advanced { to }) => {

@@ -76,9 +76,8 @@ pub(crate) struct History {
     goes_by: BTreeMap<BootId, settings::GoesBy>,
     /// The last epoch of each boot, and when the boot moved there on its own clock.
     moved: BTreeMap<BootId, (Epoch, u64)>,
-    /// How often each boot has offered leadership in its present term, and whether its epoch may
-    /// move before the interval has passed, because it has withdrawn its grant since.
-    offers: BTreeMap<BootId, (Term, u32)>,
+    /// The boots whose epoch may move before the interval has passed, because they have offered
+    /// leadership and may have withdrawn their grant.
     moves_freely: BTreeSet<BootId>,
     pub(crate) quorums: Quorums,
     ceilings: BTreeMap<BootId, Epoch>,
@@ -298,7 +297,6 @@ impl History {
         self.heard_ns.remove(&boot);
         self.goes_by.remove(&boot);
         self.moved.remove(&boot);
-        self.offers.remove(&boot);
         self.moves_freely.remove(&boot);
         self.quorums.end(boot);
     }

@@ -79,22 +79,27 @@ impl Replica {
         if !is_mine {
             return;
         }
-        // S18: a leader that gives its range back gets no grant for it.
-        if self.is_giving_back() {
-            self.reservation.done(self.now_ns);
-            return;
-        }
         let (term, me) = (owner.term, self.config.identity);
+        let held = match &self.reservation.giving_back {
+            Some(it) => it.withdrawn,
+            None => self.grant,
+        };
         // A range that follows the current one extends it: this node owns both.
-        let range = match self.grant {
+        let range = match held {
             Some(held) if held.term == term && held.range.high == range.low => {
                 EpochRange { low: held.range.low, high: range.high }
             }
             _ => range,
         };
         assert!(range.low < range.high, "S3: an empty range was assigned");
-        self.grant = Some(Grant { term, boot: me.boot, range });
+        let grant = Some(Grant { term, boot: me.boot, range });
         let took_ns = self.reservation.done(self.now_ns);
+        // S18: workers see no grant while this leader gives its range back.
+        if let Some(it) = &mut self.reservation.giving_back {
+            it.withdrawn = grant;
+            return;
+        }
+        self.grant = grant;
         self.publish();
         self.reports.push_back(Report::Granted { term, range, took_ns });
         self.take_advance();

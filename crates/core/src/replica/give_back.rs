@@ -9,16 +9,16 @@
 //! 4. The entry is proposed. It names the owner, its term and what is given back.
 //! 5. Leadership is offered. The successor must have the entry first, like every entry.
 //!
-//! While this leader waits, it answers nothing. So after half an election timeout it reserves a new
-//! range, answers again, and offers leadership without giving anything back. The old range is never
-//! used again: after the entry, ranges of this leader begin where the entry says, and if nothing was
-//! proposed, at the old end.
+//! While this leader waits, it answers nothing. So after half an election timeout it answers again,
+//! and offers leadership without giving anything back. Before step 4 it answers again from its old
+//! range, because nothing was given back. After step 4 it never uses the old range again: it
+//! reserves a new one, which begins where the entry says.
 
 use epicepoch_wire::{Epoch, NodeId, Term};
 use raft::StateRole;
 
 use super::{HandOver, Replica};
-use crate::publication::EpochRange;
+use crate::publication::{EpochRange, Grant};
 use crate::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
 
 /// A handover that gives back the end of the range.
@@ -26,6 +26,8 @@ use crate::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
 pub(super) struct GivingBack {
     to: NodeId,
     step: Step,
+    /// The grant that was withdrawn, with the range that was assigned since.
+    pub(super) withdrawn: Option<Grant>,
     /// Ticks since the grant was withdrawn.
     ticks: usize,
     /// Whether the allocator is to be stopped now.
@@ -68,9 +70,9 @@ impl Replica {
         // grant that was withdrawn for an earlier handover.
         let low = self.grant.map_or(Epoch(0), |grant| grant.range.low);
         self.reservation.withdrawn_low = self.reservation.withdrawn_low.max(low);
-        let (step, ticks) = (Step::Withdrawn, 0);
-        self.reservation.giving_back = Some(GivingBack { to, step, ticks, is_stop_due: true });
-        self.grant = None;
+        let (step, ticks, withdrawn) = (Step::Withdrawn, 0, self.grant.take());
+        let giving_back = GivingBack { to, step, withdrawn, ticks, is_stop_due: true };
+        self.reservation.giving_back = Some(giving_back);
         self.publish();
     }
 
@@ -109,7 +111,6 @@ impl Replica {
         };
         let low = last.max(self.reservation.withdrawn_low).max(held.low);
         let range = EpochRange { low, high: held.high };
-        self.set_step(Step::Offered);
         if range.low < range.high {
             // S18: nothing above is given by this leader any more.
             assert!(self.grant.is_none(), "S18: given back and granted");
@@ -119,6 +120,7 @@ impl Replica {
                 return true;
             }
         }
+        self.set_step(Step::Offered);
         self.call(|raw| raw.transfer_leader(it.to.0));
         true
     }
@@ -137,11 +139,17 @@ impl Replica {
         }
     }
 
-    /// Ends the wait: reserves a new range, and offers leadership without giving anything back.
+    /// Ends the wait: answers again, and offers leadership without giving anything back.
     fn answer_again(&mut self) {
         let Some(it) = self.reservation.giving_back.take() else { return };
         self.raw.raft.abort_leader_transfer();
-        self.reserve();
+        // S18: what was proposed to be given back is never granted again.
+        if it.step != Step::Offered && it.withdrawn.is_some() {
+            self.grant = it.withdrawn;
+            self.publish();
+            self.take_advance();
+        }
+        self.reserve_if_used();
         self.call(|raw| raw.transfer_leader(it.to.0));
     }
 
@@ -149,11 +157,6 @@ impl Replica {
         if let Some(it) = &mut self.reservation.giving_back {
             it.step = step;
         }
-    }
-
-    /// Whether this leader withholds its range to give it back.
-    pub(super) const fn is_giving_back(&self) -> bool {
-        self.reservation.giving_back.is_some()
     }
 
     /// The successor for whom this leader gives back its range.

@@ -115,9 +115,7 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return;
         }
-        let high = self.grant.map_or(Epoch(0), |grant| grant.range.high);
-        if self.reservation.is_due(high, self.trusted_ns) {
-            self.reserve();
+        if self.reserve_if_used() {
             self.settle();
         }
         // A leader without a quorum cannot reserve. Its tick does not count, because that is no
@@ -126,6 +124,16 @@ impl Replica {
             let missed = self.reservation.missed;
             self.reports.push_back(Report::ReservationLate { missed });
         }
+    }
+
+    /// Proposes a reservation if too little of the range is left. Returns whether that is so.
+    pub(super) fn reserve_if_used(&mut self) -> bool {
+        let high = self.grant.map_or(Epoch(0), |grant| grant.range.high);
+        let is_due = self.reservation.is_due(high, self.trusted_ns);
+        if is_due {
+            self.reserve();
+        }
+        is_due
     }
 
     /// Proposes a reservation. The role is checked in the same step, because a follower's library

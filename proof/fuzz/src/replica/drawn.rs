@@ -1,6 +1,7 @@
 //! Values for the script of one node, drawn from its bytes: messages, entries, snapshots, states
 //! and settings. They are near the state of the replica, so that many pass its checks.
 
+use epicepoch_core::publication::EpochRange;
 use epicepoch_core::replica::Replica;
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
@@ -26,7 +27,8 @@ pub(super) fn message(replica: &Replica, script: &mut Script<'_>) -> RaftMessage
     let log_term = script.near(term);
     let flags = script.byte();
     let count = if kind == MessageKind::Append { script.below(4) } else { 0 };
-    let entries = (1..=count).map(|step| drawn_entry(script, index.saturating_add(step), term));
+    let entries =
+        (1..=count).map(|step| drawn_entry(replica, script, index.saturating_add(step), term));
     let entries = entries.collect();
     let snapshot = (kind == MessageKind::Snapshot).then(|| snapshot(replica, script, index, term));
     RaftMessage {
@@ -45,7 +47,7 @@ pub(super) fn message(replica: &Replica, script: &mut Script<'_>) -> RaftMessage
     }
 }
 
-fn drawn_entry(script: &mut Script<'_>, index: u64, term: u64) -> LogEntry {
+fn drawn_entry(replica: &Replica, script: &mut Script<'_>, index: u64, term: u64) -> LogEntry {
     let term = if script.byte() < 16 { script.near(term) } else { term };
     let node = NodeId(1 + script.below(6));
     let owner = Owner { term: Term(script.near(term)), node, boot: BootId(script.below(4)) };
@@ -81,6 +83,15 @@ fn drawn_entry(script: &mut Script<'_>, index: u64, term: u64) -> LogEntry {
             let settings = settings(script);
             let is_seed = script.byte() & 1 == 0;
             entry(index, term, Command::Settings { nonce: 1, is_seed, settings }.encode())
+        }
+        7 if script.byte() & 3 == 0 => {
+            // What the replica has, or near it.
+            let (low, high) = replica
+                .state()
+                .owner
+                .map_or((0, START_NS), |(_, range)| (range.low.0, range.high.0));
+            let range = EpochRange { low: Epoch(script.near(low)), high: Epoch(script.near(high)) };
+            entry(index, term, Command::GiveBack { owner, range }.encode())
         }
         _ => entry(index, term, vec![]),
     }

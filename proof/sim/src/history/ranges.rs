@@ -106,10 +106,7 @@ impl History {
     }
 
     /// A leader offers leadership, and may withdraw its grant to give its range back.
-    pub(crate) fn offers_leadership(&mut self, who: Identity, term: Term) {
-        let (of, times) = self.offers.get(&who.boot).copied().unwrap_or_default();
-        let times = if of == term { times + 1 } else { 1 };
-        self.offers.insert(who.boot, (term, times));
+    pub(crate) fn offers_leadership(&mut self, who: Identity) {
         self.moves_freely.insert(who.boot);
     }
 
@@ -125,15 +122,13 @@ impl History {
     }
 
     /// A node has applied that `owner` gives back all above `end`. It keeps nothing: `end` is its
-    /// last epoch, or the low end of its range, or what an operator has moved to. If an earlier
-    /// handover of the same leader has failed, it may keep what it withdrew for that one.
+    /// last epoch, or the low end of its range, or what an operator has moved to.
     pub(crate) fn gives_back(&mut self, owner: Owner, end: Epoch) {
         let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
         let own = self.ranges.at.values().filter(|(of, _)| *of == owner);
         let low = own.map(|(_, range)| range.low).max().unwrap_or(Epoch(0));
         let lowest = stamped.max(low).max(self.advance_asked_max);
-        let is_first = self.offers.get(&owner.boot) == Some(&(owner.term, 1));
-        if end > lowest && is_first {
+        if end > lowest {
             self.violate(Invariant::GivenBack, || {
                 format!("{owner:?} has given back what is above {end}, and not above {lowest}")
             });

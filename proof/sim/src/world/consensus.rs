@@ -451,9 +451,8 @@ impl World {
             self.provoke(id);
         }
         if matches!(report, Report::HandingOver { .. }) {
-            let running = self.at(id).running();
-            let (identity, term) = (running.identity, running.replica().status().term);
-            self.history.offers_leadership(identity, term);
+            let identity = self.at(id).running().identity;
+            self.history.offers_leadership(identity);
         }
         match *report {
             Report::Leadership { term, role: Role::Leader, .. } => self.check_departed(id, term),

@@ -110,6 +110,10 @@ impl World {
         }
         self.history.advance_taken(node, to, ALLOWED_NS);
         self.restores.advanced(to);
+        // A handover before any later timestamp: only the advance says where the next range begins.
+        if self.chance(HANDED_OVER) {
+            self.admin(node, AdminCommand::HandOver);
+        }
         self.provoke(node);
     }
 
@@ -462,6 +466,8 @@ const OPERATED: [Feature; 4] =
 /// How far operators allow the epoch to be ahead of the clock: ten minutes, which most runs never
 /// reach.
 const ALLOWED_NS: u64 = 600 * SECOND;
+/// Of a thousand advances that are taken, operators hand leadership over right after this many.
+const HANDED_OVER: u32 = 250;
 /// The zone with this number. There are [`ZONES_KNOWN`] zones, and nodes are only in the first
 /// three.
 pub(crate) fn zone(number: u64) -> Zone {

@@ -394,6 +394,12 @@ bugs! {
     /// Breaks S18, S5; found by `S5` within 100 seeds. Seen: a proposal whose outcome is unknown is
     /// repeated, as clients of Raft do (dissertation, 6.3).
     GivenBackForAnother "given-back-for-another",
+    /// A leader that hands over gives back all above its last timestamp, also what an advance has
+    /// promised to be used up.
+    ///
+    /// Breaks S14; found by `S14` within 100 seeds. Seen: a high-water mark that is restored from
+    /// the last use and not from the last promise.
+    GivenBackBelowAdvance "given-back-below-advance",
     /// An advance is reported as done as soon as it is requested.
     ///
     /// Breaks S14; found by `S14` within 100 seeds. Seen: a command that is acknowledged before it
