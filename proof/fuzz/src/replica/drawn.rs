@@ -84,7 +84,7 @@ fn drawn_entry(replica: &Replica, script: &mut Script<'_>, index: u64, term: u64
             let is_seed = script.byte() & 1 == 0;
             entry(index, term, Command::Settings { nonce: 1, is_seed, settings }.encode())
         }
-        7 if script.byte() & 3 == 0 => {
+        7 if script.below(4) == 0 => {
             // What the replica has, or near it.
             let (low, high) = replica
                 .state()

@@ -106,7 +106,7 @@ fn every_field_of_every_line_has_the_documented_type() {
 fn wait_for_newest_format(node: &Node) {
     wait_until("the newest format", WAIT_MAX, || {
         let lines = lines(node);
-        messages(&lines, "the replicated state has a new format").iter().any(|it| it["format"] == 3)
+        messages(&lines, "the replicated state has a new format").iter().any(|it| it["format"] == 4)
     });
 }
 
