@@ -214,6 +214,9 @@ impl World {
             if self.confirm_links.is_on {
                 let nodes = NodeSet::of(from);
                 self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes });
+                // The answer may be of an earlier process of that node, and the link to the present
+                // one ends with it. As in the server, an ended link connects again.
+                self.connect_later(id, link, nodes);
             }
             return;
         };
