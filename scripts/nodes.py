@@ -164,8 +164,7 @@ class Cluster:
         total = 0
         for at in range(self.count):
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{HTTP + 1 + at}/metrics", timeout=5) as answer:
-                    text = answer.read().decode()
+                text = self.metrics(at)
             except OSError:
                 return None
             found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text, re.M)
@@ -173,6 +172,11 @@ class Cluster:
                 sys.exit(f"no metric {name}")
             total += sum(map(float, found))
         return total
+
+    def metrics(self, at):
+        """The metrics of one node, as text."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{HTTP + 1 + at}/metrics", timeout=5) as answer:
+            return answer.read().decode()
 
     def memory_max(self):
         """Returns the highest resident memory of any node so far, in bytes."""

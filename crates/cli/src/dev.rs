@@ -20,6 +20,7 @@ use epicepoch_config::{
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::{Node, RunError, StartError};
 use epicepoch_wire::NodeId;
+use epicepoch_wire::voter_status::Zone;
 
 use crate::failure::Failure;
 use crate::logging;
@@ -195,6 +196,13 @@ impl Layout {
             config.http_bind = IpAddr::V4(LOOPBACK);
             config.http_port = self.http_port_base + (id - 1);
             config.data_dir = self.node_dir(id);
+            if self.nodes > 1 {
+                // The examples in the README use the address of node 1. So leadership comes back
+                // there.
+                let zone = |node: NodeId| Zone::new(&format!("node-{node}"));
+                config.placement.zone = zone(config.node_id);
+                config.placement.leaders = zone(FIRST).into_iter().collect();
+            }
             CLUSTER_NAME.clone_into(&mut config.cluster_name);
             // The certificate is beside the data, not in the working directory.
             config.tls.cert_file = self.data_dir.join(CERT_FILE_DEFAULT);
@@ -373,6 +381,20 @@ mod tests {
         assert_eq!((third.cluster_name.as_str(), third.bootstrap), ("dev", true));
         assert_eq!(third.epoch_interval, Duration::from_millis(7));
         assert!(configs[0].logging.pretty);
+    }
+
+    #[test]
+    fn node_1_is_preferred_as_leader_unless_settings_say_otherwise() {
+        let zones = |flags: &[&str]| {
+            let configs = layout(flags).expect("valid");
+            let names = |zones: &[Zone]| zones.iter().map(Zone::to_string).collect::<Vec<_>>();
+            let own: Vec<_> = configs.iter().flat_map(|it| &it.placement.zone).cloned().collect();
+            (names(&own), names(&configs[0].placement.leaders))
+        };
+        let of = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(zones(&[]), (of(&["node-1", "node-2", "node-3"]), of(&["node-1"])));
+        assert_eq!(zones(&["--leader-zones", "node-2"]).1, of(&["node-2"]));
+        assert_eq!(zones(&["--nodes", "1"]), (of(&[]), of(&[])));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The status of a voter in its answers to heartbeats: its zone, and whether it could lead. The
-//! leader uses it to choose a successor. The status travels in the context of the message, which
-//! the library does not use in answers to heartbeats. A node without a zone sends no status.
+//! The status of a voter in its answers to heartbeats: its zone, whether it could lead, and how
+//! long its writes took. The leader uses it to choose a successor. The status travels in the
+//! context of the message, which the library does not use in answers to heartbeats. Nodes of 0.1
+//! send it only with a zone, and ignore a status without one.
 
 use std::fmt;
 
@@ -50,19 +51,33 @@ pub struct VoterStatus {
     /// Checksum of the voter's `LEADER_ZONES`, in order. If two nodes have different checksums,
     /// they do not agree on where leaders should be.
     pub preference: u32,
-    /// The voter's zone.
-    pub zone: Zone,
+    /// The voter's zone; `None` if it has none.
+    pub zone: Option<Zone>,
+    /// The longest that one of the voter's last durable writes took, or has waited so far,
+    /// milliseconds. `None` from nodes of 0.1.
+    pub slowest_write_ms: Option<u16>,
 }
+
+/// Bit of the flags: the voter could lead.
+const IS_FIT: u8 = 1;
+/// Bit of the flags: the time of the slowest write follows the zone.
+const HAS_SLOWEST_WRITE: u8 = 2;
 
 impl VoterStatus {
     /// Encodes the status as the context of a message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(10 + self.zone.0.len());
+        let zone = self.zone.as_ref().map_or("", Zone::name);
+        let mut out = Vec::with_capacity(12 + zone.len());
+        let fit = if self.is_fit { IS_FIT } else { 0 };
+        let slowest = self.slowest_write_ms.map_or(0, |_| HAS_SLOWEST_WRITE);
         out.put_u8(VERSION);
-        out.put_u8(u8::from(self.is_fit));
+        out.put_u8(fit | slowest);
         out.put_u32(self.preference);
-        out.put_bytes(self.zone.0.as_bytes());
+        out.put_bytes(zone.as_bytes());
+        if let Some(ms) = self.slowest_write_ms {
+            out.put_u16(ms);
+        }
         out
     }
 
@@ -79,9 +94,11 @@ impl VoterStatus {
         let flags = reader.u8("flags")?;
         let preference = reader.u32("preference")?;
         let name = reader.text("zone", ZONE_LEN_MAX)?;
-        let zone = Zone::new(&name);
-        let zone = zone.ok_or(DecodeError::BadValue { field: "zone", value: name.len() as u64 })?;
-        Ok(Self { is_fit: flags & 1 == 1, preference, zone })
+        let bad_zone = DecodeError::BadValue { field: "zone", value: name.len() as u64 };
+        let zone = if name.is_empty() { None } else { Some(Zone::new(&name).ok_or(bad_zone)?) };
+        let has_slowest = flags & HAS_SLOWEST_WRITE != 0;
+        let slowest_write_ms = if has_slowest { Some(reader.u16("slowest write")?) } else { None };
+        Ok(Self { is_fit: flags & IS_FIT != 0, preference, zone, slowest_write_ms })
     }
 }
 
@@ -105,10 +122,11 @@ mod tests {
     proptest! {
         #[test]
         fn a_status_round_trips_and_fits_into_a_context(
-            is_fit: bool, preference: u32, name in "[a-zA-Z0-9._-]{1,32}", more: u8,
+            is_fit: bool, preference: u32, name in "[a-zA-Z0-9._-]{0,32}", more: u8,
+            slowest_write_ms: Option<u16>,
         ) {
-            let zone = Zone::new(&name).expect("a name");
-            let status = VoterStatus { is_fit, preference, zone };
+            let zone = Zone::new(&name);
+            let status = VoterStatus { is_fit, preference, zone, slowest_write_ms };
             let mut bytes = status.encode();
             prop_assert!(bytes.len() <= CONTEXT_LEN_MAX);
             prop_assert_eq!(VoterStatus::decode(&bytes), Ok(status.clone()));

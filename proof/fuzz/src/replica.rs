@@ -193,8 +193,11 @@ impl Bench {
             }
             218 => {
                 let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
-                let named = zone(script).map(|zone| VoterStatus { is_fit, preference, zone });
-                let context = named.map_or_else(|| script.bytes(24), |it| it.encode());
+                let slowest_write_ms =
+                    (script.byte() & 1 == 0).then(|| u16::from(script.byte()) * 4);
+                let said = VoterStatus { is_fit, preference, zone: zone(script), slowest_write_ms };
+                let is_readable = script.byte() & 7 != 0;
+                let context = if is_readable { said.encode() } else { script.bytes(24) };
                 let empty = empty(MessageKind::HeartbeatResponse, script.near(status.term.0));
                 self.receive(peer.0, &RaftMessage { context, ..empty });
             }

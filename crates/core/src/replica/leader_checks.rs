@@ -116,7 +116,7 @@ impl Replica {
     /// for two reasons. A follower could not make its own vote durable. If a single voter campaigns
     /// with a write outstanding, the library panics.
     pub(super) fn may_tick(&mut self) -> bool {
-        self.outbox.tick();
+        self.outbox.tick(self.config.election_ticks);
         if self.raw.raft.state == StateRole::Leader {
             return true;
         }
@@ -191,7 +191,7 @@ impl Replica {
             self.forget_preferred();
             return self.give_away_again();
         }
-        let why = if self.outbox.oldest_ticks() >= election {
+        let why = if self.is_own_disk_in_the_way() {
             HandOver::DiskStuck
         } else if self.leader_checks.rounds.1 >= 2 * election {
             HandOver::RoundsStuck
@@ -233,18 +233,26 @@ impl Replica {
     }
 
     /// Hands over. The library gives up a transfer after an election timeout, and takes no proposal
-    /// until then. So between two attempts there is time for a reservation. A leader with a stuck
-    /// disk or data plane steps down if no voter has taken over.
+    /// until then. So between two attempts there is time for a reservation. A leader that cannot
+    /// answer because of its disk or data plane steps down if no voter has taken over.
     fn give_up(&mut self, why: HandOver) {
         let election = self.config.election_ticks;
-        let is_stuck = why != HandOver::ClockOff;
+        let successors = self.successors_because_of(why);
+        if successors.is_empty() {
+            return;
+        }
+        let is_urgent = match why {
+            HandOver::ClockOff => false,
+            HandOver::DiskStuck => !self.does_range_last(),
+            _ => true,
+        };
         let is_again = !self.leader_checks.asked.is_empty();
-        let pause = if is_stuck || !is_again { election } else { HAND_OVER_ELECTIONS * election };
+        let pause = if is_urgent || !is_again { election } else { HAND_OVER_ELECTIONS * election };
         if self.leader_checks.since_hand_over < pause {
             return;
         }
         self.leader_checks.since_hand_over = 0;
-        if is_stuck && self.leader_checks.is_giving_up {
+        if is_urgent && self.leader_checks.is_giving_up {
             self.reports.push_back(Report::SteppedDown { why });
             self.step(|raw| {
                 let term = raw.raft.term;
@@ -252,14 +260,18 @@ impl Replica {
             });
             return;
         }
-        self.leader_checks.is_giving_up = is_stuck;
-        let allowed = self.leader_checks.clock_successors.clone();
-        let may = |node: NodeId| match (&allowed, is_stuck) {
-            (Some(allowed), false) => allowed.contains(&node),
-            _ => true,
-        };
-        if let Some(to) = self.next_successor(may) {
+        self.leader_checks.is_giving_up = is_urgent;
+        if let Some(to) = self.next_successor(|node| successors.contains(&node)) {
             self.transfer(to, why);
+        }
+    }
+
+    /// The voters for which the reason for a handover does not hold, as far as is known.
+    fn successors_because_of(&self, why: HandOver) -> Vec<NodeId> {
+        match why {
+            HandOver::ClockOff => self.leader_checks.clock_successors.clone().unwrap_or_default(),
+            HandOver::DiskStuck => self.voters_with_better_disks(),
+            _ => self.voters.iter().map(|(node, _)| node).collect(),
         }
     }
 
@@ -334,13 +346,15 @@ impl Replica {
     }
 
     /// Whether this node cannot lead now: its disk does not answer, or it leads and its rounds do
-    /// not complete.
+    /// not complete. A leader whose answers do not need its disk yet can lead.
     #[must_use]
     pub fn is_impaired(&self) -> bool {
         let election = self.config.election_ticks;
-        let are_rounds_stuck =
-            self.role() == Role::Leader && self.leader_checks.rounds.1 >= 2 * election;
-        self.outbox.oldest_ticks() >= election || are_rounds_stuck
+        if self.role() == Role::Leader {
+            self.is_own_disk_in_the_way() || self.leader_checks.rounds.1 >= 2 * election
+        } else {
+            self.outbox.oldest_ticks() >= election
+        }
     }
 
     fn fail_late_snapshots(&mut self) {

@@ -25,6 +25,7 @@ mod graceful_shutdown;
 mod leader_checks;
 mod operator;
 mod outbox;
+mod own_disk;
 mod position;
 mod preference;
 mod refusal;

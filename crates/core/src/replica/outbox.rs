@@ -33,6 +33,16 @@ pub(super) struct Outbox {
     vote_at: u64,
     vote: (Term, NodeId),
     held: VecDeque<(u64, Outgoing)>,
+    slowest: Slowest,
+}
+
+/// The slowest of the last writes, in ticks. Each period covers [`SLOWEST_PERIOD_ELECTIONS`]
+/// election timeouts, and the one before it counts, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slowest {
+    period: usize,
+    before: usize,
+    ticks: usize,
 }
 
 impl Outbox {
@@ -46,6 +56,7 @@ impl Outbox {
             vote_at: 0,
             vote: (stored.term, stored.vote),
             held: VecDeque::new(),
+            slowest: Slowest::default(),
         }
     }
 
@@ -110,8 +121,8 @@ impl Outbox {
     /// after the write.
     pub(super) fn persisted(&mut self, number: u64) -> u64 {
         assert!(number <= self.last, "a write is durable that was never handed out");
-        while self.outstanding.front().is_some_and(|(first, _)| *first <= number) {
-            self.outstanding.pop_front();
+        while let Some((_, ticks)) = self.outstanding.pop_front_if(|(first, _)| *first <= number) {
+            self.slowest.period = self.slowest.period.max(ticks);
         }
         self.written = self.written.max(number);
         self.durable = match self.outstanding.front() {
@@ -136,10 +147,20 @@ impl Outbox {
     }
 
     /// Counts a tick for the outstanding writes.
-    pub(super) fn tick(&mut self) {
+    pub(super) fn tick(&mut self, election_ticks: usize) {
         for (_, ticks) in &mut self.outstanding {
             *ticks += 1;
         }
+        let slowest = &mut self.slowest;
+        slowest.ticks += 1;
+        if slowest.ticks >= SLOWEST_PERIOD_ELECTIONS * election_ticks {
+            *slowest = Slowest { before: slowest.period, ..Slowest::default() };
+        }
+    }
+
+    /// For how many ticks the slowest of the last writes was outstanding, or is until now.
+    pub(super) fn slowest_ticks(&self) -> usize {
+        self.slowest.period.max(self.slowest.before).max(self.oldest_ticks())
     }
 
     /// How many writes are outstanding.
@@ -164,3 +185,6 @@ impl Outbox {
         }
     }
 }
+
+/// Election timeouts of one period of [`Slowest`]: 1 s by default.
+const SLOWEST_PERIOD_ELECTIONS: usize = 5;

@@ -92,11 +92,9 @@ impl Replica {
     /// Records that a peer has answered a ping of this node.
     pub fn handle_reached(&mut self, now_ns: u64, node: NodeId) {
         self.now_ns = now_ns;
-        if self.preference.placement.zone.is_some() {
-            self.preference.reached_ns.insert(node, now_ns);
-            let members = &self.members;
-            self.preference.reached_ns.retain(|node, _| members.contains_key(node));
-        }
+        self.preference.reached_ns.insert(node, now_ns);
+        let members = &self.members;
+        self.preference.reached_ns.retain(|node, _| members.contains_key(node));
     }
 
     /// Every member and its zone. Only a leader knows the zones of others.
@@ -109,7 +107,7 @@ impl Replica {
             }
             let said = self.preference.voter_statuses.get(node).map(|(_, status)| status);
             let agrees = said.is_none_or(|it| it.preference == own.preference());
-            Placed { node: *node, zone: said.map(|it| it.zone.clone()), agrees }
+            Placed { node: *node, zone: said.and_then(|it| it.zone.clone()), agrees }
         });
         placed.collect()
     }
@@ -186,12 +184,22 @@ impl Replica {
         is_leader && self.grant.is_some() && self.led_ticks() >= calm
     }
 
-    /// This node's status for its leader; `None` without a zone.
-    pub(super) fn own_status(&self) -> Option<VoterStatus> {
+    /// This node's status for its leader.
+    pub(super) fn own_status(&self) -> VoterStatus {
         let placement = &self.preference.placement;
-        let zone = placement.zone.clone()?;
-        let is_fit = self.may_take_over() && self.reaches_majority();
-        Some(VoterStatus { is_fit, preference: placement.preference(), zone })
+        VoterStatus {
+            is_fit: self.may_take_over() && self.reaches_majority(),
+            preference: placement.preference(),
+            zone: placement.zone.clone(),
+            slowest_write_ms: Some(self.slowest_write_ms()),
+        }
+    }
+
+    /// The status that a voter sent within the last election timeout.
+    pub(super) fn last_status_of(&self, node: NodeId) -> Option<&VoterStatus> {
+        let (at_ns, status) = self.preference.voter_statuses.get(&node)?;
+        let is_recent = self.now_ns.saturating_sub(*at_ns) <= self.election_ns();
+        is_recent.then_some(status)
     }
 
     /// Records the status of a voter. A status that cannot be read comes from another version, and
@@ -274,24 +282,23 @@ impl Replica {
         }
         let incoming = self.incoming_voters();
         let ranked = incoming.iter().filter(|node| **node != me).filter_map(|node| {
-            let (at_ns, status) = self.preference.voter_statuses.get(node)?;
-            let rank = placement.rank(Some(&status.zone));
-            let is_fit = self.is_fit(*node, *at_ns, status);
+            let status = self.last_status_of(*node)?;
+            let rank = placement.rank(status.zone.as_ref());
+            let is_fit = self.is_fit(*node, status);
             (rank < own && is_fit).then_some((rank, Some(*node) != before, *node))
         });
         ranked.min().map(|(_, _, node)| node)
     }
 
-    fn is_fit(&self, node: NodeId, said_ns: u64, status: &VoterStatus) -> bool {
+    fn is_fit(&self, node: NodeId, status: &VoterStatus) -> bool {
         status.is_fit
             && status.preference == self.preference.placement.preference()
-            && self.now_ns.saturating_sub(said_ns) <= self.election_ns()
             && self.preference.sound.contains(&node)
             && self.check_caught_up(node).is_ok()
     }
 
-    /// Whether a voter could lead, as far as is known. A voter without a zone sends no status, and
-    /// passes.
+    /// Whether a voter could lead, as far as is known. A voter of 0.1 without a zone sends no
+    /// status, and passes.
     pub(super) fn is_fit_for_clients(&self, node: NodeId) -> bool {
         !self.is_declining(node)
             && self.preference.sound.contains(&node)
@@ -300,9 +307,7 @@ impl Replica {
 
     /// Whether a voter said within an election timeout that it could not lead.
     pub(super) fn is_declining(&self, node: NodeId) -> bool {
-        let is_recent = |at_ns: u64| self.now_ns.saturating_sub(at_ns) <= self.election_ns();
-        let said = self.preference.voter_statuses.get(&node);
-        said.is_some_and(|(at_ns, status)| is_recent(*at_ns) && !status.is_fit)
+        self.last_status_of(node).is_some_and(|status| !status.is_fit)
     }
 
     /// Whether a majority of the voters, including this node, has answered this node lately.

@@ -125,10 +125,8 @@ impl Replica {
         for (messages, is_after_write) in [(early, false), (late, true)] {
             for mut message in messages.iter().filter_map(translate::message) {
                 self.record_message(&message);
-                if message.kind == MessageKind::HeartbeatResponse
-                    && let Some(status) = self.own_status()
-                {
-                    message.context = status.encode();
+                if message.kind == MessageKind::HeartbeatResponse {
+                    message.context = self.own_status().encode();
                 }
                 self.outbox.push_message(number, message, is_after_write);
             }

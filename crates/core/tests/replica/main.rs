@@ -17,6 +17,7 @@ mod leader_checks;
 mod leadership;
 mod membership;
 mod operators;
+mod own_disk;
 mod positions;
 mod preferences;
 mod refusals;
