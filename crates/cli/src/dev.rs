@@ -384,17 +384,17 @@ mod tests {
     }
 
     #[test]
-    fn node_1_is_preferred_as_leader_unless_settings_say_otherwise() {
+    fn leadership_comes_back_to_node_1_if_there_are_others() {
         let zones = |flags: &[&str]| {
             let configs = layout(flags).expect("valid");
-            let names = |zones: &[Zone]| zones.iter().map(Zone::to_string).collect::<Vec<_>>();
-            let own: Vec<_> = configs.iter().flat_map(|it| &it.placement.zone).cloned().collect();
-            (names(&own), names(&configs[0].placement.leaders))
+            let own = configs.iter().flat_map(|it| it.placement.zone.as_ref().map(Zone::to_string));
+            let leaders = configs.iter().map(|it| it.placement.leaders.clone());
+            (own.collect::<Vec<_>>(), leaders.collect::<Vec<_>>())
         };
-        let of = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(zones(&[]), (of(&["node-1", "node-2", "node-3"]), of(&["node-1"])));
-        assert_eq!(zones(&["--leader-zones", "node-2"]).1, of(&["node-2"]));
-        assert_eq!(zones(&["--nodes", "1"]), (of(&[]), of(&[])));
+        let first = Zone::new("node-1").expect("a zone");
+        let own = ["node-1", "node-2", "node-3"].map(str::to_owned);
+        assert_eq!(zones(&[]), (own.to_vec(), vec![vec![first]; 3]));
+        assert_eq!(zones(&["--nodes", "1"]), (vec![], vec![vec![]]));
     }
 
     #[test]
