@@ -161,12 +161,12 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 }
 
 // isPrompt returns whether a request ends before the limit of a call without a deadline, with an
-// answer or an error, so that the call needs no timer. While the client is connected, a request
-// waits until one in flight ends, and then for its answer. A connection whose oldest request is
+// answer or an error, so that the call needs no timer. While the client is connected and no request
+// waits, the next one waits until one in flight ends, and then for its answer. A connection whose oldest request is
 // older than the attempt timeout is closed, at most a fifth of this timeout later. The caller holds
 // mu.
 func (c *Client) isPrompt() bool {
-	return c.conn != nil && c.o.callTimeout >= 4*c.o.attemptTimeout
+	return c.conn != nil && len(c.pending) == 0 && c.o.callTimeout >= 4*c.o.attemptTimeout
 }
 
 // Members returns the client addresses of the cluster's members, as the client last learned them.

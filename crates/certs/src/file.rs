@@ -65,6 +65,7 @@ impl PemFile {
     }
 
     /// The directory of the file.
+    #[cfg(feature = "issue")]
     pub(crate) fn directory(&self) -> &Path {
         directory_of(&self.path)
     }

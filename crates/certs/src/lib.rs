@@ -12,8 +12,8 @@
 //! - [`config`]: rustls with the versions, suites and limits that this project uses.
 //!
 //! With the feature `issue`, which is on by default and which clients leave off:
-//! - [`authority`]: a small certificate authority for a cluster and its clients.
-//! - [`self_signed`]: a pair that a node makes for itself.
+//! - `authority`: a small certificate authority for a cluster and its clients.
+//! - `self_signed`: a pair that a node makes for itself.
 //! - `validity`, `alternative_names`: two fields of a new certificate.
 //!
 //! Keys that are made here are ECDSA on P-256. For a server, a handshake costs a tenth of one with

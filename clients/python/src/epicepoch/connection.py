@@ -49,7 +49,7 @@ OUTBOX_MAX = 64 << 10
 """The most bytes that wait until the node reads. This is enough for about 4,000 pongs."""
 TLS_ALERT = 0x15
 """The first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1)."""
-NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 """What OpenSSL calls an answer that is not TLS. Which one it is depends on its version."""
 NO_TLS = "this port does not speak TLS: leave Options.tls out, or set CLIENT_TLS on the node"
 PLAIN = "this client speaks plain text: set Options.tls"
