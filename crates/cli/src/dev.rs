@@ -387,7 +387,8 @@ mod tests {
     fn leadership_comes_back_to_node_1_if_there_are_others() {
         let zones = |flags: &[&str]| {
             let configs = layout(flags).expect("valid");
-            let own = configs.iter().flat_map(|it| it.placement.zone.as_ref().map(Zone::to_string));
+            let own =
+                configs.iter().filter_map(|it| it.placement.zone.as_ref().map(Zone::to_string));
             let leaders = configs.iter().map(|it| it.placement.leaders.clone());
             (own.collect::<Vec<_>>(), leaders.collect::<Vec<_>>())
         };

@@ -224,7 +224,7 @@ impl State {
             return Outcome::Exhausted;
         }
         // S5: a range begins where the last one ended, so that no two owners ever share an epoch.
-        assert!(high > low, "S5: the ceiling went back");
+        assert!(low <= self.ceiling, "S5: a range would begin above the ceiling");
         let range = EpochRange { low, high };
         self.ceiling = self.ceiling.max(high);
         let first_low = match self.owner {
@@ -418,6 +418,10 @@ impl State {
         let owner = if reader.bool("has owner")? {
             let owner = Owner::read(&mut reader)?;
             let (low, high) = (Epoch(reader.u64("low")?), Epoch(reader.u64("high")?));
+            // S5, S18: the next range begins at this end.
+            if low > high || high > ceiling {
+                return Err(DecodeError::BadValue { field: "high", value: high.0 });
+            }
             Some((owner, EpochRange { low, high }))
         } else {
             None

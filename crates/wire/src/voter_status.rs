@@ -1,7 +1,7 @@
 //! The status of a voter in its answers to heartbeats: its zone, whether it could lead, and how
 //! long its writes took. The leader uses it to choose a successor. The status travels in the
-//! context of the message, which the library does not use in answers to heartbeats. Nodes of 0.1
-//! send it only with a zone, and ignore a status without one.
+//! context of the message, which the library does not use in answers to heartbeats. Older
+//! versions (0.2.0 and before) send it only with a zone, and ignore a status without one.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ pub struct VoterStatus {
     /// The voter's zone; `None` if it has none.
     pub zone: Option<Zone>,
     /// The longest that one of the voter's last durable writes took, or has waited so far,
-    /// milliseconds. `None` from nodes of 0.1.
+    /// milliseconds. `None` from older versions.
     pub slowest_write_ms: Option<u16>,
 }
 

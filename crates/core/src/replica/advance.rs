@@ -3,8 +3,8 @@
 //! answered below it. The log needs no command for this. The leader makes an ordinary reservation
 //! that ends beyond the epoch, and then gives up the part of its range below.
 //!
-//! That is enough. When the reservation is applied, the ceiling is above the epoch, and so is every
-//! later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds
+//! That is enough. When the reservation is applied, the range ends above the epoch, and what is given
+//! back later is above the epoch, too (S18). So is every later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds
 //! refuse a leader of an older term, as always (S2).
 
 use epicepoch_wire::Epoch;

@@ -4,7 +4,7 @@
 //!
 //! The steps are in this order, and each makes the next one safe:
 //! 1. The grant is withdrawn from the workers.
-//! 2. The allocator stops for good in what was granted, and only then its last epoch is read.
+//! 2. The allocator stops as long as no grant is published, and only then its last epoch is read.
 //! 3. A reservation that is under way is waited for. It gives no grant.
 //! 4. The entry is proposed. It names the owner, its term and what is given back.
 //! 5. Leadership is offered. The successor must have the entry first, like every entry.
@@ -47,7 +47,9 @@ enum Step {
 
 impl Replica {
     /// Whether a handover for this reason gives back what it can. It does not if the disk or the
-    /// data plane is the reason: then nothing may delay the handover.
+    /// data plane is the reason: then nothing may delay the handover. Neither does it while this
+    /// node's own disk is slow: if the successor does not come, a leader that has given back waits
+    /// for that disk before it answers again.
     pub(super) fn may_give_back(&self, why: HandOver) -> bool {
         let is_planned = match why {
             HandOver::Asked
@@ -58,6 +60,7 @@ impl Replica {
             HandOver::Unheard | HandOver::DiskStuck | HandOver::RoundsStuck => false,
         };
         is_planned
+            && self.does_disk_keep_up()
             && self.raw.raft.state == StateRole::Leader
             && self.state.format >= FORMAT_OF_GIVING_BACK
             && (self.grant.is_some() || self.reservation.is_pending())
@@ -157,6 +160,11 @@ impl Replica {
         if let Some(it) = &mut self.reservation.giving_back {
             it.step = step;
         }
+    }
+
+    /// Whether a handover that gives back is in progress.
+    pub(super) const fn is_giving_back(&self) -> bool {
+        self.reservation.giving_back.is_some()
     }
 
     /// The successor for whom this leader gives back its range.

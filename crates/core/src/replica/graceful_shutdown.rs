@@ -79,7 +79,8 @@ impl Replica {
         if let Some(to) = next.or_else(|| self.next_successor(|_| true)) {
             let election = self.config.election_ticks;
             // The library waits for an election timeout, and takes no proposal during that time.
-            // The rest of the pause leaves time for a reservation.
+            // The rest of the pause leaves time for a reservation. A handover that gives back waits
+            // before that; if it fails, this leader reserves before it offers leadership again.
             self.graceful_shutdown.pause = election + election.div_ceil(RESERVING_PARTS);
             self.transfer(to, HandOver::Stopping);
         }

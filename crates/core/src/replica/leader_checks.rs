@@ -138,9 +138,8 @@ impl Replica {
     /// - while an old write is outstanding. This node's vote for itself would wait behind that
     ///   write. Until then it would refuse the old leader's rounds and not become the new leader.
     pub(super) fn may_take_over(&self) -> bool {
-        let write_ticks_max = (self.config.election_ticks / 2).max(1);
         self.snapshot_to_apply.is_none()
-            && self.outbox.oldest_ticks() <= write_ticks_max
+            && self.does_disk_keep_up()
             && self.are_clients_let_in()
             && !self.is_stopping()
     }
@@ -191,7 +190,11 @@ impl Replica {
             self.forget_preferred();
             return self.give_away_again();
         }
-        let why = if self.is_own_disk_in_the_way() {
+        if self.is_giving_back() {
+            // It ends soon. Another handover meanwhile would be mixed up with it.
+            return self.forget_preferred();
+        }
+        let why = if !self.successors_because_of_disk().is_empty() {
             HandOver::DiskStuck
         } else if self.leader_checks.rounds.1 >= 2 * election {
             HandOver::RoundsStuck
@@ -237,10 +240,6 @@ impl Replica {
     /// answer because of its disk or data plane steps down if no voter has taken over.
     fn give_up(&mut self, why: HandOver) {
         let election = self.config.election_ticks;
-        let successors = self.successors_because_of(why);
-        if successors.is_empty() {
-            return;
-        }
         let is_urgent = match why {
             HandOver::ClockOff => false,
             HandOver::DiskStuck => !self.does_range_last(),
@@ -261,6 +260,7 @@ impl Replica {
             return;
         }
         self.leader_checks.is_giving_up = is_urgent;
+        let successors = self.successors_because_of(why);
         if let Some(to) = self.next_successor(|node| successors.contains(&node)) {
             self.transfer(to, why);
         }
@@ -270,7 +270,7 @@ impl Replica {
     fn successors_because_of(&self, why: HandOver) -> Vec<NodeId> {
         match why {
             HandOver::ClockOff => self.leader_checks.clock_successors.clone().unwrap_or_default(),
-            HandOver::DiskStuck => self.voters_with_better_disks(),
+            HandOver::DiskStuck => self.successors_because_of_disk(),
             _ => self.voters.iter().map(|(node, _)| node).collect(),
         }
     }
@@ -346,12 +346,12 @@ impl Replica {
     }
 
     /// Whether this node cannot lead now: its disk does not answer, or it leads and its rounds do
-    /// not complete. A leader whose answers do not need its disk yet can lead.
+    /// not complete. A leader with a late write can lead while its range lasts.
     #[must_use]
     pub fn is_impaired(&self) -> bool {
         let election = self.config.election_ticks;
         if self.role() == Role::Leader {
-            self.is_own_disk_in_the_way() || self.leader_checks.rounds.1 >= 2 * election
+            self.is_range_lost_to_disk() || self.leader_checks.rounds.1 >= 2 * election
         } else {
             self.outbox.oldest_ticks() >= election
         }

@@ -1,9 +1,10 @@
 //! When a leader whose own disk is late hands over.
 //!
-//! A late write of the leader costs no answer while its range lasts. It only delays the next range.
-//! So the leader keeps leading for that long, unless another voter's disk is known to be faster. It
-//! hands over before the range ends, but never to a voter whose disk is as slow: that voter would
-//! have to wait for its own disk before it answers.
+//! A late write of the leader costs nothing while its range lasts; it only delays the next range.
+//! At the end of the range the epoch stands still. So the leader keeps leading while its range
+//! lasts, unless another voter's disk is known to be faster. It hands over before the range ends,
+//! but never to a voter whose disk is as slow: that voter would have to wait for its own disk
+//! before it answers at all.
 
 use epicepoch_wire::NodeId;
 
@@ -12,7 +13,7 @@ use super::Replica;
 /// How the disk of a voter compares with the late write of this leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disk {
-    /// The voter is silent, or a node of 0.1.
+    /// The voter is silent, or its version reports no writes.
     Unknown,
     /// Its slowest write took at most half as long as this leader's write has waited.
     Faster,
@@ -21,14 +22,33 @@ enum Disk {
 }
 
 impl Replica {
-    /// Whether this leader's own disk is a reason to hand over: its oldest write is late, and
-    /// either its range ends soon, or the write is very late and another voter's disk is faster.
-    pub(super) fn is_own_disk_in_the_way(&self) -> bool {
+    /// The voters to which leadership may go because this leader's own write is late. None while
+    /// that is no reason to hand over.
+    ///
+    /// While the range lasts, the write must be very late, and the voter's disk known to be faster.
+    /// After that, only voters whose disks are known to be as slow are left out.
+    pub(super) fn successors_because_of_disk(&self) -> Vec<NodeId> {
         let (election, late) = (self.config.election_ticks, self.outbox.oldest_ticks());
-        let is_any_faster = || self.others().any(|node| self.disk_of(node) == Disk::Faster);
-        late >= election
-            && (!self.does_range_last()
-                || late >= VERY_LATE_ELECTIONS * election && is_any_faster())
+        if late < election {
+            return Vec::new();
+        }
+        let is_urgent = !self.does_range_last();
+        let may = |node: &NodeId| match self.disk_of(*node) {
+            Disk::Faster => is_urgent || late >= VERY_LATE_ELECTIONS * election,
+            Disk::Unknown => is_urgent,
+            Disk::AsSlow => false,
+        };
+        self.others().filter(may).collect()
+    }
+
+    /// Whether no write has waited for longer than half an election timeout.
+    pub(super) fn does_disk_keep_up(&self) -> bool {
+        self.outbox.oldest_ticks() <= (self.config.election_ticks / 2).max(1)
+    }
+
+    /// Whether this leader's range ends soon, and its write is late.
+    pub(super) fn is_range_lost_to_disk(&self) -> bool {
+        self.outbox.oldest_ticks() >= self.config.election_ticks && !self.does_range_last()
     }
 
     /// Whether this leader's range lasts for longer than a handover may take: the library gives one
@@ -36,11 +56,6 @@ impl Replica {
     pub(super) fn does_range_last(&self) -> bool {
         let left_ns = |high: u64| high.saturating_sub(self.trusted_ns);
         self.grant.is_some_and(|grant| left_ns(grant.range.high.0) > self.election_ns())
-    }
-
-    /// The other voters whose disks are not known to be as slow as this leader's.
-    pub(super) fn voters_with_better_disks(&self) -> Vec<NodeId> {
-        self.others().filter(|node| self.disk_of(*node) != Disk::AsSlow).collect()
     }
 
     fn disk_of(&self, node: NodeId) -> Disk {

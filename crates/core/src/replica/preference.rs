@@ -263,12 +263,11 @@ impl Replica {
     /// Whether this leader serves, no change or handover is in progress, and the disk keeps up.
     pub(super) fn is_calm(&self) -> bool {
         let raft = &self.raw.raft;
-        let write_ticks_max = (self.config.election_ticks / 2).max(1);
         self.grant.is_some_and(|grant| grant.term == Term(raft.term))
             && !self.voters.is_joint()
             && !raft.has_pending_conf()
             && !self.is_handing_over()
-            && self.outbox.oldest_ticks() <= write_ticks_max
+            && self.does_disk_keep_up()
     }
 
     /// Of the voters that could lead now, the one in the best zone, if that zone is better than
@@ -297,8 +296,8 @@ impl Replica {
             && self.check_caught_up(node).is_ok()
     }
 
-    /// Whether a voter could lead, as far as is known. A voter of 0.1 without a zone sends no
-    /// status, and passes.
+    /// Whether a voter could lead, as far as is known. A voter of an older version without a
+    /// zone sends no status, and passes.
     pub(super) fn is_fit_for_clients(&self, node: NodeId) -> bool {
         !self.is_declining(node)
             && self.preference.sound.contains(&node)
