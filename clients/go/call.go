@@ -36,9 +36,10 @@ type Call struct {
 
 // Go begins a call for count timestamps and returns at once. It does everything that
 // [Client.Timestamps] does, without a goroutine for the call: it shares requests with other calls,
-// and asks again when the leader fails, also while nobody waits for the result. The context ends the
-// call; without a deadline, the call ends after [WithCallTimeout]. The timestamps of a call that
-// ended early go to nobody. At most 2^20 such calls may wait, see [ErrTooManyCalls].
+// and asks again when the leader fails, also while nobody waits for the result. The call ends when
+// ctx ends; if ctx has no deadline, the call also ends after [WithCallTimeout]. No caller gets
+// timestamps that arrive after that. At most 2^20 calls of Go may be in progress; further ones fail
+// with [ErrTooManyCalls].
 //
 // Two calls that are in progress at the same time have no order: either may get the lower
 // timestamps. The timestamps of a call are above those of every call that had ended when it began.
@@ -88,8 +89,8 @@ func (call *Call) ask() {
 	}
 }
 
-// attach sets the request that the call waits for. A call that has ended does not wait: its
-// timestamps go to nobody.
+// attach sets the request that the call waits for. If the call has ended, it does not wait, and no
+// caller gets its timestamps.
 func (call *Call) attach(b *batch, offset uint64) {
 	call.mu.Lock()
 	defer call.mu.Unlock()

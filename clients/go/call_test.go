@@ -137,7 +137,7 @@ func TestACancelledAsynchronousCallEndsAtOnceAndLeavesTheOthersAlone(t *testing.
 		t.Fatal(err)
 	}
 	second, err := stays.Wait()
-	// The five timestamps of the cancelled call went to nobody.
+	// No caller got the five timestamps of the cancelled call.
 	if err != nil || second.First.Index != first.First.Index+6 {
 		t.Fatal(first, second, err)
 	}
@@ -286,7 +286,7 @@ func TestAsynchronousCallsThatLeaveDoNotDisturbThoseThatStay(t *testing.T) {
 				}
 				mu.Lock()
 				if given[answer.First] || answer.First.IsZero() {
-					t.Errorf("%v was given twice, or is none", answer.First)
+					t.Errorf("%v was given twice, or is the zero timestamp", answer.First)
 				}
 				given[answer.First] = true
 				mu.Unlock()

@@ -445,7 +445,7 @@ func TestCallersThatLeaveDoNotDisturbThoseWhoJoin(t *testing.T) {
 				}
 				mu.Lock()
 				if given[got] || got.IsZero() {
-					t.Errorf("%v was given twice, or is none", got)
+					t.Errorf("%v was given twice, or is the zero timestamp", got)
 				}
 				given[got] = true
 				mu.Unlock()

@@ -113,13 +113,13 @@ struct Driver {
     notices: Vec<Notice>,
 }
 
-/// What the driver does next.
+/// Why the driver takes a turn.
 enum Next {
-    /// It reports an event of the first connection, and takes a turn.
+    /// An event of the first connection, which the driver reports first.
     First(Event),
-    /// The same for the second connection.
+    /// An event of the second connection, which the driver reports first.
     Second(Event),
-    /// It takes a turn.
+    /// A caller or a timer.
     Turn,
 }
 

@@ -110,9 +110,8 @@ impl Allocator {
     }
 
     /// Stops the allocator, after a publication has withdrawn its grant, and returns the epoch of
-    /// the last timestamp (0 before the first). No later allocation gives anything of the
-    /// withdrawn grant: it reads the publication under the lock, so it finds none, or a newer
-    /// grant (S18). Never waits.
+    /// the last timestamp (0 before the first). Until the next grant is published, no allocation
+    /// gives anything, because each reads the publication under the lock (S18). Never waits.
     ///
     /// `None` if a batch takes its timestamps at this moment, or if there is a grant: ask again.
     #[must_use]

@@ -54,7 +54,7 @@ pub enum Command {
     /// In the log since format 4. Ignored unless this range is the end of what the owner has, and
     /// no other range was assigned since.
     GiveBack {
-        /// The proposer. Its allocator has stopped for good below the end of the range.
+        /// The proposer. Its allocator gives nothing in the range any more.
         owner: Owner,
         /// The epochs that are given back: none of them was given or will be.
         range: EpochRange,

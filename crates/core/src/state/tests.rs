@@ -32,6 +32,26 @@ fn assigned(outcome: &Outcome) -> (u64, u64) {
     }
 }
 
+/// The next range begins at the end of the last one (S5, S18), so a state with a wrong end is not
+/// read.
+#[test]
+fn a_state_whose_last_range_ends_before_it_begins_or_above_the_ceiling_is_refused() {
+    let mut state = state();
+    assigned(&state.apply(Term(1), &reserve(1, 1, 5_000)));
+    let with = |low: u64, high: u64| {
+        let owner = state.owner.map(|(owner, _)| owner).unwrap();
+        let range = EpochRange { low: Epoch(low), high: Epoch(high) };
+        State::decode(&State { owner: Some((owner, range)), ..state.clone() }.encode())
+    };
+    let ceiling = state.ceiling.0;
+    for (low, high) in [(0, ceiling), (0, 1), (ceiling, ceiling)] {
+        assert!(with(low, high).is_ok(), "{low} to {high}");
+    }
+    for (low, high) in [(2, 1), (0, ceiling + 1), (ceiling + 1, ceiling + 1)] {
+        assert!(with(low, high).is_err(), "{low} to {high}");
+    }
+}
+
 /// Applies commands that no leader proposes. The state must refuse or ignore them.
 #[test]
 fn a_format_rises_by_one_and_settings_need_room_and_sense() {

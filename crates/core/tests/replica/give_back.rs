@@ -3,8 +3,7 @@
 
 use epicepoch_core::publication::{EpochRange, Grant};
 use epicepoch_core::replica::{HandOver, Report};
-use epicepoch_core::state::{Command, FORMAT_OF_GIVING_BACK, FORMATS, Owner};
-use epicepoch_wire::peer_hello::Formats;
+use epicepoch_core::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::{BootId, Epoch, NodeId, Term};
 
@@ -18,11 +17,7 @@ fn led(format: u32) -> Bench {
         Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| config.format_max = format);
     bench.elect(&[2, 3]);
     bench.persist();
-    for node in [2, 3] {
-        bench.ack_all(node);
-        let formats = Formats { oldest: FORMATS.oldest, newest: format };
-        bench.replica.handle_formats(NodeId(node), formats);
-    }
+    bench.report_formats(&[2, 3], format);
     for _ in 0..5 * ELECTION_TICKS {
         bench.beats(1, &[2, 3]);
         bench.ack_all(2);

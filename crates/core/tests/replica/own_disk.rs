@@ -24,6 +24,11 @@ fn stuck() -> Bench {
 /// with `None` it sends no status. The voters in `acked` acknowledge everything.
 fn beat(bench: &mut Bench, slowest: [Option<u64>; 2], acked: &[u64]) {
     bench.tick();
+    hear(bench, slowest, acked);
+}
+
+/// The answers of the other voters in such a tick.
+fn hear(bench: &mut Bench, slowest: [Option<u64>; 2], acked: &[u64]) {
     for (node, slowest) in [2, 3].into_iter().zip(slowest) {
         if !bench.is_leader() {
             return;
@@ -88,11 +93,44 @@ fn a_late_write_costs_no_leadership_while_the_range_lasts_and_no_disk_is_known_t
 
 #[test]
 fn a_voter_that_is_known_to_be_faster_gets_leadership_once_the_write_is_very_late() {
+    // The other voter is as slow, or says nothing.
+    for other in [Some(2_000), None] {
+        let mut bench = stuck();
+        let (late_ms, to) =
+            offered(&mut bench, WINDOW_TICKS, [other, Some(5)], &[2, 3]).expect("an offer");
+        assert_eq!(to, Some(NodeId(3)), "{other:?}");
+        assert!((2 * ELECTION_MS..=3 * ELECTION_MS).contains(&late_ms), "after {late_ms} ms");
+    }
+}
+
+#[test]
+fn slow_disks_of_all_voters_hide_no_rounds_that_do_not_complete() {
     let mut bench = stuck();
-    let (late_ms, to) =
-        offered(&mut bench, WINDOW_TICKS, [Some(2_000), Some(5)], &[2, 3]).expect("an offer");
-    assert_eq!(to, Some(NodeId(3)), "the other one is as slow");
-    assert!((2 * ELECTION_MS..=3 * ELECTION_MS).contains(&late_ms), "after {late_ms} ms");
+    let slow = Some(60_000);
+    let why = |bench: &Bench| {
+        bench.reports.iter().find_map(|report| match report {
+            Report::HandingOver { why, .. } => Some(*why),
+            _ => None,
+        })
+    };
+    let lasts = (0..WINDOW_TICKS).take_while(|_| {
+        beat(&mut bench, [slow, slow], &[]);
+        !bench.replica.is_impaired()
+    });
+    assert!(lasts.count() < WINDOW_TICKS, "the range ends");
+    assert_eq!(why(&bench), None);
+    for _ in 0..WINDOW_TICKS {
+        // As `Bench::tick`, without a completed round.
+        bench.now_ns += TICK_NS;
+        let trusted_ns = START_NS + bench.now_ns;
+        bench.replica.handle_tick(bench.now_ns, trusted_ns).expect("no reason to stop");
+        bench.drain();
+        hear(&mut bench, [slow, slow], &[]);
+        if why(&bench).is_some() {
+            break;
+        }
+    }
+    assert_eq!(why(&bench), Some(HandOver::RoundsStuck));
 }
 
 #[test]

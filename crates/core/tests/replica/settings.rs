@@ -43,11 +43,7 @@ fn led_with(reservation_ms: u64, format: u32, differ: impl FnOnce(&mut ReplicaCo
     bench.replica.seed_settings(told(reservation_ms));
     bench.elect(&[2, 3]);
     bench.persist();
-    for node in [2, 3] {
-        bench.ack_all(node);
-        let formats = Formats { oldest: FORMATS.oldest, newest: format };
-        bench.replica.handle_formats(NodeId(node), formats);
-    }
+    bench.report_formats(&[2, 3], format);
     for _ in 0..4 * ELECTION_TICKS {
         bench.beats(1, &[2, 3]);
         bench.ack_all(2);

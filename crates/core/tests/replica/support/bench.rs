@@ -7,6 +7,7 @@ use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{MessageError, Outgoing, Replica, ReplicaConfig, Report, Status};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::bootstrap::{Genesis, Member};
+use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term};
 
@@ -290,6 +291,15 @@ impl Bench {
             }
         }
         panic!("not elected: {:?}", self.status());
+    }
+
+    /// `others` acknowledge everything, and report that they read formats up to `newest`.
+    pub(crate) fn report_formats(&mut self, others: &[u64], newest: u32) {
+        for other in others {
+            self.ack_all(*other);
+            let formats = Formats { oldest: FORMATS.oldest, newest };
+            self.replica.handle_formats(NodeId(*other), formats);
+        }
     }
 
     /// `from` acknowledges everything up to `index`.
