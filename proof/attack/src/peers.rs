@@ -62,10 +62,7 @@ pub fn occupy(
     while !is_over() {
         // Close the old connection before the new one is opened.
         held[at] = None;
-        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
-        // Let the connection end with a reset. So its port is free again at once.
-        socket.set_linger(Some(Duration::ZERO))?;
-        socket.bind(&SocketAddr::new(from, 0).into())?;
+        let socket = bound(from, addr)?;
         match open(socket, addr, opening, occupied.opened) {
             Ok(stream) => {
                 occupied.opened += 1;
@@ -91,6 +88,27 @@ pub fn occupy_for(
 ) -> io::Result<Occupied> {
     let start = Instant::now();
     occupy(path, opening, count, || start.elapsed() >= limit)
+}
+
+/// Opens one connection from the address `from` to `addr`. It ends with a reset, so that its port is
+/// free again at once.
+///
+/// # Errors
+/// The system has no socket, or none at that address, or the server does not accept.
+pub fn open_from(
+    (from, addr): (IpAddr, SocketAddr),
+    opening: Opening,
+    seed: u64,
+) -> io::Result<TcpStream> {
+    open(bound(from, addr)?, addr, opening, seed)
+}
+
+/// A socket at the address `from` whose connection ends with a reset.
+fn bound(from: IpAddr, addr: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    Ok(socket)
 }
 
 fn open(socket: Socket, addr: SocketAddr, opening: Opening, seed: u64) -> io::Result<TcpStream> {

@@ -25,7 +25,7 @@ use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, write};
 
 /// Plays a process at node 2's address that shows the certificate `issued`. Returns the bytes that
 /// node 1 sends to it after the TLS handshake.
-fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
+pub(crate) fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
     let (certificate, key) = (fixture.path("other.pem"), fixture.path("other.key"));
     write(&certificate, &issued.certificate);
     write(&key, &issued.key);

@@ -46,7 +46,7 @@ fn hello(link: LinkKind, to: u64) -> PeerHello {
     }
 }
 
-fn pair(dir: &Path, issued: &Issued) -> Arc<LivePair> {
+pub(crate) fn pair(dir: &Path, issued: &Issued) -> Arc<LivePair> {
     let (certificate, key) = (dir.join("intruder.pem"), dir.join("intruder.key"));
     write(&certificate, &issued.certificate);
     write(&key, &issued.key);
@@ -54,16 +54,24 @@ fn pair(dir: &Path, issued: &Issued) -> Arc<LivePair> {
     LivePair::new(Pair::load(file(certificate), file(key)).unwrap())
 }
 
-/// Returns the answer of a node to a hello, if it answers.
+/// Returns the answer of a node to the hello of a member of no cluster, if it answers.
 fn answer(
     stream: &mut (impl io::Read + io::Write),
     from: u64,
     hello: &PeerHello,
 ) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
+    answer_of(stream, ClusterId(9), from, hello)
+}
+
+/// Returns the answer of a node to a hello, if it answers.
+pub(crate) fn answer_of(
+    stream: &mut (impl io::Read + io::Write),
+    cluster: ClusterId,
+    from: u64,
+    hello: &PeerHello,
+) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     let mut out = Vec::new();
-    write_frame(&mut out, FrameKind::PeerHello, ClusterId(9), NodeId(from), |out| {
-        hello.encode(out);
-    });
+    write_frame(&mut out, FrameKind::PeerHello, cluster, NodeId(from), |out| hello.encode(out));
     stream.write_all(&out)?;
     stream.flush()?;
     let mut bytes = Vec::new();

@@ -1,0 +1,259 @@
+//! What a node answers to a member that speaks the protocol correctly. The test plays that member,
+//! node 3, with the hello that the real node 3 has sent.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use epicepoch_attack::peers::{Opening, open_from};
+use epicepoch_certs::rustls::pki_types::ServerName;
+use epicepoch_certs::rustls::{ClientConnection, StreamOwned};
+use epicepoch_certs::{LiveRoots, PemFile, node_name, peer_client_config};
+use epicepoch_server::config::PeerTlsMode;
+use epicepoch_wire::frame::{FrameKind, MAGIC, VERSION, split_frame, write_frame, write_frame_of};
+use epicepoch_wire::gossip::Ping;
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode};
+use epicepoch_wire::{BootId, ClusterId, NodeId, StorePosition, WorkerId};
+
+use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, stamp, wait_until};
+use crate::dialled::said_to;
+use crate::intruders::{answer_of, pair};
+
+/// A process counts as alive for this long after its last frame.
+const ALIVE_WITHIN: Duration = Duration::from_millis(500);
+/// The longest time of a handshake.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// The largest number of handshakes under way.
+const HANDSHAKES_MAX: u8 = 128;
+/// A test that the machine has delayed too much begins again, this often at most.
+const ATTEMPTS_MAX: usize = 20;
+
+/// Nodes 1 and 2 of a cluster of three, and the hello of node 3, which has ended.
+struct Cluster {
+    fixture: Fixture,
+    nodes: [Running; 2],
+    id: ClusterId,
+    hello: PeerHello,
+}
+
+impl Cluster {
+    fn with(tls: Option<PeerTlsMode>) -> Self {
+        let fixture = Fixture::new();
+        let start = |node| fixture.start_as(node, tls);
+        let [first, second, third] = [1, 2, 3].map(start);
+        let [first, second, third] = {
+            let nodes = [first, second, third];
+            stamp(&nodes);
+            nodes
+        };
+        drop(second);
+        let port = TcpListener::bind(fixture.raft[1]).unwrap();
+        let (id, hello) = hello_of_third(&fixture, &port, tls.is_none());
+        drop((port, third));
+        let nodes = [first, start(2)];
+        stamp(&nodes);
+        Self { fixture, nodes, id, hello }
+    }
+
+    /// The hello of node 3 in its run `boot`. It names more writes than any that node 3 has made.
+    fn hello(&self, link: LinkKind, boot: u64) -> PeerHello {
+        let position = StorePosition(u64::MAX / 2);
+        PeerHello { link, to: NodeId(1), boot: BootId(boot), position, ..self.hello.clone() }
+    }
+
+    fn connect(&self, from: IpAddr) -> TcpStream {
+        let stream = open_from((from, self.fixture.raft[0]), Opening::Silent, 0).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream
+    }
+
+    /// Sends a hello in plain text, and returns the answer.
+    fn say(&self, stream: &mut TcpStream, link: LinkKind, boot: u64) -> Option<FrameKind> {
+        let hello = self.hello(link, boot);
+        let (kind, payload) = answer_of(stream, self.id, 3, &hello).ok().flatten()?;
+        if kind == FrameKind::Refused {
+            assert_eq!(Refusal::decode(&payload).unwrap().code, RefusalCode::DuplicateNode);
+        }
+        Some(kind)
+    }
+
+    fn link(&self, link: LinkKind, boot: u64) -> (TcpStream, FrameKind) {
+        let mut stream = self.connect(Ipv4Addr::LOCALHOST.into());
+        let kind = self.say(&mut stream, link, boot).expect("an answer");
+        (stream, kind)
+    }
+
+    /// Sends a ping and reads until its answer.
+    fn ping(&self, stream: &mut TcpStream) {
+        let mut out = Vec::new();
+        write_frame(&mut out, FrameKind::Ping, self.id, NodeId(3), |out| {
+            Ping { sent_ns: 1 }.encode(out);
+        });
+        stream.write_all(&out).unwrap();
+        let mut bytes = Vec::new();
+        loop {
+            let used = match split_frame(&bytes).unwrap() {
+                Some((header, _, _)) if header.kind == FrameKind::Pong => return,
+                Some((_, _, used)) => used,
+                None => 0,
+            };
+            bytes.drain(..used);
+            let mut chunk = [0; 4096];
+            let read = stream.read(&mut chunk).unwrap();
+            assert_ne!(read, 0, "the link has ended");
+            bytes.extend_from_slice(&chunk[..read]);
+        }
+    }
+
+    /// Whether a connection from `from` that is older than all others keeps its place when
+    /// strangers from as many addresses take all places. Then `finish` has to get a welcome on it.
+    fn keeps_its_place(
+        &self,
+        from: [u8; 4],
+        finish: impl Fn(TcpStream) -> Option<FrameKind>,
+    ) -> bool {
+        let dropped =
+            || self.nodes[0].metric("epicepoch_denied_total{right=\"peer\",reason=\"no_hello\"}");
+        for _ in 0..ATTEMPTS_MAX {
+            let (before, start) = (dropped(), Instant::now());
+            let first = self.connect(IpAddr::from(from));
+            let mut crowd: Vec<_> = (1..=HANDSHAKES_MAX)
+                .map(|last| self.connect(IpAddr::from([127, 0, 1, last])))
+                .collect();
+            wait_until("one is dropped", || dropped() > before);
+            let answered = finish(first);
+            let is_in_time = start.elapsed() < HELLO_TIMEOUT;
+            // Each handshake of the crowd ends at its timeout. The next test needs their places.
+            for stream in &mut crowd {
+                let _ended = stream.read(&mut [0]);
+            }
+            if is_in_time {
+                return answered == Some(FrameKind::Welcome);
+            }
+        }
+        panic!("each of {ATTEMPTS_MAX} attempts took more than {HELLO_TIMEOUT:?}");
+    }
+}
+
+/// The cluster and the hello that node 3 names when it dials node 2.
+fn hello_of_third(fixture: &Fixture, port: &TcpListener, is_tls: bool) -> (ClusterId, PeerHello) {
+    let second = fixture.issued(2, 30);
+    for _ in 0..100 {
+        let said = if is_tls {
+            said_to(fixture, port, &second)
+        } else {
+            let mut said = vec![0; 4096];
+            let (mut stream, _) = port.accept().unwrap();
+            stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+            let length = stream.read(&mut said).unwrap_or(0);
+            said.truncate(length);
+            said
+        };
+        if let Ok(Some((header, payload, _))) = split_frame(&said)
+            && header.from == NodeId(3)
+        {
+            return (header.cluster, PeerHello::decode(payload).unwrap());
+        }
+    }
+    panic!("node 3 has not dialled node 2");
+}
+
+/// Closes a link, and waits until the other end has noticed.
+fn close(mut stream: TcpStream) {
+    stream.shutdown(Shutdown::Write).unwrap();
+    let _rest = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn of_two_processes_of_a_member_only_the_first_that_lives_has_a_raft_link() {
+    let cluster = Cluster::with(Some(PeerTlsMode::Off));
+    let attempt = || {
+        let (mut old, kind) = cluster.link(LinkKind::Raft, 1);
+        assert_eq!(kind, FrameKind::Welcome);
+        let (mut new, kind) = cluster.link(LinkKind::Raft, 1);
+        assert_eq!(kind, FrameKind::Welcome, "the same process again");
+        cluster.ping(&mut old);
+        close(old);
+        // Only frames show that a process lives: for longer than a hello would.
+        let start = Instant::now();
+        let mut heard_at = start;
+        while start.elapsed() < ALIVE_WITHIN * 2 {
+            heard_at = Instant::now();
+            cluster.ping(&mut new);
+            std::thread::sleep(ALIVE_WITHIN / 20);
+        }
+        let (confirm, kind) = cluster.link(LinkKind::Confirm(WorkerId(0)), 2);
+        assert_eq!(kind, FrameKind::Welcome, "only Raft links are of one process");
+        let (other, kind) = cluster.link(LinkKind::Raft, 2);
+        let is_disturbed = heard_at.elapsed() >= ALIVE_WITHIN;
+        close(new);
+        close(other);
+        drop(confirm);
+        // When the first process has closed its link, the other one is welcome at once.
+        let (third, after) = cluster.link(LinkKind::Raft, 3);
+        assert_eq!(after, FrameKind::Welcome);
+        close(third);
+        (!is_disturbed).then_some(kind)
+    };
+    let refused = (0..ATTEMPTS_MAX).find_map(|_| attempt());
+    assert_eq!(refused, Some(FrameKind::Refused), "a second process");
+    // A process that falls silent gives way, although its link is open.
+    let (silent, kind) = cluster.link(LinkKind::Raft, 4);
+    assert_eq!(kind, FrameKind::Welcome);
+    wait_until("another process is welcome", || {
+        cluster.link(LinkKind::Raft, 5).1 == FrameKind::Welcome
+    });
+    drop(silent);
+}
+
+#[test]
+fn a_member_with_frames_of_another_version_is_refused_in_frames_of_that_version() {
+    let cluster = Cluster::with(Some(PeerTlsMode::Off));
+    let mut stream = cluster.connect(Ipv4Addr::LOCALHOST.into());
+    let mut out = Vec::new();
+    let hello = cluster.hello(LinkKind::Raft, 1);
+    let kind = FrameKind::PeerHello;
+    write_frame_of(VERSION + 1, &mut out, kind, cluster.id, NodeId(3), |out| hello.encode(out));
+    stream.write_all(&out).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let [low, high] = MAGIC.to_le_bytes();
+    assert_eq!(answer[..4], [low, high, VERSION + 1, FrameKind::Refused as u8]);
+}
+
+#[test]
+fn in_a_crowd_only_the_handshakes_of_members_keep_their_places() {
+    let cluster = Cluster::with(Some(PeerTlsMode::Off));
+    let finish =
+        |mut stream: TcpStream| cluster.say(&mut stream, LinkKind::Confirm(WorkerId(0)), 1);
+    // The state of the cluster names this address for its members.
+    assert!(cluster.keeps_its_place([127, 0, 0, 1], finish), "the address of members");
+    // Without TLS, a hello proves nothing about the address that it comes from.
+    for _ in 0..2 {
+        assert!(!cluster.keeps_its_place([127, 0, 0, 3], finish), "another address");
+        let stream = cluster.connect([127, 0, 0, 3].into());
+        assert_eq!(finish(stream.try_clone().unwrap()), Some(FrameKind::Welcome));
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+}
+
+#[test]
+fn a_member_that_has_shown_its_certificate_keeps_its_place_in_a_crowd() {
+    let cluster = Cluster::with(None);
+    let fixture = &cluster.fixture;
+    let roots = LiveRoots::load(PemFile::new("ROOTS", fixture.path("ca.pem"))).unwrap();
+    let third = fixture.issued(3, 30);
+    let config = Arc::new(peer_client_config(pair(fixture.dir.path(), &third), roots));
+    let finish = |stream: TcpStream| {
+        let name = ServerName::try_from(node_name(CLUSTER, NodeId(1))).unwrap();
+        let session = ClientConnection::new(config.clone(), name).unwrap();
+        let mut stream = StreamOwned::new(session, stream);
+        let hello = cluster.hello(LinkKind::Confirm(WorkerId(0)), 1);
+        Some(answer_of(&mut stream, cluster.id, 3, &hello).ok().flatten()?.0)
+    };
+    assert!(!cluster.keeps_its_place([127, 0, 0, 3], finish), "an address that is unknown yet");
+    let stream = cluster.connect([127, 0, 0, 3].into());
+    assert_eq!(finish(stream), Some(FrameKind::Welcome));
+    assert!(cluster.keeps_its_place([127, 0, 0, 3], finish), "the address of node 3");
+}
