@@ -49,7 +49,8 @@ pub enum MessageKind {
     Heartbeat = 6,
     /// The answer to a heartbeat.
     HeartbeatResponse = 7,
-    /// The leader hands leadership over: the receiver must campaign at once.
+    /// The leader hands leadership over: the receiver must campaign at once. If the message names an
+    /// entry (`index`, `log_term`), only a receiver that has the entry campaigns.
     TimeoutNow = 8,
     /// A candidate asks whether it would get a vote.
     RequestPreVote = 9,

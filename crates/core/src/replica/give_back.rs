@@ -7,15 +7,19 @@
 //! 2. The allocator stops as long as no grant is published, and only then its last epoch is read.
 //! 3. A reservation that is under way is waited for. It gives no grant.
 //! 4. The entry is proposed. It names the owner, its term and what is given back.
-//! 5. Leadership is offered. The successor must have the entry first, like every entry.
+//! 5. Leadership is offered, right behind the message with the entry, on the same link. The
+//!    successor writes the entry and its vote for itself at once, and commits the entry with its own
+//!    first one. If the entry is lost, the successor ignores the offer ([`Replica::has_offered`]);
+//!    the library repeats both. Order and uniqueness do not depend on this step.
 //!
 //! While this leader waits, it answers nothing. So after half an election timeout it answers again,
 //! and offers leadership without giving anything back. Before step 4 it answers again from its old
 //! range, because nothing was given back. After step 4 it never uses the old range again: it
 //! reserves a new one, which begins where the entry says.
 
-use epicepoch_wire::{Epoch, NodeId, Term};
-use raft::StateRole;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
+use raft::{ProgressState, StateRole};
 
 use super::{HandOver, Replica};
 use crate::publication::{EpochRange, Grant};
@@ -126,6 +130,31 @@ impl Replica {
         self.set_step(Step::Offered);
         self.call(|raw| raw.transfer_leader(it.to.0));
         true
+    }
+
+    /// Offers leadership to a successor that was sent the whole log and has not acknowledged it. The
+    /// library would wait for the acknowledgement. The offer names the last entry.
+    pub(super) fn offer_behind_entry(&mut self) {
+        let Some(GivingBack { to, step: Step::Offered, .. }) = self.reservation.giving_back else {
+            return;
+        };
+        let (raft, term) = (&self.raw.raft, Term(self.raw.raft.term));
+        let last = raft.raft_log.last_index();
+        let is_on_its_way = raft.prs().get(to.0).is_some_and(|peer| {
+            peer.state == ProgressState::Replicate && peer.matched < last && last < peer.next_idx
+        });
+        if is_on_its_way {
+            let offer = RaftMessage::plain(MessageKind::TimeoutNow, to, term);
+            self.outbox.push_offer(RaftMessage { index: LogIndex(last), log_term: term, ..offer });
+        }
+    }
+
+    /// Whether this node has the entry that an offer of leadership names. Without it, this node
+    /// would lose the election, and there would be no leader meanwhile. An offer of the library
+    /// names none, because the library has waited until this node had everything.
+    pub(super) fn has_offered(&self, offer: &RaftMessage) -> bool {
+        let log = &self.raw.raft.raft_log;
+        offer.index.0 <= log.committed || log.match_term(offer.index.0, offer.log_term.0)
     }
 
     /// Counts a tick of a handover that gives back. Asks again for the allocator to stop, or ends

@@ -231,7 +231,7 @@ impl Replica {
         self.step(|raw| raw.raft.become_follower(term.0, raft::INVALID_ID));
         if let Some(to) = to {
             self.reports.push_back(Report::HandingOver { to, why });
-            self.outbox.push_last_word(RaftMessage::plain(MessageKind::TimeoutNow, to, term));
+            self.outbox.push_offer(RaftMessage::plain(MessageKind::TimeoutNow, to, term));
         }
     }
 

@@ -188,7 +188,9 @@ impl Replica {
         self.now_ns = now_ns;
         self.check_message(from, store, message)?;
         self.leader_checks.heard(from, now_ns);
-        if message.kind == MessageKind::TimeoutNow && !self.may_take_over() {
+        if message.kind == MessageKind::TimeoutNow
+            && !(self.may_take_over() && self.has_offered(message))
+        {
             return Ok(());
         }
         let mut message = translate::library_message(from, message);

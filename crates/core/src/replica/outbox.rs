@@ -111,8 +111,10 @@ impl Outbox {
         self.held.push_back((after, Outgoing { to: message.to, message }));
     }
 
-    /// Queues the last message of a leader that gives up. The library does not send this message.
-    pub(super) fn push_last_word(&mut self, message: RaftMessage) {
+    /// Queues an offer of leadership that the library does not send: behind the entry that a leader
+    /// gives its range back with, or as the last message of a leader that gives up. It leaves after
+    /// the appends that were queued before it.
+    pub(super) fn push_offer(&mut self, message: RaftMessage) {
         // The message promises only its term.
         self.held.push_back((self.vote_at, Outgoing { to: message.to, message }));
     }

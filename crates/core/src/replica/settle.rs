@@ -29,6 +29,7 @@ impl Replica {
             while self.raw.has_ready() {
                 self.take_ready();
             }
+            self.offer_behind_entry();
         }
         self.outbox.limit_held(HELD_MAX);
     }

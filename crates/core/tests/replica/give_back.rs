@@ -1,13 +1,13 @@
 //! What a leader gives back when it hands over as planned (S18): in which order it acts, and how it
 //! answers again if the successor does not take over.
 
-use epicepoch_core::publication::{EpochRange, Grant};
+use epicepoch_core::publication::{EpochRange, Grant, Role};
 use epicepoch_core::replica::{HandOver, Report};
 use epicepoch_core::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
-use epicepoch_wire::raft_message::MessageKind;
-use epicepoch_wire::{BootId, Epoch, NodeId, Term};
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term};
 
-use crate::support::bench::{Bench, genesis};
+use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
 use crate::support::{ELECTION_TICKS, START_NS};
 
@@ -72,12 +72,57 @@ fn a_handover_gives_back_what_is_above_the_last_timestamp_and_then_offers_leader
     let me = Owner { term: grant.term, node: NodeId(1), boot: BootId(7) };
     let range = EpochRange { low: last, high: grant.range.high };
     assert_eq!(given_back(&bench), [(me, range)]);
-    assert!(!bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "it has the entry first");
+    let sent: Vec<_> = bench.sent().into_iter().filter(|out| out.to == NodeId(2)).collect();
+    let entry = sent.iter().find_map(|out| out.message.entries.last()).expect("the entry is sent");
+    let offer = sent.last().map(|out| &out.message).expect("leadership is offered behind it");
+    assert_eq!(offer.kind, MessageKind::TimeoutNow);
+    assert_eq!((offer.index, offer.log_term), (entry.index, entry.term), "the offer names it");
     bench.ack_all(2);
-    assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
+    assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "the library repeats the offer");
     let state = bench.replica.state();
     assert_eq!((state.range_end(), state.ceiling), (last, ceiling));
     assert!(bench.reports.contains(&Report::GivenBack { owner: me, range }));
+}
+
+/// Without the entry it would lose the election, and depose its leader for nothing.
+#[test]
+fn an_offer_that_overtakes_its_entry_is_ignored_until_the_entry_is_there() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let log_term = Term(2);
+    let offer = |index| RaftMessage { index, log_term, ..message(MessageKind::TimeoutNow, 2) };
+    bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
+    bench.take(2, &offer(LogIndex(3))).unwrap();
+    assert_eq!((bench.status().term, bench.status().role), (Term(2), Role::Follower));
+    // An entry of an older term at that index is another entry.
+    let older = RaftMessage { log_term: Term(1), ..offer(LogIndex(2)) };
+    bench.take(2, &older).unwrap();
+    assert_eq!((bench.status().term, bench.status().role), (Term(2), Role::Follower));
+    bench.take(2, &append(2, (2, 2), 1, 1)).unwrap();
+    bench.take(2, &offer(LogIndex(3))).unwrap();
+    assert_eq!((bench.status().term, bench.status().role), (Term(3), Role::Candidate));
+    // One sync is enough for the entry and the vote.
+    assert!(!bench.kinds_to(3).contains(&MessageKind::RequestVote));
+    bench.persist();
+    assert!(bench.kinds_to(3).contains(&MessageKind::RequestVote));
+}
+
+/// The library repeats an offer only when the successor has acknowledged everything.
+#[test]
+fn leadership_is_not_offered_at_once_to_a_voter_that_was_not_sent_everything() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    // After a lost connection, the library sends nothing more until the voter has answered.
+    bench.replica.handle_unreachable(bench.now_ns, NodeId(2));
+    reserve(&mut bench);
+    bench.ack_all(3);
+    bench.sent();
+    ask(&mut bench);
+    stop(&mut bench, Epoch(grant.range.low.0 + 7));
+    bench.persist();
+    assert_eq!(given_back(&bench).len(), 1);
+    assert!(!bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
+    bench.ack_all(2);
+    assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
 }
 
 #[test]
@@ -221,7 +266,7 @@ fn a_leader_that_is_deposed_gives_nothing_back() {
     let mut bench = led(FORMAT_OF_GIVING_BACK);
     ask(&mut bench);
     let term = bench.status().term.0 + 1;
-    let beat = crate::support::bench::message(MessageKind::Heartbeat, term);
+    let beat = message(MessageKind::Heartbeat, term);
     bench.take(3, &beat).expect("a heartbeat is taken");
     stop(&mut bench, Epoch(1));
     bench.persist();
