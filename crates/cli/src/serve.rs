@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
 use epicepoch_config::{CONFIG, Config, Environment, Scope};
@@ -31,7 +32,8 @@ pub(crate) fn command() -> Command {
          on all nodes at once.\n\n\
          On SIGTERM, SIGINT or SIGHUP the node finishes open requests, hands over leadership and \
          exits with 0. Another signal, more than a second later, ends it at once.\n\n\
-         Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting; 3 this node was \
+         Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting, or a file that \
+         it names; 3 this node was \
          removed from its cluster; 4 the data directory was emptied, is damaged, was rolled back, \
          belongs to another node id, or is of a history that has ended. After 2, 3 and 4 do not start it again unchanged: the \
          last line of the log says what to do.",
@@ -79,11 +81,12 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure> {
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
     let supervisor = find_supervisor(environment);
+    let stop_max = config.shutdown_timeout;
     let node = Node::start_with_faults(config, version::build(), faults).map_err(not_started)?;
     let node = Arc::new(node);
     let (stopping, told) = (Arc::clone(&node), supervisor.clone());
     signals::watch(move || {
-        told.stopping("stopping");
+        told.stopping("stopping", stop_max);
         stopping.request_shutdown();
     })?;
     if let Err(error) = supervisor.follow(&node) {
@@ -91,7 +94,7 @@ fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure>
     }
     let ended = node.wait().map_err(ended);
     if let Err(failure) = &ended {
-        supervisor.stopping(&failure.error.to_string());
+        supervisor.stopping(&failure.error.to_string(), Duration::ZERO);
     }
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -108,8 +111,8 @@ fn log_unheard(error: &io::Error) {
 }
 
 /// Chooses the exit code of a node that did not start. The code is that of a bad data directory if
-/// the directory cannot become right by itself. Otherwise it is 1, because for example a port may
-/// be free a moment later.
+/// the directory cannot become right by itself, and that of wrong usage if a setting or a file that
+/// it names is wrong. Otherwise it is 1, because for example a port may be free a moment later.
 fn not_started(error: StartError) -> Failure {
     match error {
         StartError::NotBootstrapped { .. }
@@ -120,6 +123,12 @@ fn not_started(error: StartError) -> Failure {
             | OpenError::Emptied { .. }
             | OpenError::Damaged { .. },
         ) => Failure::directory(error),
+        StartError::Config(_)
+        | StartError::Faults(_)
+        | StartError::Tls(_)
+        | StartError::PeerTls(_)
+        | StartError::Tokens(_)
+        | StartError::Restore(_) => Failure::usage(error),
         other => other.into(),
     }
 }

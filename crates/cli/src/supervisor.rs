@@ -6,7 +6,8 @@
 //! - `STATUS=`: what the node does, whenever that changes.
 //! - `WATCHDOG=1` while the consensus thread runs. If that thread hangs, the messages end, and
 //!   systemd kills the process after `WatchdogSec`.
-//! - `STOPPING=1` at the first signal, or when the node ends by itself.
+//! - `STOPPING=1` at the first signal, or when the node ends by itself, with `EXTEND_TIMEOUT_USEC=`,
+//!   the time that this may take. So `TimeoutStopSec` cuts off no handover that the settings allow.
 
 use std::ffi::OsStr;
 use std::io;
@@ -70,12 +71,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Says that the process ends, and why.
-    pub(crate) fn stopping(&self, why: &str) {
+    /// Says that the process ends, why, and that the node uses at most `limit` for its orderly end.
+    pub(crate) fn stopping(&self, why: &str, limit: Duration) {
         if let Some(socket) = &self.0 {
             socket.stop.lock().unwrap_or_else(PoisonError::into_inner).take();
             // The process ends anyway. The supervisor then sees its exit code.
-            let _unheard = socket.send(&format!("STOPPING=1\nSTATUS={}", one_line(why)));
+            let (why, limit_us) = (one_line(why), (limit + END_MAX).as_micros());
+            let message = format!("STOPPING=1\nSTATUS={why}\nEXTEND_TIMEOUT_USEC={limit_us}");
+            let _unheard = socket.send(&message);
         }
     }
 }
@@ -134,6 +137,9 @@ fn one_line(text: &str) -> String {
 const LOOK: Duration = Duration::from_millis(500);
 /// A message waits at most this long for the supervisor to read earlier ones.
 const SEND_MAX: Duration = Duration::from_millis(100);
+/// Longest time from the end of the orderly end to the end of the process. The disk may use two
+/// seconds of it.
+const END_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -155,10 +161,10 @@ mod tests {
         ] {
             let socket = socket.expect("bound");
             let supervisor = Supervisor::find(&environment(&[("NOTIFY_SOCKET", &variable)]));
-            supervisor.expect("a socket").stopping("two\nlines");
-            let mut read = [0; 64];
+            supervisor.expect("a socket").stopping("two\nlines", Duration::from_secs(60));
+            let mut read = [0; 128];
             let len = socket.recv(&mut read).expect("a message");
-            assert_eq!(&read[..len], b"STOPPING=1\nSTATUS=two lines");
+            assert_eq!(&read[..len], b"STOPPING=1\nSTATUS=two lines\nEXTEND_TIMEOUT_USEC=65000000");
         }
         for wrong in ["", "relative", "vsock:2:1"] {
             assert!(Supervisor::find(&environment(&[("NOTIFY_SOCKET", wrong)])).is_err());

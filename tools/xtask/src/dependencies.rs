@@ -114,6 +114,24 @@ pub(crate) fn licences(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks that the Rust client compiles without the rest of the workspace, whose features would
+/// otherwise hide a missing one, and that it needs the number of crates that its page names.
+pub(crate) fn client_alone(sh: &Shell) -> Result<(), String> {
+    let tree = sh.output("cargo tree -p epicepoch-client -e normal --locked --prefix none")?;
+    let crates: BTreeSet<&str> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .filter(|it| !it.is_empty())
+        .collect();
+    let page = fs::read_to_string("crates/client/README.md").map_err(|error| error.to_string())?;
+    let claim = format!("A program gets {} crates with it", crates.len());
+    sh.say(&format!("the Rust client needs {} crates, itself among them", crates.len()));
+    if !page.contains(&claim) {
+        return Err(format!("crates/client/README.md does not say {claim:?}"));
+    }
+    sh.run("cargo check -p epicepoch-client --locked --target-dir $BUILDS/lints")
+}
+
 /// The strings of the list that begins with `open`.
 fn list(text: &str, open: &str) -> BTreeSet<String> {
     let inside = text

@@ -160,6 +160,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::percolator)).after(&["tests"]),
     Step::new("licences", "deny.toml allows the licences and sources of all dependencies", BOTH, 120,
         Function(dependencies::licences)),
+    Step::new("client-alone", "The Rust client compiles alone, with as many crates as its page says", BOTH, 300,
+        Function(dependencies::client_alone)).beside(Beside::Computes),
     Step::new("attacks", "A good client is served during each attack, a second each", BOTH, 400, Commands(&[
         "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
     ])).after(&["tests", "tools"]),

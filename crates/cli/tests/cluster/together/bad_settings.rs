@@ -203,7 +203,7 @@ fn a_file_that_cannot_be_used_is_refused_with_its_setting_and_one_reason() {
     ] {
         let path = if name == "RESTORE" { &missing } else { &directory };
         let ended = bench.serve(&bench.with(&[changes, &[(name, path)]].concat()));
-        assert_ne!(ended.code, Some(0), "{}", ended.output());
+        assert_eq!(ended.code, Some(EXIT_USAGE), "{}", ended.output());
         for word in [name, path] {
             assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
         }

@@ -79,6 +79,8 @@ fn systemd_hears_that_a_node_is_ready_what_it_does_that_it_lives_and_that_it_sto
     assert!(cluster.nodes[0].terminate().success());
     heard.wait("stops", |line| line == "STOPPING=1");
     heard.wait("says so", |line| line == "STATUS=stopping");
+    // SHUTDOWN_TIMEOUT_MS of its settings, and five seconds.
+    heard.wait("asks for the time that it may need", |line| line == "EXTEND_TIMEOUT_USEC=8000000");
 }
 
 /// The watchdog is about the consensus thread. A disk that hangs is not its business: the node hands
