@@ -20,6 +20,18 @@ pub const PATH_MEMBERS: &str = "/members";
 pub const PATH_MEMBERSHIP: &str = "/membership";
 /// Prometheus text.
 pub const PATH_METRICS: &str = "/metrics";
+/// What a node knows of itself and of the other members, for operators.
+pub const PATH_STATUS: &str = "/status";
+/// Leads browsers to [`PATH_PAGE`].
+pub const PATH_ROOT: &str = "/";
+/// The page for operators.
+pub const PATH_PAGE: &str = "/ui";
+/// The program of the page.
+pub const PATH_PAGE_PROGRAM: &str = "/ui/page.js";
+/// The style of the page.
+pub const PATH_PAGE_STYLE: &str = "/ui/page.css";
+/// The icon of the page.
+pub const PATH_PAGE_ICON: &str = "/ui/icon.svg";
 /// Lists the members as the leader knows them, for operators.
 pub const PATH_ADMIN_MEMBERS: &str = "/admin/members";
 /// Admits a node as a learner.

@@ -13,13 +13,13 @@ use epicepoch_core::admin::{AdminCommands, Command};
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::durable::Restored;
 use epicepoch_core::node::{Action, Health, Node, Refused};
-use epicepoch_core::publication::{Identity, Published};
+use epicepoch_core::publication::{Identity, Published, Role};
 use epicepoch_core::replica::{
     HandOver, MessageError, Outgoing, ReplicaConfig, Report, RestoreError,
 };
-use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::{NodeId, Term};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -39,6 +39,7 @@ use crate::admin_queue::{AdminCommand, AdminRequest, AdminRequests, Answer};
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::metrics::Metrics;
+use crate::metrics::peers::Progress;
 use crate::peers::handshake::differing_settings;
 use crate::shared::NodeShared;
 use crate::storage::{Completion, Storage, WriterHandle};
@@ -48,6 +49,8 @@ use crate::worker::Workers;
 const TICK: Duration = Duration::from_millis(10);
 /// At most this many events are handled in one turn. Then writes and messages go out.
 const EVENTS_PER_TURN_MAX: usize = 256;
+/// Time between two updates of the members' progress, which only people see, nanoseconds.
+const PROGRESS_INTERVAL_NS: u64 = 250_000_000;
 /// How often in a row the allocator is asked to stop.
 const STOP_TRIES: usize = 100;
 
@@ -103,6 +106,10 @@ struct Plane {
     reports: Reports,
     /// The cluster's settings; `None` while the replicated state has none.
     settings: Option<Arc<ClusterSettings>>,
+    /// The leader and its term, as last published; `None` while no leader is known.
+    leader: Option<(NodeId, Term)>,
+    /// When the members' progress was last shown, monotonic nanoseconds.
+    progress_shown_ns: u64,
 }
 
 /// Runs the plane until it gets the order to stop, or cannot go on.
@@ -160,6 +167,8 @@ pub(super) async fn run(
         round_trips: RoundTrips::default(),
         reports,
         settings: None,
+        leader: None,
+        progress_shown_ns: 0,
     };
     plane.flush()?;
     tokio::task::spawn_local(accepted.run(listener));
@@ -340,10 +349,27 @@ impl Plane {
         }
         self.metrics.consensus.set_ceiling(replica.ceiling());
         self.metrics.consensus.set_clock_status(clock.status());
+        if reading.monotonic_ns.saturating_sub(self.progress_shown_ns) >= PROGRESS_INTERVAL_NS {
+            self.progress_shown_ns = reading.monotonic_ns;
+            self.metrics.consensus.peers.set_progress(&self.progress());
+        }
         self.reports.log_unproved_clock(replica, clock);
         self.reports.log_empty_zones(replica);
         self.reports.log_voters_without_zone(replica);
         Ok(())
+    }
+
+    /// The progress of the other members. Only the leader knows it.
+    fn progress(&self) -> BTreeMap<NodeId, Progress> {
+        let replica = self.node.replica();
+        let status = replica.status();
+        let me = self.shared.identity.node;
+        let peers = status.peers.iter().filter(|peer| peer.node != me);
+        let of = |node, is_heard| Progress { behind: replica.entries_behind(node), is_heard };
+        match status.role {
+            Role::Leader => peers.map(|peer| (peer.node, of(peer.node, peer.is_heard))).collect(),
+            Role::Follower | Role::Candidate => BTreeMap::new(),
+        }
     }
 
     fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
@@ -385,6 +411,7 @@ impl Plane {
                 if let Some(link) = self.links.get(&node) {
                     link.record_up();
                 }
+                self.metrics.consensus.peers.record_version(node, hello.version);
                 let (boot, began) = (hello.boot, hello.position);
                 let heard = self.node.handle_peer_hello(node, boot, began, hello.formats);
                 log_rolled_back(node, heard);
@@ -397,6 +424,7 @@ impl Plane {
                 let usual_ns = self.round_trips.record(now_ns, node, round_trip_ns);
                 self.round_trips.warn(now_ns, node, self.shared.config.election_timeout);
                 self.metrics.consensus.set_round_trip(node, usual_ns);
+                self.metrics.consensus.peers.record_answer(node, now_ns);
                 for (node, offset_ns) in self.node.clock().peer_offsets() {
                     self.metrics.consensus.set_peer_clock_offset(node, offset_ns);
                 }
@@ -485,6 +513,11 @@ impl Plane {
     /// Follows a new publication: tells the workers, applies the settings, opens and closes links.
     fn follow(&mut self, published: &Published) {
         self.workers.notify_published();
+        let leader = published.leader.map(|leader| (leader, published.term));
+        if leader != self.leader {
+            self.leader = leader;
+            self.metrics.consensus.leader_since_ns.set(self.shared.clock.monotonic_ns());
+        }
         let me = self.shared.identity.node;
         if let Some(settings) = &published.settings {
             self.apply_settings(settings);

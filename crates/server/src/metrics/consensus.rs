@@ -7,6 +7,7 @@ use epicepoch_core::clock::ClockStatus;
 use epicepoch_wire::{Epoch, NodeId};
 
 use super::cell::{Count, Histogram};
+use super::peers::Peers;
 
 /// The metrics of the consensus plane.
 #[derive(Debug)]
@@ -25,6 +26,10 @@ pub struct ConsensusMetrics {
     pub raft_messages_sent: Count,
     /// Raft messages dropped because the peer was not connected or its queue was full.
     pub raft_messages_dropped: Count,
+    /// Since when this node has seen the present leader, or none, monotonic nanoseconds.
+    pub leader_since_ns: Count,
+    /// The other members.
+    pub peers: Peers,
     ceiling: Count,
     clock_status: Count,
     peer_clock_offsets_ns: Mutex<BTreeMap<NodeId, i64>>,
@@ -41,6 +46,8 @@ impl Default for ConsensusMetrics {
             fsync_ns: Histogram::of_durations(),
             raft_messages_sent: Count::default(),
             raft_messages_dropped: Count::default(),
+            leader_since_ns: Count::default(),
+            peers: Peers::default(),
             ceiling: Count::default(),
             clock_status: Count::default(),
             peer_clock_offsets_ns: Mutex::default(),
@@ -75,6 +82,7 @@ impl ConsensusMetrics {
     pub fn retain_peers(&self, is_member: impl Fn(NodeId) -> bool) {
         self.offsets().retain(|peer, _| is_member(*peer));
         self.trips().retain(|peer, _| is_member(*peer));
+        self.peers.retain(is_member);
     }
 
     pub(crate) fn ceiling(&self) -> Epoch {

@@ -4,6 +4,7 @@
 //! - [`cell`]: counts and histograms.
 //! - [`worker`]: the metrics of one worker.
 //! - [`consensus`]: the metrics of the consensus plane.
+//! - [`peers`]: what the consensus plane last saw of the other members.
 //! - [`hiccup`]: the meter of the machine's stalls.
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 pub mod cell;
 pub mod consensus;
 pub mod hiccup;
+pub mod peers;
 pub mod worker;
 
 use cell::Count;

@@ -157,8 +157,9 @@ impl WorkerMetrics {
     }
 }
 
-/// The HTTP statuses that a node answers with; [`ErrorCode::status`] returns no others.
-pub(crate) const STATUSES: [u16; 11] = [200, 400, 401, 403, 404, 405, 409, 422, 500, 503, 504];
+/// The HTTP statuses that a node answers with: 200, 303 for a browser that asks for `/`, and those
+/// of [`ErrorCode::status`].
+pub(crate) const STATUSES: [u16; 12] = [200, 303, 400, 401, 403, 404, 405, 409, 422, 500, 503, 504];
 
 /// The reasons why rounds fail, and their labels.
 pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
@@ -178,18 +179,22 @@ pub(crate) enum PathLabel {
     Leader,
     Members,
     Metrics,
+    Status,
+    Page,
     Admin,
     Other,
 }
 
 impl PathLabel {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Timestamp,
         Self::Up,
         Self::Ready,
         Self::Leader,
         Self::Members,
         Self::Metrics,
+        Self::Status,
+        Self::Page,
         Self::Admin,
         Self::Other,
     ];
@@ -203,6 +208,8 @@ impl PathLabel {
             Self::Leader => "leader",
             Self::Members => "members",
             Self::Metrics => "metrics",
+            Self::Status => "status",
+            Self::Page => "page",
             Self::Admin => "admin",
             Self::Other => "other",
         }

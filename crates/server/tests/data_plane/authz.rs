@@ -62,7 +62,7 @@ fn ask(client: &mut Client, row: &Row, token: Option<&str>) -> Reply {
 /// The tokens that have this right, and one that does not. `None` if the right needs no token.
 fn tokens(right: Right) -> Option<(&'static [&'static str], &'static str)> {
     match right {
-        Right::Health | Right::Peer => None,
+        Right::Health | Right::Page | Right::Peer => None,
         Right::Timestamps => Some((&[CLIENT, OPERATOR], "unknown-token-0123456789")),
         Right::Operations | Right::Change => Some((&[OPERATOR], CLIENT)),
     }
@@ -144,7 +144,7 @@ fn each_port_answers_only_its_own_paths() {
         let expected = match row.right {
             Right::Health => [false, false],
             Right::Timestamps => [false, true],
-            Right::Operations | Right::Change => [true, false],
+            Right::Operations | Right::Page | Right::Change => [true, false],
             Right::Peer => panic!("no route of peers"),
         };
         assert_eq!(is_refused, expected, "{}", row.path);

@@ -12,6 +12,7 @@ mod limits;
 mod malformed;
 mod native;
 mod node;
+mod page;
 mod requests;
 mod rounds;
 mod tls;

@@ -41,6 +41,7 @@ pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
 pub(crate) struct TestNode {
     pub(crate) shared: Arc<NodeShared>,
     pub(crate) workers: Workers,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) addr: SocketAddr,
     pub(crate) ops_addr: Option<SocketAddr>,
     acceptors: Vec<Acceptor>,
@@ -153,7 +154,7 @@ impl Cluster {
         let acceptors = [clients].into_iter().chain(operations).collect();
         let port = self.ports.remove(&id).expect("a node starts once");
         let peer_port = PeerPort::open(port, shared.clone(), workers.clone());
-        TestNode { shared, workers, addr, ops_addr, acceptors, _peer_port: peer_port }
+        TestNode { shared, workers, metrics, addr, ops_addr, acceptors, _peer_port: peer_port }
     }
 
     /// Returns the peer port of a node that the test itself plays.

@@ -21,6 +21,10 @@ const RARE: [&str; 7] = [
     "wrongAnswers",
 ];
 
+/// Fields whose own fields are names of settings, counters or error codes.
+const BY_NAME: [&str; 6] =
+    ["settings", "nodeSettings", "sources", "counters", "refusals", "latencies"];
+
 /// Returns the types of each field in the table of the documents.
 fn documented() -> BTreeMap<&'static str, Vec<&'static str>> {
     let (_, table) = HTTP.split_once("\n## Fields\n").expect("a heading");
@@ -52,7 +56,7 @@ fn check(of: &str, document: &Value, seen: &mut BTreeSet<String>) {
                 let types = types.unwrap_or_else(|| panic!("{of}: no row for {name}"));
                 assert!(types.contains(&kind), "{of}: {name} is {value}, a {types:?} in the table");
                 seen.insert(name.clone());
-                if name != "settings" && name != "sources" {
+                if !BY_NAME.contains(&name.as_str()) {
                     check(of, value, seen);
                 }
             }
@@ -85,6 +89,7 @@ fn every_field_has_one_name_and_one_type_over_http_and_in_commands() {
         "/admin/clock",
         "/admin/settings",
         "/admin/backup",
+        "/status",
     ] {
         wait_until(path, WAIT_MAX, || {
             let answer = cluster.nodes[leader].ask(path).filter(|answer| answer.status == 200);

@@ -2,6 +2,7 @@
 //! change; clients may rely on statuses, codes and headers.
 
 use bytes::Bytes;
+use epicepoch_core::publication::Published;
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
 use http::header::{
     ALLOW, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName,
@@ -35,7 +36,12 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// An answer with the headers that all answers have.
-fn answer(view: &View, status: StatusCode, media_type: HeaderValue, body: Body) -> Answer {
+pub(super) fn answer(
+    view: &View,
+    status: StatusCode,
+    media_type: HeaderValue,
+    body: Body,
+) -> Answer {
     let mut headers = HeaderMap::with_capacity(HEADERS_EXPECTED);
     headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CACHE_CONTROL, NO_STORE);
@@ -110,6 +116,11 @@ pub(crate) fn wrong_method(view: &View, methods: Methods) -> Answer {
     answer
 }
 
+/// Whether a node that is not about to end is ready.
+pub(super) fn is_ready(published: &Published, is_quorum_reached: bool) -> bool {
+    published.is_joined() && published.leader.is_some() && is_quorum_reached
+}
+
 /// The answer of `/ready`. Its text has the same form for yes and no. A removed node adds
 /// `removed=true`.
 pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> Answer {
@@ -117,14 +128,13 @@ pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> A
     let leader = published.leader.map_or(0, |node| node.0);
     let node = published.identity.node;
     let mut body = format!("leader={leader} nodeID={node} raftAvailable={is_quorum_reached}");
-    let is_ready = view.published.is_joined() && leader != 0 && is_quorum_reached;
     match leaving {
         Leaving::Removed => {
             body.push_str(" removed=true");
             refusal_with(view, ErrorCode::ShuttingDown, body.into())
         }
         Leaving::ShuttingDown => refusal_with(view, ErrorCode::ShuttingDown, body.into()),
-        Leaving::No if is_ready => text(view, StatusCode::OK, body),
+        Leaving::No if is_ready(published, is_quorum_reached) => text(view, StatusCode::OK, body),
         Leaving::No => refusal_with(view, ErrorCode::NotReady, body.into()),
     }
 }

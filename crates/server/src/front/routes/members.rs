@@ -57,6 +57,15 @@ impl<'a> MemberEntry<'a> {
     }
 }
 
+/// The role of this node in its term.
+pub(super) const fn role(published: &Published) -> &'static str {
+    match published.role {
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Leader => "leader",
+    }
+}
+
 /// The JSON document. `build` is the build of the node that answers.
 pub(crate) fn document(published: &Published, cluster_name: &str, build: Build) -> Bytes {
     let voters = &published.voters;
@@ -64,11 +73,7 @@ pub(crate) fn document(published: &Published, cluster_name: &str, build: Build) 
         leader: published.leader.and_then(|node| published.members.get(&node)).map(Entry::of),
         members: published.members.values().map(|member| MemberEntry::of(member, voters)).collect(),
         node: published.identity.node.0,
-        role: match published.role {
-            Role::Follower => "follower",
-            Role::Candidate => "candidate",
-            Role::Leader => "leader",
-        },
+        role: role(published),
         term: published.term.0,
         cluster: published.cluster.to_string(),
         history: format!("{:016x}", published.history.0),

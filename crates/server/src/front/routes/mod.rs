@@ -4,7 +4,8 @@
 //! - `service`: one request: route, wait, answer.
 //! - [`query`]: the parameters of a request for timestamps.
 //! - `admin`: the commands of operators.
-//! - `members`, `metrics_page`: documents.
+//! - `members`, `metrics_page`, `status`: documents.
+//! - `page`: the page for operators in a browser, which draws `status`.
 //! - `answer`, `body`, `date`: the parts of answers.
 
 mod admin;
@@ -13,6 +14,8 @@ pub(crate) mod body;
 pub(crate) mod date;
 mod members;
 mod metrics_page;
+mod page;
 pub mod query;
 pub(crate) mod service;
+mod status;
 pub mod table;

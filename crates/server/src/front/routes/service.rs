@@ -24,7 +24,9 @@ use super::answer::{self, Answer};
 use super::body::Body;
 use super::members;
 use super::metrics_page;
+use super::page;
 use super::query::{Ask, BadQuery, Format};
+use super::status;
 use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
 use crate::front::deadlines::{ClientState, InFlight};
@@ -135,7 +137,23 @@ impl NodeService {
                 return self.wait_for_timestamps(rated, &view, request.uri().query());
             }
             Route::Admin(admin) => return self.operate(&view, admin, request),
-            Route::Up | Route::Ready | Route::Leader | Route::Members | Route::Metrics => {}
+            // Programs that ask for `/` get the list of paths, as from any path that is not there.
+            Route::Root if !page::is_wanted(request.headers()) => {
+                let code = ErrorCode::NotFound;
+                return refuse(
+                    label,
+                    answer::refusal_with(&view, code, table::advice().into()),
+                    code,
+                );
+            }
+            Route::Up
+            | Route::Ready
+            | Route::Leader
+            | Route::Members
+            | Route::Metrics
+            | Route::Status
+            | Route::Root
+            | Route::Page(_) => {}
         }
         let answer = self.inform(&view, row.route);
         self.count(label, &answer, None);
@@ -260,6 +278,12 @@ impl NodeService {
                 let metrics = self.sequencer.node_metrics().clone();
                 answer::metrics(view, metrics_page::render(metrics, shared.clone()))
             }
+            Route::Status => {
+                let metrics = self.sequencer.node_metrics();
+                answer::json(view, status::document(metrics, shared, self.leaving()))
+            }
+            Route::Root => page::redirect(view),
+            Route::Page(part) => page::answer(view, part),
             Route::Timestamp | Route::Admin(_) => unreachable!("they are waited for"),
         }
     }

@@ -6,7 +6,8 @@ use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
     PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
     PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP,
-    PATH_METRICS, PATH_READY, PATH_TIMESTAMP, PATH_UP,
+    PATH_METRICS, PATH_PAGE, PATH_PAGE_ICON, PATH_PAGE_PROGRAM, PATH_PAGE_STYLE, PATH_READY,
+    PATH_ROOT, PATH_STATUS, PATH_TIMESTAMP, PATH_UP,
 };
 use http::Method;
 
@@ -27,7 +28,7 @@ pub struct Row {
 }
 
 /// All paths over HTTP, the most used first.
-pub const TABLE: [Row; 18] = [
+pub const TABLE: [Row; 24] = [
     row(PATH_TIMESTAMP, Methods::GetPost, Right::Timestamps, Route::Timestamp),
     row(PATH_MEMBERS, Methods::GetHead, Right::Timestamps, Route::Members),
     row(PATH_MEMBERSHIP, Methods::GetHead, Right::Timestamps, Route::Members),
@@ -35,6 +36,12 @@ pub const TABLE: [Row; 18] = [
     row(PATH_READY, Methods::GetHead, Right::Health, Route::Ready),
     row(PATH_UP, Methods::GetHead, Right::Health, Route::Up),
     row(PATH_METRICS, Methods::GetHead, Right::Operations, Route::Metrics),
+    row(PATH_STATUS, Methods::GetHead, Right::Operations, Route::Status),
+    row(PATH_ROOT, Methods::GetHead, Right::Health, Route::Root),
+    row(PATH_PAGE, Methods::GetHead, Right::Page, Route::Page(Part::Document)),
+    row(PATH_PAGE_PROGRAM, Methods::GetHead, Right::Page, Route::Page(Part::Program)),
+    row(PATH_PAGE_STYLE, Methods::GetHead, Right::Page, Route::Page(Part::Style)),
+    row(PATH_PAGE_ICON, Methods::GetHead, Right::Page, Route::Page(Part::Icon)),
     row(PATH_ADMIN_MEMBERS, Methods::Get, Right::Operations, Route::Admin(Admin::Members)),
     row(PATH_ADMIN_CLOCK, Methods::Get, Right::Operations, Route::Admin(Admin::Clock)),
     row(PATH_ADMIN_ADVANCE_PLAN, Methods::Get, Right::Operations, Route::Admin(Admin::AdvancePlan)),
@@ -71,6 +78,8 @@ impl Row {
             Route::Leader => PathLabel::Leader,
             Route::Members => PathLabel::Members,
             Route::Metrics => PathLabel::Metrics,
+            Route::Status => PathLabel::Status,
+            Route::Root | Route::Page(_) => PathLabel::Page,
             Route::Admin(_) => PathLabel::Admin,
         }
     }
@@ -91,7 +100,20 @@ pub(crate) enum Route {
     Leader,
     Members,
     Metrics,
+    Status,
+    /// Leads browsers to the page. For other callers there is no such path.
+    Root,
+    Page(Part),
     Admin(Admin),
+}
+
+/// A file of the page for operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Document,
+    Program,
+    Style,
+    Icon,
 }
 
 /// The methods that a path allows.
@@ -143,7 +165,8 @@ mod tests {
     fn paths_are_compared_byte_by_byte_and_stand_there_once() {
         assert_eq!(route("/timestamp"), Some(Route::Timestamp));
         assert_eq!(route("/membership"), route("/members"));
-        for path in ["", "/", "*", "/timestamp/", "/Timestamp", "//up", "/up%20", "/admin"] {
+        for path in ["", "//", "*", "/timestamp/", "/Timestamp", "//up", "/up%20", "/admin", "/ui/"]
+        {
             assert_eq!(route(path), None, "{path}");
         }
         for row in TABLE {
@@ -163,7 +186,11 @@ mod tests {
     #[test]
     fn metrics_and_admin_pages_are_only_for_operators() {
         for row in TABLE {
-            let is_of_operators = row.path.starts_with("/admin") || row.path == "/metrics";
+            let is_page = row.path.starts_with("/ui");
+            assert_eq!(is_page, row.right == Right::Page, "{}", row.path);
+            let is_of_operators = is_page
+                || row.path.starts_with("/admin")
+                || ["/metrics", "/status"].contains(&row.path);
             let is_open = matches!(row.right, Right::Health | Right::Timestamps);
             assert_eq!(is_of_operators, !is_open, "{}", row.path);
         }

@@ -138,7 +138,7 @@ impl Authorization {
 
     fn needs_token(&self, right: Right) -> bool {
         match right {
-            Right::Health | Right::Peer => false,
+            Right::Health | Right::Page | Right::Peer => false,
             Right::Timestamps => self.clients.is_some(),
             Right::Operations | Right::Change => self.operations.is_some(),
         }
@@ -153,7 +153,9 @@ impl Authorization {
         let is_admitted = match right {
             // Both files are compared in any case, so that the time does not tell them apart.
             Right::Timestamps => is_of_operators | includes(&self.clients),
-            Right::Operations | Right::Change | Right::Health | Right::Peer => is_of_operators,
+            Right::Operations | Right::Page | Right::Change | Right::Health | Right::Peer => {
+                is_of_operators
+            }
         };
         if is_admitted { Ok(()) } else { Err(Reason::WrongToken) }
     }
@@ -211,10 +213,10 @@ mod tests {
     #[test]
     fn each_port_answers_what_it_is_for_and_nothing_else() {
         let answered = |port: Port| Right::ALL.map(|right| port.answers(right));
-        assert_eq!(answered(Port::Shared), [true, true, true, true, false]);
-        assert_eq!(answered(Port::Clients), [true, true, false, false, false]);
-        assert_eq!(answered(Port::Operations), [true, false, true, true, false]);
-        assert_eq!(answered(Port::Peers), [false, false, false, false, true]);
+        assert_eq!(answered(Port::Shared), [true, true, true, true, true, false]);
+        assert_eq!(answered(Port::Clients), [true, true, false, false, false, false]);
+        assert_eq!(answered(Port::Operations), [true, false, true, true, true, false]);
+        assert_eq!(answered(Port::Peers), [false, false, false, false, false, true]);
     }
 
     #[test]
@@ -243,6 +245,26 @@ mod tests {
         // little.
         assert_eq!(authz.check(Right::Timestamps, &far, &HeaderMap::new()), Ok(()));
         assert_eq!(authz.check(Right::Health, &far, &HeaderMap::new()), Ok(()));
+    }
+
+    /// The page itself has no data of the node. It is not given to a caller whom no token would help.
+    #[test]
+    fn the_page_needs_what_operations_need_except_the_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let (near, far) = (caller("127.0.0.1", Port::Shared), caller("10.1.2.3", Port::Shared));
+        let callers = [near, far].map(|it| [it, Caller { is_encrypted: true, ..it }]).concat();
+        for authz in [open(), guarded(&dir)] {
+            for caller in &callers {
+                let check = |right| authz.check(right, caller, &HeaderMap::new());
+                let expected = match check(Right::Operations) {
+                    Err(Reason::NoToken) => Ok(()),
+                    other => other,
+                };
+                assert_eq!(check(Right::Page), expected, "{caller:?}");
+            }
+        }
+        let encrypted = Caller { is_encrypted: true, ..far };
+        assert_eq!(guarded(&dir).check(Right::Page, &encrypted, &HeaderMap::new()), Ok(()));
     }
 
     #[test]

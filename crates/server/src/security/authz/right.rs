@@ -15,6 +15,10 @@ pub enum Right {
     Timestamps,
     /// The right to read the pages for operators.
     Operations,
+    /// The right to load the operators' page for browsers, which has no data of the node. It needs
+    /// the same as [`Right::Operations`], except a token: a browser sends none before the page has
+    /// asked for it.
+    Page,
     /// The right to change the cluster, such as its members, its leader or its settings.
     Change,
     /// The right to speak as a member of the cluster. Only the peer port needs this right; no route
@@ -24,8 +28,8 @@ pub enum Right {
 
 impl Right {
     /// Every right, ordered by number.
-    pub const ALL: [Self; 5] =
-        [Self::Health, Self::Timestamps, Self::Operations, Self::Change, Self::Peer];
+    pub const ALL: [Self; 6] =
+        [Self::Health, Self::Timestamps, Self::Operations, Self::Page, Self::Change, Self::Peer];
 
     /// The value of the label in metrics and logs.
     #[must_use]
@@ -34,6 +38,7 @@ impl Right {
             Self::Health => "health",
             Self::Timestamps => "timestamps",
             Self::Operations => "operations",
+            Self::Page => "page",
             Self::Change => "change",
             Self::Peer => "peer",
         }
@@ -41,7 +46,7 @@ impl Right {
 
     /// Whether only operators have this right.
     pub(crate) const fn is_of_operators(self) -> bool {
-        matches!(self, Self::Operations | Self::Change)
+        matches!(self, Self::Operations | Self::Page | Self::Change)
     }
 }
 
@@ -68,7 +73,7 @@ impl Port {
             (_, Right::Peer) => false,
             (Self::Shared, _) | (_, Right::Health) => true,
             (Self::Clients, right) => matches!(right, Right::Timestamps),
-            (Self::Operations, right) => matches!(right, Right::Operations | Right::Change),
+            (Self::Operations, right) => right.is_of_operators(),
         }
     }
 }
