@@ -107,15 +107,7 @@ class Cluster:
 
     def start(self):
         """Starts the nodes and waits until they answer."""
-        peers = ",".join(f"{i}=127.0.0.1:{RAFT + i}" for i in range(1, self.count + 1))
-        for i in range(1, self.count + 1):
-            settings = {
-                "NODE_ID": i, "RAFT_ADDR": f"127.0.0.1:{RAFT + i}", "HTTP_PORT": HTTP + i,
-                "DATA_DIR": self.directory / str(i), "BOOTSTRAP": 1, "PEERS": peers, **self.settings,
-            }
-            environment = {**ENVIRONMENT, **{name: str(value) for name, value in settings.items()}}
-            with open(self.directory / f"{i}.log", "wb") as log:
-                self.processes.append(subprocess.Popen([BIN, "serve"], env=environment, stdout=log, stderr=log))
+        self.processes = [self.launch(i) for i in range(1, self.count + 1)]
         self.addrs = ",".join(f"127.0.0.1:{HTTP + i}" for i in range(1, self.count + 1))
         self.pids = [process.pid for process in self.processes]
         deadline = time.monotonic() + READY_SECONDS
@@ -123,6 +115,26 @@ class Cluster:
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
                 sys.exit(f"the nodes did not get ready: {self.logs()}")
             time.sleep(0.1)
+
+    def launch(self, i):
+        """Starts the process of one node, and returns it."""
+        peers = ",".join(f"{i}=127.0.0.1:{RAFT + i}" for i in range(1, self.count + 1))
+        settings = {
+            "NODE_ID": i, "RAFT_ADDR": f"127.0.0.1:{RAFT + i}", "HTTP_PORT": HTTP + i,
+            "DATA_DIR": self.directory / str(i), "BOOTSTRAP": 1, "PEERS": peers, **self.settings,
+        }
+        environment = {**ENVIRONMENT, **{name: str(value) for name, value in settings.items()}}
+        with open(self.directory / f"{i}.log", "wb") as log:
+            return subprocess.Popen([BIN, "serve"], env=environment, stdout=log, stderr=log)
+
+    def kill(self, at):
+        """Kills the process of the node at a position, from 0."""
+        self.processes[at].kill()
+        self.processes[at].wait()
+
+    def restart(self, at):
+        """Starts a killed node again, with its data."""
+        self.processes[at] = self.launch(at + 1)
 
     def __exit__(self, *_):
         stop(self.processes)
