@@ -133,6 +133,7 @@ impl Summary {
             Report::Leadership { .. } => return,
             Report::Granted { .. } => "grant",
             Report::GivenBack { .. } => "range given back",
+            Report::AnswersAgain { .. } => "leader answers again",
             Report::ReservationLate { .. } => "reservation late",
             Report::Exhausted => "epochs used up",
             Report::Installed { .. } => "snapshot installed",

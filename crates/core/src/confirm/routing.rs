@@ -34,7 +34,9 @@ pub enum Receiver {
 }
 
 /// The members that a worker has links to, for its siblings: bit `node id modulo 64` is set. Two
-/// members may share a bit, and a link may end at any time, so this is only a hint.
+/// members may share a bit, and a link may end at any time, so this is only a hint: any value is
+/// right at any time, and nothing else in memory depends on it. So it is not one of the atomics of
+/// `crate::sync`, in whose models there would be nothing to find.
 #[derive(Debug, Default)]
 pub struct LinksUp(AtomicU64);
 

@@ -94,6 +94,7 @@ impl Replica {
         assert!(range.low < range.high, "S3: an empty range was assigned");
         let grant = Some(Grant { term, boot: me.boot, range });
         let took_ns = self.reservation.done(self.now_ns);
+        self.reports.push_back(Report::Granted { term, range, took_ns });
         // S18: workers see no grant while this leader gives its range back.
         if let Some(it) = &mut self.reservation.giving_back {
             it.withdrawn = grant;
@@ -101,7 +102,6 @@ impl Replica {
         }
         self.grant = grant;
         self.publish();
-        self.reports.push_back(Report::Granted { term, range, took_ns });
         self.take_advance();
     }
 

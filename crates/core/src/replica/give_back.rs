@@ -8,9 +8,12 @@
 //! 3. A reservation that is under way is waited for. It gives no grant.
 //! 4. The entry is proposed. It names the owner, its term and what is given back.
 //! 5. Leadership is offered, right behind the message with the entry, on the same link. The
-//!    successor writes the entry and its vote for itself at once, and commits the entry with its own
-//!    first one. If the entry is lost, the successor ignores the offer ([`Replica::has_offered`]);
-//!    the library repeats both. Order and uniqueness do not depend on this step.
+//!    successor writes the entry and its vote for itself at once, and commits the entry with its
+//!    own first one. If the entry is lost, the successor ignores the offer
+//!    ([`Replica::has_offered`]);
+//!    the library repeats both. If the successor's disk is not known to be fast, only the library
+//!    offers, once the successor has the entry on its disk. Order and uniqueness do not depend on
+//!    this step.
 //!
 //! While this leader waits, it answers nothing. So after half an election timeout it answers again,
 //! and offers leadership without giving anything back. Before step 4 it answers again from its old
@@ -21,7 +24,7 @@ use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 use raft::{ProgressState, StateRole};
 
-use super::{HandOver, Replica};
+use super::{HandOver, Replica, Report};
 use crate::publication::{EpochRange, Grant};
 use crate::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
 
@@ -132,8 +135,11 @@ impl Replica {
         true
     }
 
-    /// Offers leadership to a successor that was sent the whole log and has not acknowledged it. The
-    /// library would wait for the acknowledgement. The offer names the last entry.
+    /// Offers leadership to a successor that was sent the whole log and has not acknowledged it.
+    /// The library would wait for the acknowledgement. The offer names the last entry.
+    ///
+    /// The successor's disk must be fast. Otherwise the vote might leave only when this leader has
+    /// answered again and reserved: then the successor would depose it, and lose the election.
     pub(super) fn offer_behind_entry(&mut self) {
         let Some(GivingBack { to, step: Step::Offered, .. }) = self.reservation.giving_back else {
             return;
@@ -143,7 +149,8 @@ impl Replica {
         let is_on_its_way = raft.prs().get(to.0).is_some_and(|peer| {
             peer.state == ProgressState::Replicate && peer.matched < last && last < peer.next_idx
         });
-        if is_on_its_way {
+        let wait = self.config.election_ticks / PARTS;
+        if is_on_its_way && self.is_disk_fast(to, wait / FAST_PARTS) {
             let offer = RaftMessage::plain(MessageKind::TimeoutNow, to, term);
             self.outbox.push_offer(RaftMessage { index: LogIndex(last), log_term: term, ..offer });
         }
@@ -176,8 +183,11 @@ impl Replica {
         let Some(it) = self.reservation.giving_back.take() else { return };
         self.raw.raft.abort_leader_transfer();
         // S18: what was proposed to be given back is never granted again.
-        if it.step != Step::Offered && it.withdrawn.is_some() {
-            self.grant = it.withdrawn;
+        let resumed = it.withdrawn.filter(|_| it.step != Step::Offered);
+        self.reports
+            .push_back(Report::AnswersAgain { to: it.to, range: resumed.map(|it| it.range) });
+        if resumed.is_some() {
+            self.grant = resumed;
             self.publish();
             self.take_advance();
         }
@@ -211,3 +221,7 @@ impl Replica {
 /// A leader that waits for its successor answers again after an election timeout divided by this:
 /// 100 ms by default.
 const PARTS: usize = 2;
+/// The disk of a successor is fast if its last writes took at most the time for which this leader
+/// waits, divided by this: 20 ms by default. In that time, four writes one after the other are
+/// durable: the entry and the vote, two votes of others, and the first entry.
+const FAST_PARTS: usize = 4;

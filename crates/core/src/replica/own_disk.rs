@@ -67,6 +67,12 @@ impl Replica {
         }
     }
 
+    /// Whether a voter has said that its last writes took at most so many ticks each.
+    pub(super) fn is_disk_fast(&self, node: NodeId, ticks: usize) -> bool {
+        let slowest_ms = self.last_status_of(node).and_then(|status| status.slowest_write_ms);
+        slowest_ms.is_some_and(|ms| u64::from(ms) <= self.as_ms(ticks))
+    }
+
     /// The slowest of this node's last writes, for its status.
     pub(super) fn slowest_write_ms(&self) -> u16 {
         u16::try_from(self.as_ms(self.outbox.slowest_ticks())).unwrap_or(u16::MAX)

@@ -19,7 +19,8 @@ pub enum Report {
         /// The leader now, if known.
         leader: Option<NodeId>,
     },
-    /// A range was assigned to this node, in the term that it leads.
+    /// A range was assigned to this node, in the term that it leads. While a leader gives its range
+    /// back, it answers nothing from it.
     Granted {
         /// The term.
         term: Term,
@@ -35,6 +36,14 @@ pub enum Report {
         owner: Owner,
         /// What was given back.
         range: EpochRange,
+    },
+    /// The successor of a leader that gives its range back has not taken over in time: the leader
+    /// answers again, and still offers leadership.
+    AnswersAgain {
+        /// The successor.
+        to: NodeId,
+        /// The range from which it answers at once. `None` if it has to reserve first.
+        range: Option<EpochRange>,
     },
     /// A reservation has missed its deadline.
     ReservationLate {

@@ -5,6 +5,7 @@ use epicepoch_core::publication::{EpochRange, Grant, Role};
 use epicepoch_core::replica::{HandOver, Report};
 use epicepoch_core::state::{Command, FORMAT_OF_GIVING_BACK, Owner};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::voter_status::VoterStatus;
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term};
 
 use crate::support::bench::{Bench, append, genesis, message};
@@ -38,10 +39,28 @@ fn ask(bench: &mut Bench) {
     bench.drain();
 }
 
+/// Node 2 says how long its slowest write took, milliseconds.
+fn say(bench: &mut Bench, slowest_ms: u16) {
+    let slowest_write_ms = Some(slowest_ms);
+    let status = VoterStatus { is_fit: true, preference: 0, zone: None, slowest_write_ms };
+    let term = bench.status().term.0;
+    let said = message(MessageKind::HeartbeatResponse, term);
+    bench.take(2, &RaftMessage { context: status.encode(), ..said }).expect("an answer is taken");
+}
+
 /// The allocator stops; `last` was its last epoch.
 fn stop(bench: &mut Bench, last: Epoch) {
     bench.replica.handle_allocator_stopped(bench.now_ns, Some(last));
     bench.drain();
+}
+
+/// The ranges from which the leader has answered again, as it has reported.
+fn resumed(bench: &Bench) -> Vec<Option<EpochRange>> {
+    let resumed = |report: &Report| match report {
+        Report::AnswersAgain { range, .. } => Some(*range),
+        _ => None,
+    };
+    bench.reports.iter().filter_map(resumed).collect()
 }
 
 /// What the log of the leader gives back, from the first entry to the last.
@@ -59,6 +78,7 @@ fn a_handover_gives_back_what_is_above_the_last_timestamp_and_then_offers_leader
     let mut bench = led(FORMAT_OF_GIVING_BACK);
     let grant = granted(&bench).expect("it serves");
     let ceiling = bench.replica.ceiling();
+    say(&mut bench, 0);
     ask(&mut bench);
     assert_eq!(granted(&bench), None, "the grant is withdrawn first");
     assert!(
@@ -106,6 +126,25 @@ fn an_offer_that_overtakes_its_entry_is_ignored_until_the_entry_is_there() {
     assert!(bench.kinds_to(3).contains(&MessageKind::RequestVote));
 }
 
+/// The vote of such a successor might leave only when its leader has answered again.
+#[test]
+fn a_successor_whose_disk_is_not_known_to_be_fast_is_asked_once_it_has_the_entry() {
+    for slowest_ms in [None, Some(10)] {
+        let mut bench = led(FORMAT_OF_GIVING_BACK);
+        let grant = granted(&bench).expect("it serves");
+        if let Some(ms) = slowest_ms {
+            say(&mut bench, ms);
+        }
+        ask(&mut bench);
+        stop(&mut bench, Epoch(grant.range.low.0 + 7));
+        bench.persist();
+        assert_eq!(given_back(&bench).len(), 1);
+        assert!(!bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "{slowest_ms:?}");
+        bench.ack_all(2);
+        assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "{slowest_ms:?}");
+    }
+}
+
 /// The library repeats an offer only when the successor has acknowledged everything.
 #[test]
 fn leadership_is_not_offered_at_once_to_a_voter_that_was_not_sent_everything() {
@@ -116,6 +155,7 @@ fn leadership_is_not_offered_at_once_to_a_voter_that_was_not_sent_everything() {
     reserve(&mut bench);
     bench.ack_all(3);
     bench.sent();
+    say(&mut bench, 0);
     ask(&mut bench);
     stop(&mut bench, Epoch(grant.range.low.0 + 7));
     bench.persist();
@@ -140,6 +180,7 @@ fn a_leader_whose_successor_does_not_come_reserves_anew_above_what_it_gave_back(
     let again = granted(&bench).expect("it answers again");
     assert_eq!((again.term, again.range.low), (grant.term, last));
     assert!(again.range.high > Epoch(START_NS + bench.now_ns), "it is a whole window");
+    assert_eq!(resumed(&bench), [None], "it had to reserve");
 }
 
 #[test]
@@ -157,6 +198,7 @@ fn an_allocator_that_does_not_stop_delays_a_handover_by_half_an_election_timeout
     let again = granted(&bench).expect("it answers again");
     assert_eq!((again.term, again.range.low), (grant.term, grant.range.low), "nothing is lost");
     assert!(again.range.high >= grant.range.high);
+    assert_eq!(resumed(&bench), [Some(grant.range)]);
     assert_eq!(given_back(&bench), []);
 }
 
@@ -190,6 +232,7 @@ fn a_leader_that_has_proposed_nothing_answers_again_from_the_range_that_it_withd
         bench.beats(1, &[2, 3]);
     }
     assert_eq!(granted(&bench), Some(grant), "the reservation is late");
+    assert_eq!(resumed(&bench), [Some(grant.range)]);
     bench.persist();
     bench.ack_all(2);
     let longer = granted(&bench).expect("it serves");
@@ -220,8 +263,14 @@ fn a_reservation_under_way_is_waited_for_and_gives_no_grant() {
     bench.ack_all(2);
     bench.persist();
     assert_eq!(granted(&bench), None);
+    let reported = |report: &Report| match report {
+        Report::Granted { range, .. } => Some(range.high),
+        _ => None,
+    };
+    let highest = bench.reports.iter().filter_map(reported).max();
     let [(_, range)] = given_back(&bench)[..] else { panic!("{:?}", given_back(&bench)) };
     assert!(range.high > grant.range.high, "the new range is given back with the old one");
+    assert_eq!(highest, Some(range.high), "the reservation is reported although it gives no grant");
     assert_eq!(range.low, Epoch(grant.range.low.0 + 7));
 }
 
@@ -258,6 +307,23 @@ fn nothing_is_given_back_in_an_older_format_and_when_the_disk_is_stuck() {
         bench.drain();
         assert!(granted(&bench).is_some(), "{format}");
         assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "{format}");
+    }
+}
+
+/// If its successor did not come, the leader would have to reserve before it answers, and its own
+/// disk would delay that.
+#[test]
+fn a_leader_with_a_slow_disk_gives_nothing_back() {
+    for (ticks, gives_back) in [(ELECTION_TICKS / 2, true), (ELECTION_TICKS / 2 + 1, false)] {
+        let mut bench = led(FORMAT_OF_GIVING_BACK);
+        while bench.status().writes_outstanding == 0 {
+            bench.beats(1, &[2, 3]);
+        }
+        // The write of its reservation waits for so many ticks.
+        bench.beats(ticks, &[2, 3]);
+        ask(&mut bench);
+        assert!(bench.replica.is_handing_over());
+        assert_eq!(granted(&bench).is_none(), gives_back, "{ticks} ticks");
     }
 }
 

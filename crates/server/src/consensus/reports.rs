@@ -211,6 +211,14 @@ impl Reports {
                     "a leader gave back the rest of its range"
                 );
             }
+            Report::AnswersAgain { to, range: Some(_) } => tracing::warn!(
+                successor = to.0,
+                "the successor has not taken over in time: this leader answers again"
+            ),
+            Report::AnswersAgain { to, range: None } => tracing::warn!(
+                successor = to.0,
+                "the successor has not taken over in time: this leader reserves, then answers again"
+            ),
             Report::ReservationLate { missed } => {
                 metrics.reservation_deadlines_missed.add(1);
                 tracing::warn!(missed, "a reservation has missed its deadline");
