@@ -3,6 +3,7 @@
 //! every step on the whole history so far, and the first violation ends the run. Wherever the
 //! history has the information, the checkers do not rely on the core's own state.
 
+pub(crate) mod handovers;
 mod invariant;
 pub(crate) mod longest;
 mod messages;
@@ -23,6 +24,7 @@ use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
 use crate::event::{Asker, Request};
+use handovers::Handovers;
 pub use invariant::{Invariant, Violation};
 use longest::Longest;
 use quorums::Quorums;
@@ -69,6 +71,7 @@ pub(crate) struct History {
     /// The highest term in an accepted message of each node, and the boot that sent it.
     taken: BTreeMap<NodeId, (Term, BootId)>,
     ranges: Ranges,
+    handovers: Handovers,
     states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
     /// The settings at each applied index, as the first node had them there. `goes_by` has the
     /// settings in effect for each boot.

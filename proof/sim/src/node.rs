@@ -27,6 +27,7 @@ use crate::parameters::{
 use crate::plant::Plant;
 use crate::stamper::Stamper;
 use crate::version::Version;
+use crate::world::handovers::Handovers;
 
 /// One worker.
 pub(crate) struct Worker {
@@ -114,6 +115,8 @@ pub(crate) struct Running {
     pub(crate) stale: (Term, Term),
     /// For a planted bug: whether the replica was handing over leadership when it last had a grant.
     pub(crate) hands_over: bool,
+    /// What the world sees of its writes and handovers.
+    pub(crate) handovers: Handovers,
     /// Whether the process was told to stop.
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
@@ -230,6 +233,7 @@ impl Node {
             trusted_ns: 0,
             stale: (Term(0), shared.promise.load()),
             hands_over: false,
+            handovers: Handovers::default(),
             is_told_to_stop: false,
             shutdown_in: None,
             consensus,

@@ -7,6 +7,7 @@ mod confirm_links;
 pub(crate) mod consensus;
 pub(crate) mod faults;
 pub(crate) mod features;
+pub(crate) mod handovers;
 mod links;
 mod operators;
 mod orders;

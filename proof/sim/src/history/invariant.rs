@@ -34,7 +34,8 @@ pub enum Invariant {
     Ids,
     /// S12: a node that is promoted, or that gets leadership from an operator or for its zone, is
     /// live and has all committed entries. After a change of members a majority is live, and the
-    /// leader is not removed.
+    /// leader is not removed. Because of its disk, a leader hands over in time, and not to a voter
+    /// whose disk is known to be as slow.
     CaughtUp,
     /// S9: correct peers send no impossible message, and lose no entries.
     Possible,

@@ -24,6 +24,7 @@ impl History {
             return;
         }
         self.check_promise_first(me, out, promise);
+        self.record_campaign(me, out);
         if kind == MessageKind::Append {
             self.record_sent(&out.message);
         }

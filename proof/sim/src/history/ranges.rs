@@ -9,7 +9,6 @@ use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, Owner, State};
 use epicepoch_wire::{Epoch, LogIndex, Term};
 
 use super::{History, Invariant};
-use crate::parameters::MS;
 
 /// The ranges that nodes were seen to have applied.
 #[derive(Debug, Default)]
@@ -20,8 +19,6 @@ pub(super) struct Ranges {
     ends: BTreeSet<Epoch>,
     /// No range of this history may begin below.
     floor: Epoch,
-    /// The last handover in which something was given back: who gave it back, and from where on.
-    given_back: Option<(Owner, Epoch)>,
 }
 
 impl Ranges {
@@ -50,6 +47,12 @@ impl Ranges {
     pub(super) fn owner(&self, epoch: Epoch) -> Option<Owner> {
         let mut known = self.at.values().rev();
         known.find(|(_, range)| range.contains(epoch)).map(|(owner, _)| *owner)
+    }
+
+    /// The low end of the last range of an owner.
+    pub(super) fn low_of(&self, owner: Owner) -> Option<Epoch> {
+        let own = self.at.values().filter(|(of, _)| *of == owner);
+        own.map(|(_, range)| range.low).max()
     }
 
     /// Whether `me` may stamp `epoch`: a range of its own has it, and nothing that was applied
@@ -118,39 +121,17 @@ impl History {
                 format!("{owner:?} stamped {stamped} and has given back all above {end}")
             });
         }
-        self.ranges.given_back = Some((owner, end));
     }
 
     /// A node has applied that `owner` gives back all above `end`. It keeps nothing: `end` is its
     /// last epoch, or the low end of its range, or what an operator has moved to.
     pub(crate) fn gives_back(&mut self, owner: Owner, end: Epoch) {
         let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
-        let own = self.ranges.at.values().filter(|(of, _)| *of == owner);
-        let low = own.map(|(_, range)| range.low).max().unwrap_or(Epoch(0));
+        let low = self.ranges.low_of(owner).unwrap_or(Epoch(0));
         let lowest = stamped.max(low).max(self.advance_asked_max);
         if end > lowest {
             self.violate(Invariant::GivenBack, || {
                 format!("{owner:?} has given back what is above {end}, and not above {lowest}")
-            });
-        }
-    }
-
-    /// Promise 3 after a planned handover: a leader that begins where its predecessor gave its
-    /// range back is at most [`LEAD_NS_MAX`] ahead of the clocks, unless the predecessor was, too.
-    pub(super) fn check_lead(&mut self, me: Owner, epoch: Epoch, clocks_ns: u64) {
-        let Some((owner, end)) = self.ranges.given_back else { return };
-        if owner == me {
-            return;
-        }
-        self.ranges.given_back = None;
-        let is_next =
-            self.ranges.at.values().next_back().is_some_and(|(last, range)| {
-                *last == me && range.low == end && range.contains(epoch)
-            });
-        let ahead_ns = epoch.0.saturating_sub(clocks_ns.max(end.0));
-        if is_next && ahead_ns > LEAD_NS_MAX {
-            self.violate(Invariant::Bound, || {
-                format!("{me:?} begins {ahead_ns} ns ahead, after a planned handover at {end}")
             });
         }
     }
@@ -166,6 +147,3 @@ impl History {
         }
     }
 }
-
-/// How far ahead of the clocks a leader may begin after a planned handover, nanoseconds.
-const LEAD_NS_MAX: u64 = 150 * MS;

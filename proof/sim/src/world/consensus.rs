@@ -60,6 +60,7 @@ impl World {
         }
         self.trusts(trusted_ns);
         self.pump(id);
+        self.check_late_disk(id);
         if let Err(fatal @ Fatal::Unreadable { .. }) = result {
             self.record(|| format!("{id} must stop: {fatal}"));
             self.crash(id);
@@ -182,6 +183,7 @@ impl World {
         self.begin_write(id);
         match finished {
             Finished::Written(number) if !is_lying => {
+                self.node(id).running_mut().handovers.persisted(number);
                 self.drive(id, |consensus, now_ns| consensus.handle_persisted(now_ns, number));
             }
             Finished::Written(_) | Finished::None => {}
@@ -293,6 +295,7 @@ impl World {
             let boot = self.at(to).hello().boot;
             self.history.heard(boot, from, self.monotonic_ns(to));
             self.history.taken(to, (from, hello.boot), &message);
+            self.see_status(to, from, &message);
             return;
         };
         self.summary.refusals += 1;
@@ -370,6 +373,7 @@ impl World {
                     self.history.check_published(&published, running.seen.promise.load());
                 }
                 running.seen.publish(published.clone());
+                self.see_published(id, &published);
                 self.notify_workers(id);
                 self.record(|| {
                     let Published { term, role, leader, grant, .. } = &*published;
@@ -431,6 +435,8 @@ impl World {
         let number = write.number;
         self.record(|| format!("{id} writes {write:?}"));
         self.see_reserved(id, &write);
+        let running = self.node(id).running_mut();
+        running.handovers.wrote(number, running.ticks);
         self.node(id).disk.submit(write);
         self.begin_write(id);
         if self.is_planted(Plant::LyingDisk) {
@@ -450,6 +456,7 @@ impl World {
         if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
             self.provoke(id);
         }
+        self.see_handover(id, report);
         if matches!(report, Report::HandingOver { .. }) {
             let identity = self.at(id).running().identity;
             self.history.offers_leadership(identity);
@@ -490,6 +497,7 @@ impl World {
             let is_own = status.role == Role::Leader && status.term == entry.term;
             if is_own && let Ok(Command::Reserve { until, .. }) = Command::decode(&entry.data) {
                 self.history.reserves(identity, until, trusted_ns);
+                self.history.owns_again(identity);
             }
         }
     }
@@ -507,6 +515,7 @@ impl World {
         if !node.disk.is_rolled_back() {
             self.history.promised(identity, out);
         }
+        self.see_sent(id, out);
         // Such a snapshot is like a message in the socket of a machine that disappears without
         // closing the connection.
         let is_snapshot = out.message.kind == MessageKind::Snapshot;

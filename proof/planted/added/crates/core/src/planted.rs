@@ -400,6 +400,11 @@ bugs! {
     /// Breaks S14; found by `S14` within 100 seeds. Seen: a high-water mark that is restored from
     /// the last use and not from the last promise.
     GivenBackBelowAdvance "given-back-below-advance",
+    /// A leader that hands over as planned gives nothing back.
+    ///
+    /// Breaks promise 3; found by `promise 3` within 100 seeds. Seen: this core, before decision
+    /// 35.
+    NothingGivenBack "nothing-given-back",
     /// An advance is reported as done as soon as it is requested.
     ///
     /// Breaks S14; found by `S14` within 100 seeds. Seen: a command that is acknowledged before it
@@ -410,6 +415,22 @@ bugs! {
     /// Breaks promise 3; found by `promise 3` within 20 seeds. Seen: PD's `reset-ts` has a bound
     /// unless it is forced ([tikv/pd#6964](https://github.com/tikv/pd/pull/6964)).
     AdvanceUnbounded "advance-unbounded",
+    // A leader whose disk is late.
+    /// A leader never hands over because of its own disk.
+    ///
+    /// Breaks S12; found by `S12` within 100 seeds. Seen: TiKV: leaders stayed for minutes on a
+    /// store whose disk had become slow ([#15875](https://github.com/tikv/tikv/issues/15875)).
+    LateDiskKept "late-disk-kept",
+    /// A leader hands over to a voter whose disk is known to be as slow as its own.
+    ///
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: PD: leaders of a slow store were given to
+    /// followers drawn at random ([tikv/pd#8895](https://github.com/tikv/pd/issues/8895)).
+    LateDiskPassedOn "late-disk-passed-on",
+    /// A leader hands over as soon as one write is late, although its range lasts.
+    ///
+    /// Breaks S12; found by `S12` within 100 seeds. Seen: etcd: a slow sync on a virtual machine
+    /// caused elections ([#7617](https://github.com/etcd-io/etcd/issues/7617)).
+    LateDiskHasty "late-disk-hasty",
     // A restore.
     /// A restored history begins above the values in its backup.
     ///
@@ -553,6 +574,10 @@ bugs! {
     ///
     /// Harmless: the allocator refuses a grant with another term than the round.
     CurrentTermAsked "current-term-asked",
+    /// A node that is told to campaign does so although it lacks the last entry of the leader.
+    ///
+    /// Harmless: the node loses the election, or begins at the end of the old range.
+    OfferUnread "offer-unread",
 }
 
 /// The bug that is planted on this thread.
