@@ -250,3 +250,78 @@ fn waits_for(replica: &Replica) -> Vec<u64> {
 
 const VOTER: &str = "voter";
 const LEARNER: &str = "learner";
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::publication::Published;
+    use epicepoch_wire::raft_message::Configuration;
+
+    use super::super::fixture::{ME, leader, published, replica, state};
+    use super::*;
+
+    /// Voters 1 and 2 remain, voter 3 leaves, and node 4 is a learner.
+    #[test]
+    fn the_members_document_shows_each_part_of_a_joint_configuration() {
+        let mut state = state(4);
+        state.format = FORMATS.newest - 1;
+        state.removed = [NodeId(9)].into();
+        let ids = |ids: &[u64]| ids.iter().copied().map(NodeId).collect();
+        let configuration = Configuration {
+            voters: ids(&[1, 2]),
+            voters_outgoing: ids(&[1, 2, 3]),
+            learners: ids(&[4]),
+            ..Configuration::default()
+        };
+        let replica = replica(&state, configuration, FORMATS.newest);
+        let published = published(Role::Leader, &replica);
+        let document = members(&replica, &published, "test").expect("it leads");
+        let row = |node: u64, role: &str| {
+            json!({
+                "nodeID": node,
+                "addr": format!("n{node}:2"),
+                "raftAddr": format!("n{node}:1"),
+                "role": role,
+                // The log has one entry. This replica has not led, so it knows only its own copy.
+                "behind": u64::from(node != ME.node.0),
+                "heard": node == ME.node.0,
+                "store": format!("{node:032x}"),
+                "zone": null,
+                "agreesOnZones": true,
+                "formatMax": (node == ME.node.0).then_some(FORMATS.newest),
+            })
+        };
+        let rows = [row(1, "leader"), row(2, "voter"), row(3, "leaving"), row(4, "learner")];
+        let expected = json!({
+            "cluster": published.cluster.to_string(),
+            "history": "0000000000000006",
+            "clusterName": "test",
+            "leader": {"nodeID": 1, "addr": "n1:2"},
+            "term": 1,
+            "joint": true,
+            "committed": 1,
+            "members": rows,
+            "emptyZones": [],
+            "format": FORMATS.newest - 1,
+            "formatWaitsFor": [2, 3, 4],
+            "removed": [9],
+        });
+        assert_eq!(document, expected);
+        let following = Published { role: Role::Follower, ..published };
+        let denied = members(&replica, &following, "test").expect_err("it does not lead");
+        assert_eq!(denied.code, ErrorCode::NotLeader);
+    }
+
+    #[test]
+    fn a_leader_waits_for_no_member_once_the_format_is_the_newest() {
+        let mut state = state(3);
+        let waits = |state: &epicepoch_core::state::State| {
+            let configuration = super::super::fixture::voters(3);
+            waits_for(&replica(state, configuration, FORMATS.newest))
+        };
+        assert_eq!(waits(&state), [2, 3]);
+        state.format = FORMATS.newest;
+        assert_eq!(waits(&state), Vec::<u64>::new());
+        // The only member reads every format.
+        assert_eq!(waits_for(&leader()), Vec::<u64>::new());
+    }
+}

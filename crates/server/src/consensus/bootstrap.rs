@@ -270,3 +270,47 @@ async fn answer_one(shared: &NodeShared, restore: &Restore, stream: TcpStream) -
     }
     write_frames(&mut stream, &mut frames).await.ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::StoreId;
+    use tokio::time::Instant;
+
+    use super::super::fixture::shared_with;
+    use super::*;
+    use crate::faults::Faults;
+
+    #[test]
+    fn only_a_node_of_a_cluster_ends_the_bootstrap() {
+        for code in [RefusalCode::UnknownNode, RefusalCode::WrongStore, RefusalCode::Removed] {
+            assert!(ends(code), "{code:?}");
+        }
+        for code in [RefusalCode::NotBootstrapped, RefusalCode::WrongNode, RefusalCode::Format] {
+            assert!(!ends(code), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_founded_only_with_nodes_that_bootstrap_with_the_same_list() {
+        let peers = [(NodeId(1), "n1:1".to_owned()), (NodeId(2), "n2:1".to_owned())];
+        let shared = shared_with(|config| config.peers = peers.clone().into());
+        let restore = Restore::none(&shared.config, &Faults::none());
+        let unwilling = |bootstrapping, peers: &[(NodeId, String)]| {
+            let answer = Empty {
+                store: StoreId(2),
+                client_addr: "n2:2".to_owned(),
+                bootstrapping,
+                peers: peers.to_vec(),
+                claim: None,
+            };
+            let (node, took, at) = (NodeId(2), Duration::ZERO, Instant::now());
+            unwilling(&shared, &restore, &Answered { node, answer, took, at })
+        };
+        assert_eq!(unwilling(true, &peers), None);
+        let said = |text: &str| Some(text.to_owned());
+        let waits = said("2 is empty but was not started with BOOTSTRAP=1");
+        assert_eq!(unwilling(false, &peers), waits);
+        let other = said("2 has another list of PEERS: make them the same");
+        assert_eq!(unwilling(true, &peers[..1]), other);
+    }
+}

@@ -343,7 +343,196 @@ fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::future::pending;
+    use std::io::ErrorKind;
+
+    use epicepoch_wire::NodeId;
+    use tokio::net::TcpListener;
+    use tokio::task::{LocalSet, spawn_local};
+
+    use super::super::fixture::{CLUSTER, logged, member, shared};
     use super::*;
+
+    fn block_on<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        LocalSet::new().block_on(&runtime.expect("a runtime"), test)
+    }
+
+    /// A dialler of node 1 to node 2 at `addr`, and the events that it reports.
+    fn dialler(addr: &str) -> (Dialler, mpsc::Receiver<Event>) {
+        let (inbox, events) = Inbox::open();
+        let dialler = Dialler {
+            shared: shared(),
+            cluster: CLUSTER,
+            peer: member(2),
+            addrs: vec![addr.to_owned()],
+            inbox,
+            is_up: Rc::new(Notify::new()),
+            reads: Rc::new(Cell::new(None)),
+        };
+        (dialler, events)
+    }
+
+    fn refused(code: RefusalCode) -> LinkError {
+        LinkError::Refused(Refusal::new(code, "no"))
+    }
+
+    #[test]
+    fn the_end_of_a_link_is_reported_as_what_it_says_about_the_peer() {
+        let (dialler, mut events) = dialler("n2:1");
+        let io = |kind| LinkError::Io(io_error(kind));
+        let in_frame = LinkError::Frame(FrameError::Io(io_error(ErrorKind::ConnectionReset)));
+        let cases = [
+            (LinkError::Closed, "closed"),
+            (io(ErrorKind::ConnectionReset), "closed"),
+            (in_frame, "closed"),
+            (io(ErrorKind::ConnectionRefused), "unreachable"),
+            (LinkError::Timeout, "unreachable"),
+            (LinkError::Silent, "unreachable"),
+            (refused(RefusalCode::Removed), "refused"),
+        ];
+        for (error, expected) in cases {
+            block_on(dialler.report("n2:1", &error, 2, &mut String::new()));
+            let event = events.try_recv().expect("an event");
+            let said = match &event {
+                Event::Closed { node: NodeId(2) } => "closed",
+                Event::Unreachable { node: NodeId(2) } => "unreachable",
+                Event::Refused { by: NodeId(2), refusal } => {
+                    assert_eq!(refusal.code, RefusalCode::Removed);
+                    "refused"
+                }
+                _ => "another event",
+            };
+            assert_eq!(said, expected, "{error}: {event:?}");
+        }
+    }
+
+    fn io_error(kind: ErrorKind) -> std::io::Error {
+        kind.into()
+    }
+
+    #[test]
+    fn an_error_of_a_link_is_logged_when_it_is_new() {
+        let (dialler, _events) = dialler("n2:1");
+        let mut known = String::new();
+        let report = |error: &LinkError, failures, known: &mut String| {
+            let lines = logged(|| block_on(dialler.report("n2:1", error, failures, known)));
+            lines.concat()
+        };
+        let fields = |error: &str| format!(" peer=2 addr=n2:1 error={error}");
+        let down = report(&LinkError::Silent, 1, &mut known);
+        let silent = fields("the peer is silent");
+        assert_eq!(down, format!("INFO link down; trying again{silent}"));
+        assert_eq!(report(&LinkError::Silent, 2, &mut known), format!("WARN no link{silent}"));
+        let late = format!("WARN no link{}", fields("no answer in time"));
+        assert_eq!(report(&LinkError::Timeout, 3, &mut known), late);
+        for error in [LinkError::Silent, LinkError::Timeout] {
+            assert_eq!(report(&error, 4, &mut known), "", "again");
+        }
+        // A peer that has not joined yet is usual, and so are broken links when this node stops.
+        let early = report(&refused(RefusalCode::NotBootstrapped), 5, &mut known);
+        assert!(early.starts_with("INFO no link"), "{early}");
+        let wrong = report(&refused(RefusalCode::WrongNode), 6, &mut String::new());
+        assert!(wrong.starts_with("WARN no link"), "{wrong}");
+        dialler.shared.health.is_shutting_down.store(true, Ordering::Relaxed);
+        let ending = report(&LinkError::Closed, 7, &mut known);
+        assert!(ending.starts_with("INFO no link"), "{ending}");
+        // The known texts are forgotten when they have become too long.
+        for (length, is_kept) in [(LOGGED_LEN_MAX, true), (LOGGED_LEN_MAX + 1, false)] {
+            let mut known = "x".repeat(length);
+            report(&LinkError::Silent, 8, &mut known);
+            assert_eq!(known.starts_with('x'), is_kept, "{length}");
+            assert!(known.ends_with("the peer is silent"));
+        }
+    }
+
+    /// Answers one hello as node 2 does, with other addresses than this node knows.
+    async fn welcome(port: &TcpListener) {
+        let (stream, _) = port.accept().await.expect("a connection");
+        let mut reader = FrameReader::new(stream);
+        let (header, payload) = reader.next().await.expect("a frame").expect("a hello");
+        assert_eq!((header.kind, header.cluster), (FrameKind::PeerHello, CLUSTER));
+        let hello = PeerHello::decode(payload).expect("a hello");
+        let welcome = PeerHello {
+            store: member(2).store,
+            raft_addr: "new:1".to_owned(),
+            client_addr: "new:2".to_owned(),
+            ..hello
+        };
+        let mut frames = Vec::new();
+        write_frame(&mut frames, FrameKind::Welcome, CLUSTER, NodeId(2), |out| {
+            welcome.encode(out);
+        });
+        write_frames(&mut reader.into_stream(), &mut frames).await.expect("sent");
+    }
+
+    #[test]
+    fn the_addresses_in_a_welcome_replace_the_known_ones() {
+        block_on(async {
+            let port = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let addr = port.local_addr().expect("an address").to_string();
+            let (dialler, mut events) = dialler(&addr);
+            let (connected, ()) = tokio::join!(dialler.connect(&addr), welcome(&port));
+            assert!(connected.is_ok());
+            let named = match events.try_recv().expect("an event") {
+                Event::PeerHello { member, .. } => member,
+                other => panic!("{other:?}"),
+            };
+            let (raft_addr, client_addr) = ("new:1".to_owned(), "new:2".to_owned());
+            assert_eq!(named, Member { raft_addr, client_addr, ..member(2) });
+            assert_eq!(dialler.reads.get(), Some(dialler.shared.formats().newest));
+        });
+    }
+
+    #[test]
+    fn the_pause_between_attempts_doubles() {
+        block_on(async {
+            let port = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let addr = port.local_addr().expect("an address").to_string();
+            drop(port);
+            let (dialler, mut events) = dialler(&addr);
+            let (_queue, queued) = mpsc::channel(1);
+            let start = Instant::now();
+            let dialling = spawn_local(dialler.run(queued));
+            for _ in 0..6 {
+                events.recv().await.expect("an attempt");
+            }
+            // Five pauses: 10, 20, 40, 80 and 160 ms, each with a jitter that makes it longer.
+            assert!(start.elapsed() >= Duration::from_millis(310), "{:?}", start.elapsed());
+            dialling.abort();
+        });
+    }
+
+    #[test]
+    fn the_jitter_is_at_most_a_quarter_of_the_pause() {
+        let shared = shared();
+        let drawn: BTreeSet<_> =
+            (0..1_000).map(|_| jitter_us(&shared, Duration::from_micros(40))).collect();
+        assert!(drawn.iter().all(|it| *it <= 10) && drawn.len() > 5, "{drawn:?}");
+    }
+
+    #[test]
+    fn a_dropped_link_ends_and_a_link_carries_only_what_its_peer_reads() {
+        block_on(async {
+            let (queue, mut queued) = mpsc::channel(1);
+            let (is_up, reads) = (Rc::new(Notify::new()), Rc::new(Cell::new(None)));
+            let dialling = spawn_local(pending::<()>());
+            let task = dialling.abort_handle();
+            let (peer, reads_too) = (member(2), reads.clone());
+            let link = Link { peer, queue, task, is_up: is_up.clone(), reads };
+            assert!(link.may_carry(9), "without a connection");
+            reads_too.set(Some(3));
+            assert!(link.may_carry(2) && link.may_carry(3) && !link.may_carry(4));
+            let wait = Duration::from_mins(1);
+            let waited = async {
+                tokio::join!(drain(&mut queued, wait, &is_up), async { link.record_up() })
+            };
+            timeout(wait / 2, waited).await.expect("the wait ends early");
+            drop(link);
+            assert!(dialling.await.expect_err("it ends").is_cancelled());
+        });
+    }
 
     #[tokio::test]
     async fn the_wait_for_the_next_attempt_ends_when_the_peer_is_up() {

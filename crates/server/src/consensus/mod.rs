@@ -19,6 +19,8 @@ mod accept;
 mod admin_documents;
 mod bootstrap;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod inbox;
 mod link;
 mod old_members;
@@ -120,4 +122,43 @@ fn run(parts: Parts, orders: mpsc::UnboundedReceiver<Order>) -> Result<(), Conse
     // The tasks of the links belong to `local`, so dropping it ends them.
     drop(local);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::replica::RestoreError;
+    use epicepoch_wire::DecodeError;
+
+    use super::*;
+
+    #[test]
+    fn orders_reach_the_plane_and_stopping_returns_why_it_ended() {
+        let (orders, mut received) = mpsc::unbounded_channel();
+        let thread = thread::spawn(move || {
+            let next = || received.blocking_recv().expect("an order");
+            let orders: Vec<_> = std::iter::repeat_with(next).take(3).collect();
+            let expected = [Order::HandOver { to: NodeId(3) }, Order::PrepareStop, Order::Stop];
+            assert_eq!(orders, expected);
+            let error = DecodeError::BadValue { field: "format", value: 9 };
+            Err(RestoreError::from(error).into())
+        });
+        let consensus = Consensus { orders, thread: Some(thread) };
+        assert!(!consensus.has_ended());
+        consensus.hand_over(NodeId(3));
+        consensus.prepare_stop();
+        let start = Instant::now();
+        let ended = consensus.stop();
+        assert!(matches!(ended, Err(ConsensusError::Restore(_))), "{ended:?}");
+        assert!(start.elapsed() < STOP_TIMEOUT, "it waits only while the thread runs");
+    }
+
+    #[test]
+    fn a_plane_has_ended_when_it_takes_no_more_orders() {
+        let (orders, received) = mpsc::unbounded_channel();
+        let consensus = Consensus { orders, thread: None };
+        assert!(!consensus.has_ended());
+        drop(received);
+        assert!(consensus.has_ended());
+        consensus.stop().expect("no thread");
+    }
 }

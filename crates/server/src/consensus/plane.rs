@@ -80,7 +80,7 @@ pub struct Parts {
 }
 
 /// An order from another thread of this node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Hand leadership to this voter, if this node leads.
     HandOver { to: NodeId },

@@ -374,3 +374,258 @@ pub(super) fn log_rolled_back(node: NodeId, checked: Result<(), RolledBack>) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::clock::ClockReading;
+    use epicepoch_core::placement::Placement;
+    use epicepoch_wire::{DecodeError, Epoch, LogIndex, StoreId, StorePosition};
+
+    use super::super::fixture::{
+        ELECTION_TICKS, ME, START_NS, leader, logged, member, run, shared, shared_with,
+    };
+    use super::*;
+
+    fn reports(shared: &Arc<NodeShared>) -> Reports {
+        Reports::new(shared.clone(), Arc::new(Metrics::new(1)), false)
+    }
+
+    fn zone(name: &str) -> Zone {
+        Zone::new(name).expect("a name")
+    }
+
+    /// The clock of node 1. Node 2 is an hour ahead of it, and node 3 as far behind.
+    fn clock() -> TrustedClock {
+        let reading = ClockReading { monotonic_ns: 0, wall_ns: START_NS };
+        let mut clock = TrustedClock::new(1, reading);
+        for (node, ns) in [(2, 3_600_000_000_000_i64), (3, -3_600_000_000_000)] {
+            clock.handle_sample(NodeId(node), START_NS.saturating_add_signed(ns), 0, 0);
+        }
+        clock
+    }
+
+    const OFFSETS: &str = "offsets_ns=2=3600000000000,3=-3600000000000";
+
+    #[test]
+    fn each_change_of_a_member_is_logged_once() {
+        let mut reports = reports(&shared());
+        let published = |incoming: &[u64], outgoing: &[u64], members: Vec<Member>| {
+            let ids = |ids: &[u64]| ids.iter().copied().map(NodeId).collect::<Vec<_>>();
+            let voters = Voters::new(&ids(incoming), &ids(outgoing), |it| StoreId(it.0.into()));
+            let members = members.into_iter().map(|member| (member.node, member)).collect();
+            Published { voters, members: Arc::new(members), ..Published::nothing(ME) }
+        };
+        let all = |count| (1..=count).map(member).collect::<Vec<_>>();
+        let moved = Member { raft_addr: "new:1".to_owned(), ..member(3) };
+        let removed = BTreeSet::from([NodeId(2)]);
+        let none = BTreeSet::new();
+        let change = |node: u64, before: &str, after: &str, addr: &str| {
+            let text = "INFO membership change";
+            format!("{text} member={node} before={before} after={after} raft_addr={addr}")
+        };
+        let steps = [
+            // What a node finds when it starts is no change.
+            (published(&[1, 2], &[], all(2)), &none, vec![]),
+            (published(&[1, 2], &[], all(2)), &none, vec![]),
+            (published(&[1, 2], &[], all(3)), &none, vec![change(3, "none", "learner", "n3:1")]),
+            (
+                published(&[1, 3], &[1, 2], all(3)),
+                &none,
+                vec![change(2, "voter", "leaving", "n2:1"), change(3, "learner", "voter", "n3:1")],
+            ),
+            (
+                published(&[1, 3], &[], vec![member(1), member(3)]),
+                &removed,
+                vec![change(2, "leaving", "removed", "n2:1")],
+            ),
+            (
+                published(&[1, 3], &[], vec![member(1), moved]),
+                &removed,
+                vec!["INFO a member has another address member=3 before=n3:1 after=new:1".into()],
+            ),
+            (published(&[1], &[], all(1)), &removed, vec![change(3, "voter", "none", "new:1")]),
+        ];
+        for (published, removed, expected) in steps {
+            assert_eq!(logged(|| reports.log_members(&published, removed)), expected);
+        }
+    }
+
+    #[test]
+    fn each_verdict_on_the_clock_is_logged_with_the_offsets_of_the_peers() {
+        let line = |status| logged(|| Reports::log_clock(status, &clock())).concat();
+        for (status, begins) in [
+            (ClockStatus::Followed, "INFO the wall clock is followed "),
+            (ClockStatus::Outvoted, "ERROR the wall clock is off: "),
+            (ClockStatus::Jumped, "ERROR the wall clock jumped or drifted off"),
+        ] {
+            let line = line(status);
+            assert!(line.starts_with(begins) && line.ends_with(OFFSETS), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_leader_that_cannot_compare_its_clock_is_warned_of_once() {
+        let mut reports = reports(&shared());
+        let mut replica = leader();
+        let mut log =
+            |replica: &Replica| logged(|| reports.log_unproved_clock(replica, &clock())).concat();
+        assert_eq!(log(&replica), "");
+        replica.handle_compared(false);
+        run(&mut replica, 100, 10 * ELECTION_TICKS);
+        let line = log(&replica);
+        assert!(line.starts_with("WARN this leader cannot compare its clock"), "{line}");
+        assert!(line.ends_with(OFFSETS), "{line}");
+        assert_eq!(log(&replica), "", "again");
+        replica.handle_compared(true);
+        assert_eq!(log(&replica), "");
+        replica.handle_compared(false);
+        assert_ne!(log(&replica), "", "after it was compared in between");
+    }
+
+    #[test]
+    fn zones_without_a_voter_are_logged_when_they_change() {
+        let mut reports = reports(&shared());
+        let mut replica = leader();
+        run(&mut replica, 100, 40 * ELECTION_TICKS);
+        let mut log = |leaders: &[&str]| {
+            let leaders = leaders.iter().copied().map(zone).collect();
+            let placement = Placement { zone: Some(zone("east")), leaders };
+            replica.place(placement);
+            logged(|| reports.log_empty_zones(&replica)).concat()
+        };
+        assert_eq!(log(&["east"]), "");
+        let line = log(&["north", "east"]);
+        assert!(line.starts_with("ERROR LEADER_ZONES names a zone that no voter is in"), "{line}");
+        assert!(line.ends_with(" unknown=north known=east"), "{line}");
+        assert_eq!(log(&["north", "east"]), "", "again");
+        assert_eq!(log(&["east"]), "", "corrected");
+        assert!(log(&["south", "north"]).ends_with(" unknown=south,north known=east"));
+    }
+
+    #[test]
+    fn a_voter_without_a_zone_is_logged_once_in_each_leadership() {
+        let shared = shared();
+        let mut reports = reports(&shared);
+        let mut replica = leader();
+        replica.place(Placement { zone: None, leaders: vec![zone("east")] });
+        run(&mut replica, 100, 40 * ELECTION_TICKS);
+        let mut log = |role| {
+            let published = Published { role, ..Published::nothing(ME) };
+            shared.core.publish(Arc::new(published));
+            logged(|| reports.log_voters_without_zone(&replica)).concat()
+        };
+        for leadership in 0..2 {
+            assert_eq!(log(Role::Follower), "", "{leadership}");
+            let line = log(Role::Leader);
+            assert!(line.starts_with("WARN LEADER_ZONES is set and these voters"), "{line}");
+            assert!(line.ends_with(" nodes=1"), "{line}");
+            assert_eq!(log(Role::Leader), "", "again");
+        }
+    }
+
+    #[test]
+    fn an_unreadable_message_is_logged_once_for_each_peer_and_error() {
+        let mut reports = reports(&shared());
+        let error = |index| {
+            let error = DecodeError::BadValue { field: "format", value: 9 };
+            MessageError::Unreadable { index: LogIndex(index), error }
+        };
+        let log = |reports: &mut Reports, node: u64, index| {
+            let lines = logged(|| reports.log_unreadable(NodeId(node), error(index)));
+            let line = lines.concat();
+            let is_of_it = line.contains(&format!(" peer={node} error="));
+            assert!(lines.is_empty() || line.starts_with("WARN this version") && is_of_it);
+            lines.len()
+        };
+        assert_eq!(
+            [(2, 7), (2, 7), (3, 7), (2, 8)].map(|it| log(&mut reports, it.0, it.1)),
+            [1, 0, 1, 1]
+        );
+        // A member that was removed and comes back is another one.
+        reports.retain(|node| node == NodeId(3));
+        assert_eq!([(3, 7), (2, 8)].map(|it| log(&mut reports, it.0, it.1)), [0, 1]);
+    }
+
+    #[test]
+    fn an_advance_is_a_warning_only_above_trusted_time() {
+        let mut reports = reports(&shared());
+        let clock = clock();
+        let mut log =
+            |to| logged(|| reports.log(Report::Advanced { to: Epoch(to) }, &clock)).concat();
+        assert_eq!(log(7), "INFO answers are above a time that has passed epoch=7");
+        let later = START_NS + (1 << 60);
+        let line = log(later);
+        assert!(line.starts_with("WARN an operator has moved the epoch"), "{line}");
+        assert!(line.ends_with(&format!(" epoch={later}")), "{line}");
+    }
+
+    #[test]
+    fn a_new_format_is_a_warning_only_for_a_node_that_had_data() {
+        let shared = shared();
+        let level = |has_begun_empty| {
+            let metrics = Arc::new(Metrics::new(1));
+            let mut reports = Reports::new(shared.clone(), metrics, has_begun_empty);
+            let lines = logged(|| reports.log(Report::FormatRaised { to: 4 }, &clock()));
+            assert!(lines[0].ends_with(" format=4"), "{lines:?}");
+            lines.concat().split(' ').next().map(str::to_owned)
+        };
+        assert_eq!([true, false].map(level), ["INFO", "WARN"].map(|it| Some(it.to_owned())));
+    }
+
+    #[test]
+    fn the_steps_of_a_change_are_shown_in_order() {
+        let steps = [
+            MembershipStep::AddLearner(member(4)),
+            MembershipStep::Promote(NodeId(4)),
+            MembershipStep::Remove(NodeId(2)),
+        ];
+        assert_eq!(shown(&steps), "add 4 at n4:1, promote 4, remove 2");
+    }
+
+    #[test]
+    fn a_window_below_four_election_timeouts_is_warned_of() {
+        let own = Config::new(ME.node, String::new()).shared();
+        let log = |reservation_ms| {
+            let settings = ClusterSettings { reservation_ms, ..own.clone() };
+            logged(|| warn_of_short_window(&settings, Duration::from_millis(300))).concat()
+        };
+        assert_eq!(log(1_200), "");
+        let line = log(1_199);
+        assert!(line.contains("settings set RESERVATION_MS=1500"), "{line}");
+        let fields = " reservation_ms=1199 election_timeout_ms=300 least_ms=1200";
+        assert!(line.starts_with("WARN ") && line.ends_with(fields), "{line}");
+    }
+
+    #[test]
+    fn settings_are_logged_when_they_change_and_at_the_start_where_an_own_setting_loses() {
+        let config = shared_with(|config| config.max_n = 1_000).config.clone();
+        let own = config.shared();
+        // This node sets only MAX_N. Its other settings are the defaults.
+        let settings = ClusterSettings { max_n: 77, reservation_ms: 9_000, ..own.clone() };
+        let log = |before| logged(|| log_settings_that_differ(&config, before, &settings));
+        let begins = "WARN a setting of this node differs from the cluster's";
+        let lines = log(None);
+        assert!(lines[0].starts_with(begins), "{lines:?}");
+        assert!(lines[0].ends_with(" setting=MAX_N here=1000 cluster=77"), "{lines:?}");
+        assert_eq!(lines.len(), 1);
+        let changed = |name, before: u64, after: u64| {
+            let text = "WARN a setting of the cluster has changed";
+            format!("{text} setting={name} before={before} after={after}")
+        };
+        let lines = log(Some(&own));
+        let window_ms = own.reservation_ms;
+        let expected = [changed("RESERVATION_MS", window_ms, 9_000), changed("MAX_N", 1_000, 77)];
+        assert_eq!(lines, expected);
+        assert_eq!(log(Some(&settings)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_rolled_back_peer_is_an_error_in_the_log() {
+        let named = StorePosition(3);
+        let rolled_back = RolledBack { named, remembered: StorePosition(5) };
+        let line = logged(|| log_rolled_back(NodeId(2), Err(rolled_back))).concat();
+        assert!(line.starts_with("ERROR a peer's data directory was rolled back"), "{line}");
+        assert!(line.ends_with(" peer=2 named=3 remembered=5"), "{line}");
+        assert_eq!(logged(|| log_rolled_back(NodeId(2), Ok(()))), Vec::<String>::new());
+    }
+}

@@ -318,3 +318,195 @@ pub(super) fn document(
 pub(super) fn is_passing(error: &ConsensusError) -> bool {
     matches!(error, ConsensusError::NoFloor(error) if FloorError::is_passing(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use epicepoch_wire::{LogIndex, Term};
+
+    use super::super::fixture::{
+        CLUSTER, HISTORY, logged, member, restored, shared, shared_with, state, voters,
+    };
+    use super::*;
+
+    const HOUR_NS: u64 = 3_600_000_000_000;
+
+    fn backup(cluster: ClusterId, history: HistoryId) -> Backup {
+        let config = Config::new(NodeId(1), "n1:1".to_owned());
+        Backup {
+            name: "test".to_owned(),
+            cluster,
+            history,
+            index: LogIndex(7),
+            ceiling: Epoch(1),
+            taken_ns: wall_ns(&Faults::none()),
+            reservation_ms: 5_000,
+            clock_offset_max_ms: 500,
+            settings: Some(ClusterSettings { max_n: 77, ..config.shared() }),
+            removed: vec![],
+            members: vec![],
+        }
+    }
+
+    /// The settings of a first member with this backup.
+    fn config(directory: &Path, backup: &Backup) -> Config {
+        let path = directory.join("a.backup");
+        fs::write(&path, backup.text()).expect("written");
+        let mut config = Config::new(NodeId(1), "n1:1".to_owned());
+        "test".clone_into(&mut config.cluster_name);
+        (config.bootstrap, config.restore) = (true, Some(path));
+        config
+    }
+
+    #[test]
+    fn the_settings_of_a_backup_are_for_its_cluster_and_a_later_history_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let later = HistoryId(HISTORY.0 + 1);
+        let earlier = HistoryId(HISTORY.0 - 1);
+        for (cluster, history, is_kept) in [
+            (CLUSTER, earlier, true),
+            (CLUSTER, HISTORY, false),
+            (CLUSTER, later, false),
+            (ClusterId(8), earlier, false),
+            (ClusterId(8), later, false),
+        ] {
+            let config = config(directory.path(), &backup(cluster, history));
+            let max_n = |restore: &Restore| restore.first_settings(&config).max_n;
+            let data = restored(&state(1), voters(1));
+            let continued = Restore::continued(&config, &Faults::none(), &data);
+            let expected = if is_kept { 77 } else { config.max_n };
+            assert_eq!(max_n(&continued), expected, "{cluster:?} {history:?}");
+            assert!(continued.backup.is_none(), "a node with data begins no history");
+            // A node without data begins the new history with them.
+            let read = Restore::read(&config, &Faults::none()).expect("a backup");
+            assert_eq!(max_n(&read), 77);
+        }
+    }
+
+    fn restore(backup: Option<&Backup>, floor: Option<u64>) -> Restore {
+        let (backup, by_hand) = (backup.cloned(), floor.map(Epoch));
+        Restore { backup, by_hand, settings: None, faults: Faults::none() }
+    }
+
+    #[test]
+    fn a_first_member_shows_its_backup_its_floor_or_both() {
+        let backup = backup(CLUSTER, HISTORY);
+        let named = (backup.taken_ns, backup.checksum());
+        let before_ns = wall_ns(&Faults::none());
+        for (with, floor) in [(None, Some(5)), (Some(&backup), None), (Some(&backup), Some(5))] {
+            let claim = restore(with, floor).claim().expect("a claim");
+            assert_eq!(claim.backup, with.map(|_| named));
+            assert_eq!(claim.floor, Epoch(floor.unwrap_or(0)));
+            assert!((before_ns..before_ns + HOUR_NS).contains(&claim.wall_ns));
+        }
+        assert_eq!(restore(None, None).claim(), None);
+    }
+
+    #[test]
+    fn first_members_found_a_cluster_only_with_one_backup_and_one_floor() {
+        let one = backup(CLUSTER, HISTORY);
+        let other = backup(CLUSTER, HistoryId(HISTORY.0 + 1));
+        let unwilling = |ours: &Restore, theirs: &Restore| {
+            ours.unwilling(NodeId(2), theirs.claim()).unwrap_or_default()
+        };
+        let none = restore(None, None);
+        for same in [&none, &restore(Some(&one), None), &restore(Some(&one), Some(5))] {
+            assert_eq!(unwilling(same, same), "");
+        }
+        let (one, other) = (restore(Some(&one), None), restore(Some(&other), None));
+        for (ours, theirs, text) in [
+            (&one, &other, "RESTORE of node 2 is another backup"),
+            (&none, &one, "node 2 has RESTORE, and this node has none"),
+            (&one, &none, "node 2 has no RESTORE, and this node has one"),
+            (&restore(None, Some(5)), &restore(None, Some(6)), "node 2 has another RESTORE_FLOOR"),
+            (&none, &restore(None, Some(6)), "node 2 has another RESTORE_FLOOR"),
+        ] {
+            let why = unwilling(ours, theirs);
+            assert!(why.starts_with(text), "{why}");
+        }
+    }
+
+    fn block_on<T>(made: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), made)
+    }
+
+    fn genesis(restore: &Restore, empty: &[Answered]) -> Result<Genesis, ConsensusError> {
+        block_on(restore.genesis(&shared(), vec![member(1), member(2)], empty))
+    }
+
+    #[test]
+    fn a_new_cluster_warns_of_a_floor_and_leaves_history_ids_for_restores() {
+        let mut made = None;
+        assert_eq!(logged(|| made = genesis(&restore(None, None), &[]).ok()), Vec::<String>::new());
+        assert_eq!(made.expect("a cluster").floor, Epoch(0));
+        let floor = wall_ns(&Faults::none()) + HOUR_NS;
+        let line = logged(|| drop(genesis(&restore(None, Some(floor)), &[]))).concat();
+        let begins = format!("WARN a cluster begins above RESTORE_FLOOR floor={floor} ahead_ms=");
+        let ahead_ms = line.strip_prefix(&begins).and_then(|it| it.parse::<u64>().ok());
+        assert!(ahead_ms.is_some_and(|it| (3_000_000..=3_600_000).contains(&it)), "{line}");
+        for _ in 0..30 {
+            let genesis = genesis(&restore(None, None), &[]).expect("a cluster");
+            assert!(genesis.history.0 <= u64::MAX / 2, "{genesis:?}");
+        }
+    }
+
+    #[test]
+    fn no_history_begins_while_the_clocks_of_first_members_disagree() {
+        let backup = backup(CLUSTER, HISTORY);
+        let answered = |wall_ns, took| {
+            let claim = Claim { wall_ns, ..restore(Some(&backup), None).claim().expect("a claim") };
+            let answer = Empty {
+                store: member(2).store,
+                client_addr: "n2:2".to_owned(),
+                bootstrapping: true,
+                peers: vec![],
+                claim: Some(claim),
+            };
+            Answered { node: NodeId(2), answer, took, at: Instant::now() }
+        };
+        let with =
+            |wall_ns, took| genesis(&restore(Some(&backup), None), &[answered(wall_ns, took)]);
+        let now_ns = wall_ns(&Faults::none());
+        let begun = with(now_ns, Duration::ZERO).expect("the clocks agree");
+        assert_eq!(begun.cluster, CLUSTER);
+        let apart = with(now_ns + HOUR_NS, Duration::ZERO).expect_err("an hour ahead");
+        assert!(matches!(apart, ConsensusError::NoFloor(FloorError::ClocksDisagree { .. })));
+        assert!(!is_passing(&apart));
+        let slow = with(now_ns, Duration::from_secs(1)).expect_err("a slow answer proves nothing");
+        assert!(matches!(slow, ConsensusError::NoFloor(FloorError::SlowAnswer { .. })));
+        assert!(is_passing(&slow));
+    }
+
+    /// The node has heard of longer settings than its own, then of shorter ones.
+    #[test]
+    fn a_backup_has_the_longest_settings_of_all_nodes() {
+        let shared = shared_with(|config| {
+            config.reservation = Duration::from_secs(2);
+            config.clock_offset_max = Duration::from_millis(400);
+        });
+        let mut heard = LongestHeard::default();
+        let replica = super::super::fixture::leader();
+        let taken = |heard: LongestHeard| {
+            let document = document(&shared, &replica, heard, 1_234);
+            assert_eq!(document["nodeID"], 1);
+            assert_eq!(document["logIndex"], replica.applied().0);
+            assert_eq!(document["ceiling"], replica.ceiling().0.to_string());
+            let backup = Backup::parse(document["backup"].as_str().unwrap_or_default());
+            backup.expect("a backup")
+        };
+        let own = taken(heard);
+        assert_eq!((own.name.as_str(), own.cluster, own.history), ("test", CLUSTER, HISTORY));
+        assert_eq!((own.taken_ns, own.members), (1_234, vec![member(1)]));
+        assert_eq!((own.reservation_ms, own.clock_offset_max_ms), (2_000, 400));
+        let term = replica.status().term;
+        assert!(term > Term(1), "it was elected");
+        let hello = shared.hello(epicepoch_wire::peer_hello::LinkKind::Raft, NodeId(2)).settings;
+        for (reservation_ms, clock_offset_max_ms) in [(9_000, 300), (8_000, 700), (1, 1)] {
+            heard.record(&SharedSettings { reservation_ms, clock_offset_max_ms, ..hello });
+        }
+        let backup = taken(heard);
+        assert_eq!((backup.reservation_ms, backup.clock_offset_max_ms), (9_000, 700));
+    }
+}

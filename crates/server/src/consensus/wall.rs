@@ -128,8 +128,10 @@ pub(super) fn document(
 #[cfg(test)]
 mod tests {
     use epicepoch_core::publication::{EpochRange, Grant, Identity};
+    use epicepoch_core::state::FORMATS;
     use epicepoch_wire::{BootId, NodeId, StoreId};
 
+    use super::super::fixture::{ME, START_NS, logged, replica, shared, state, voters};
     use super::*;
 
     const S: u64 = 1_000_000_000;
@@ -170,5 +172,73 @@ mod tests {
             "a long window"
         );
         assert_eq!(warning.begins_ahead(Term(5), Epoch(60 * S), 70 * S, window_ms), None);
+    }
+
+    #[test]
+    fn a_grant_far_ahead_of_the_clock_is_logged() {
+        let mut warning = AheadWarning::default();
+        let mut log = |term, low| {
+            logged(|| warning.record_grant(Term(term), Epoch(low), 5 * S, 1_000)).concat()
+        };
+        assert_eq!(log(2, 5 * S), "");
+        let line = log(3, 60 * S);
+        assert!(line.starts_with("WARN this leader begins ahead of its clock"), "{line}");
+        assert!(line.ends_with(" recovers_in_ms=55000"), "{line}");
+    }
+
+    /// The wall clock is 2.5 s ahead of trusted time, which follows the median.
+    #[test]
+    fn the_document_of_a_clock_shows_how_far_each_time_is_from_the_others() {
+        let shared = shared();
+        let start = ClockReading { monotonic_ns: 0, wall_ns: START_NS };
+        let mut clock = TrustedClock::new(500_000_000, start);
+        for node in [2, 3] {
+            clock.handle_sample(NodeId(node), START_NS, 0, 0);
+        }
+        let reading = ClockReading { monotonic_ns: S, wall_ns: START_NS + 3 * S + S / 2 };
+        assert_eq!(clock.observe(reading, 3, 0), ClockStatus::Outvoted);
+        let mut round_trips = RoundTrips::default();
+        for round_trip_ns in [2_500_000, 4_250_000] {
+            round_trips.record(S, NodeId(2), round_trip_ns);
+        }
+        let replica = replica(&state(3), voters(3), FORMATS.newest);
+        let shown = |published: &Published| {
+            let ceiling = Epoch(START_NS + 5 * S);
+            document(&shared, published, (&clock, &round_trips), reading, ceiling)
+        };
+        let mut published = (*replica.published()).clone();
+        let range = EpochRange { low: Epoch(START_NS + 3 * S), high: Epoch(START_NS + 5 * S) };
+        published.grant = Some(Grant { term: Term(2), boot: ME.boot, range });
+        published.leader = Some(NodeId(1));
+        let settings = shared.settings();
+        let expected = json!({
+            "nodeID": 1,
+            "clusterName": "test",
+            "boot": "000000000000b007",
+            "leads": true,
+            "status": "outvoted",
+            "wallNs": (START_NS + 3 * S + S / 2).to_string(),
+            "offsetMs": 2_500.0,
+            "ceiling": (START_NS + 5 * S).to_string(),
+            // It has given no timestamp yet.
+            "epoch": null,
+            "lagMs": null,
+            "leadMs": 1_500.0,
+            "recoversInMs": 2_000.0,
+            "reservationMs": settings.reservation_ms,
+            "electionTimeoutMs": shared.config.election_timeout.as_millis() as u64,
+            "heartbeatMs": shared.config.heartbeat.as_millis() as u64,
+            "clockOffsetMaxMs": settings.clock_offset_max_ms,
+            "requestTimeoutMs": shared.config.request_timeout.as_millis() as u64,
+            "voters": [1, 2, 3],
+            "peers": [{"nodeID": 2, "offsetMs": -2_500.0}, {"nodeID": 3, "offsetMs": -2_500.0}],
+            "roundTrips": [{"nodeID": 2, "usualMs": 4.25, "maxMs": 4.25}],
+        });
+        assert_eq!(shown(&published), expected);
+        published.leader = Some(NodeId(2));
+        published.grant = None;
+        let follower = shown(&published);
+        assert_eq!(follower["leads"], false);
+        assert_eq!(follower["recoversInMs"], Value::Null);
     }
 }

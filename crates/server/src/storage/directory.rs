@@ -217,3 +217,57 @@ fn make(path: &Path) -> io::Result<()> {
 fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn action(error: OpenError) -> &'static str {
+        match error {
+            OpenError::Unusable { action, .. } => action,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_directory_is_looked_at_without_being_made() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b");
+        assert!(!look(&path).unwrap());
+        assert!(!root.path().join("a").exists());
+        assert!(!look(Path::new("no-such-directory")).unwrap());
+        let _locked = Directory::lock(&path).unwrap();
+        assert!(look(&path).unwrap(), "it is locked");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_used_is_an_error_that_names_the_action() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(matches!(look(&file).unwrap_err(), OpenError::NotADirectory { .. }));
+        // No directory can be made in a file, whoever asks.
+        assert_eq!(action(look(&file.join("a/b")).unwrap_err()), "create");
+        fs::create_dir(root.path().join(LOCK_FILE)).unwrap();
+        assert_eq!(action(look(root.path()).unwrap_err()), "lock");
+        assert!(identity(root.path()).unwrap().is_none());
+        fs::create_dir(root.path().join(IDENTITY_FILE)).unwrap();
+        assert_eq!(action(identity(root.path()).unwrap_err()), "read");
+    }
+
+    #[test]
+    fn a_directory_is_made_with_its_parents_also_below_the_working_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b");
+        make(&path).unwrap();
+        make(&path).unwrap();
+        assert!(path.is_dir());
+        // Somebody else makes it meanwhile: `c/..` exists as soon as `c` does.
+        make(&root.path().join("c/..")).unwrap();
+        fs::write(root.path().join("file"), "").unwrap();
+        make(&root.path().join("file")).unwrap_err();
+        let relative = format!("made-{:x}", fastrand::u64(..));
+        make(Path::new(&relative)).unwrap();
+        fs::remove_dir(relative).unwrap();
+    }
+}

@@ -148,3 +148,20 @@ pub enum SubmitError {
     #[error("the storage thread has ended")]
     Stopped,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_fails_is_no_damaged_file() {
+        let of = |kind: io::ErrorKind| {
+            let error = DatabaseError::Redb(redb::Error::Io(kind.into()));
+            OpenError::of_database(error, Path::new("data"))
+        };
+        assert!(matches!(of(io::ErrorKind::PermissionDenied), OpenError::Unusable { .. }));
+        for kind in [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof] {
+            assert!(matches!(of(kind), OpenError::Damaged { .. }), "{kind}");
+        }
+    }
+}

@@ -331,6 +331,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
+    use super::super::link::OUT_LEN_MAX;
     use super::*;
     use crate::security::tls::peer_stream::PeerStream;
 
@@ -382,6 +383,104 @@ mod tests {
         for _ in 0..20 {
             backoff.served(ms(300));
             assert_eq!(backoff.next(), BACKOFF_MIN);
+        }
+    }
+
+    #[test]
+    fn a_connection_must_last_longer_than_the_least_to_prove_the_link() {
+        let mut backoff = Backoff::default();
+        let grown = (backoff.next(), backoff.next());
+        backoff.served(LASTED_MIN);
+        assert_eq!(backoff.next(), 2 * grown.1, "not longer");
+        backoff.served(LASTED_MIN + Duration::from_nanos(1));
+        assert_eq!(backoff.next(), BACKOFF_MIN);
+    }
+
+    fn link_to(addr: String) -> Link {
+        let (node, store, client_addr) = (NodeId(2), StoreId(2), String::new());
+        Link::new(Member { node, store, raft_addr: addr, client_addr })
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_pause_lasts_for_half_of_its_time_at_least_and_a_nudge_leaves_a_quarter() {
+        let link = link_to("n2:1".to_owned());
+        let ms = Duration::from_millis;
+        for _ in 0..4 {
+            let start = Instant::now();
+            link.pause(ms(20)).await;
+            assert!(start.elapsed() >= ms(10), "{:?}", start.elapsed());
+        }
+        link.nudge();
+        let start = Instant::now();
+        link.pause(ms(4_000)).await;
+        let waited = start.elapsed();
+        assert!((ms(500)..ms(2_000)).contains(&waited), "{waited:?}");
+        // A link that is removed does not wait for the rest either.
+        link.remove();
+        assert!(link.is_removed.get() && link.hang_up.is_set() && link.retry.is_set());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_connection_to_a_peer_sends_at_once_and_notices_when_the_peer_vanishes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        prepare(&stream).unwrap();
+        assert!(stream.nodelay().unwrap());
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_RETRIES);
+    }
+
+    /// The peer does not read. The link queues what the kernel does not take, up to a limit.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_link_whose_peer_does_not_read_queues_questions_and_then_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(addr).await.unwrap();
+        let (other, _) = listener.accept().await.unwrap();
+        let (_reader, writer) = PeerStream::Plain(stream).into_split();
+        writer.writable().await.unwrap();
+        let link = link_to(addr.to_string());
+        link.pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
+        let queued = || link.pipe.borrow().as_ref().map_or(0, |pipe| pipe.out.len());
+        let frame = [7; 1 << 10];
+        link.send(&frame, 10);
+        assert!(queued() == 0 && !link.flush.is_set(), "the kernel took it");
+        let mut sent = 1_u64;
+        while !link.hang_up.is_set() {
+            link.send(&frame, 10 + sent);
+            sent += 1;
+            assert!(queued() <= OUT_LEN_MAX);
+            assert!(sent < 1 << 20, "it does not end");
+        }
+        assert!(queued() + frame.len() > OUT_LEN_MAX, "it ends only when the queue is full");
+        assert_eq!((link.outstanding.get(), link.progress_ns.get()), (sent, 10));
+        // Only an answer that is missing for too long ends a link: an idle link stays.
+        link.hang_up.clear();
+        link.outstanding.set(0);
+        link.close_if_silent(1 << 60, 30);
+        assert!(!link.hang_up.is_set());
+        // The next question begins a new wait only when all were answered.
+        link.pipe.borrow_mut().as_mut().unwrap().out.clear();
+        link.send(&frame, 5);
+        link.close_if_silent(34, 30);
+        assert_eq!((link.outstanding.get(), link.progress_ns.get()), (1, 5));
+        assert!(!link.hang_up.is_set(), "a kernel that takes nothing is no error");
+        link.close_if_silent(35, 30);
+        assert!(link.hang_up.is_set());
+        link.hang_up.clear();
+        // A broken connection ends the link at once.
+        drop(other);
+        link.pipe.borrow_mut().as_mut().unwrap().out.clear();
+        let mut tries = 0;
+        while !link.hang_up.is_set() {
+            tries += 1;
+            assert!(tries < 1 << 20, "it does not end");
+            tokio::task::yield_now().await;
+            link.pipe.borrow_mut().as_mut().unwrap().out.clear();
+            link.send(&frame, 6);
         }
     }
 

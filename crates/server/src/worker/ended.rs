@@ -29,3 +29,20 @@ impl Drop for EndGuard {
         self.0.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_ended_when_all_of_them_have() {
+        let ended = Arc::new(Ended::default());
+        let threads = [(); 2].map(|()| EndGuard(ended.clone()));
+        assert!(ended.wait(0, Duration::ZERO));
+        for (count, thread) in (1..).zip(threads) {
+            assert!(!ended.wait(count, Duration::from_millis(1)), "{count}");
+            drop(thread);
+            assert!(ended.wait(count, Duration::from_millis(1)), "{count}");
+        }
+    }
+}

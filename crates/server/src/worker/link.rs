@@ -14,7 +14,7 @@ use crate::sync::signal::Signal;
 
 /// At most this many bytes wait to be sent on a link: about three thousand questions. A link with
 /// more is closed, because the other end has probably hung.
-const OUT_LEN_MAX: usize = 256 << 10;
+pub(super) const OUT_LEN_MAX: usize = 256 << 10;
 
 /// One confirm link, which may be connected or not.
 #[derive(Debug)]

@@ -289,6 +289,9 @@ impl Drop for PeerPort {
 }
 
 /// Reads one frame, or returns `None` if the stream ends first.
+///
+/// # Panics
+/// When neither comes in time.
 pub(crate) fn read_frame(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {
@@ -296,8 +299,13 @@ pub(crate) fn read_frame(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
             return Some((header, payload.to_vec()));
         }
         let mut byte = [0];
-        stream.read_exact(&mut byte).ok()?;
-        bytes.push(byte[0]);
+        match stream.read_exact(&mut byte) {
+            Ok(()) => bytes.push(byte[0]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("neither a frame nor the end: {error}")
+            }
+            Err(_) => return None,
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Confirm rounds between nodes: which node may answer, and which must not.
 
 use std::io::Write as _;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use epicepoch_server::front;
+use epicepoch_server::metrics::Metrics;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::FrameKind;
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
@@ -273,6 +276,38 @@ fn several_confirms_are_answered_in_order() {
     }
 }
 
+/// Node 2 has one worker.
+#[test]
+fn every_worker_of_a_member_with_more_workers_is_answered() {
+    let mut cluster = Cluster::new(2);
+    let b = cluster.start_with(2, |config| config.workers = 1);
+    b.publish(cluster.nothing(2));
+    for worker in [0, 1, 5].map(WorkerId) {
+        let mut stream = call_as(&cluster, &b, 1, worker);
+        let confirm = Confirm { worker, ..question(1) };
+        send_frame(&mut stream, FrameKind::Confirm, NodeId(1), |out| confirm.encode(out));
+        let (_, payload) = read_frame(&mut stream).unwrap();
+        assert_eq!(ConfirmReply::decode(&payload).unwrap().worker, worker);
+    }
+}
+
+#[test]
+fn workers_whose_handles_are_dropped_end() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start(1);
+    let holders = || Arc::strong_count(&node.shared);
+    let before = holders();
+    let metrics = Arc::new(Metrics::new(node.shared.config.workers));
+    let workers = front::spawn_workers(node.shared.clone(), metrics).unwrap();
+    assert!(holders() > before);
+    drop(workers);
+    let start = Instant::now();
+    while holders() > before {
+        assert!(start.elapsed() < WAIT_MAX, "a worker goes on");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_newer_link_of_a_worker_replaces_the_older_one() {
     let mut cluster = Cluster::new(2);
@@ -310,10 +345,15 @@ fn question(node: u64) -> Confirm {
 
 /// Opens a confirm link to `node` as member `from`.
 fn call(cluster: &Cluster, node: &TestNode, from: u64) -> std::net::TcpStream {
+    call_as(cluster, node, from, WorkerId(0))
+}
+
+/// [`call`] of one of the member's workers.
+fn call_as(cluster: &Cluster, node: &TestNode, from: u64, worker: WorkerId) -> std::net::TcpStream {
     let mut stream = std::net::TcpStream::connect(&node.shared.config.raft_addr).unwrap();
     stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let identity = cluster.nothing(from).identity;
-    let link = LinkKind::Confirm(WorkerId(0));
+    let link = LinkKind::Confirm(worker);
     let to = node.shared.identity.node;
     let hello =
         PeerHello { store: identity.store, boot: identity.boot, ..node.shared.hello(link, to) };

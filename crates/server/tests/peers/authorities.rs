@@ -2,12 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_link::unused_port;
 use epicepoch_server::config::PeerTlsMode;
-use epicepoch_server::{Config, Node};
+use epicepoch_server::{Config, Node, RunError};
 use epicepoch_wire::NodeId;
 use tempfile::TempDir;
 
@@ -92,6 +93,14 @@ impl Running {
 
     pub(crate) fn node(&self) -> &Node {
         self.0.as_ref().expect("it runs")
+    }
+
+    /// Waits until the node has ended by itself.
+    pub(crate) fn ended(mut self) -> Result<(), RunError> {
+        let node = self.0.take().expect("it runs");
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || ended.send(node.wait()));
+        end.recv_timeout(WAIT_MAX).expect("the node ends")
     }
 
     /// The value of a metric, added up over its labels.

@@ -22,7 +22,7 @@ use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, StorePositio
 use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, stamp, write};
 
 /// A valid hello of a member.
-fn hello(link: LinkKind, to: u64) -> PeerHello {
+pub(crate) fn hello(link: LinkKind, to: u64) -> PeerHello {
     PeerHello {
         link,
         to: NodeId(to),

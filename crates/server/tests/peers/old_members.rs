@@ -12,9 +12,12 @@ use epicepoch_server::consensus::ConsensusError;
 use epicepoch_server::{Config, Node, RunError};
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::peer_hello::RefusalCode;
 use epicepoch_wire::{ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId};
 
 use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, get, wait_until, write};
+use crate::founding::Question;
+use crate::lines;
 
 /// A backup of a cluster whose members were at these addresses.
 fn backup(fixture: &Fixture, addrs: &[String]) -> PathBuf {
@@ -137,6 +140,7 @@ fn a_member_that_restarts_still_counts_as_running() {
 /// proves that the resolver works.
 #[test]
 fn a_founder_that_is_cut_off_from_all_old_members_founds_nothing() {
+    lines::keep();
     let fixture = Fixture::new();
     let nowhere = ["a.invalid:1".to_owned(), "b.invalid:1".to_owned()];
     let asked = Instant::now();
@@ -147,7 +151,10 @@ fn a_founder_that_is_cut_off_from_all_old_members_founds_nothing() {
     assert!(asked.elapsed() >= Duration::from_secs(3), "{:?}", asked.elapsed());
     let freed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let [one, _] = nowhere;
-    let _running = serves(plain(founder(&fixture, &[one, freed.to_string()])));
+    let _running = serves(plain(founder(&fixture, &[one.clone(), freed.to_string()])));
+    // The operator reads which member could not be asked.
+    let warned = lines::lines_with(&["WARN a member of the old history cannot be asked", &one]);
+    assert!(!warned.is_empty());
 }
 
 #[test]
@@ -155,4 +162,36 @@ fn the_founders_own_address_in_another_spelling_is_not_an_old_member() {
     let fixture = Fixture::new();
     let spelled = format!("localhost:{}", fixture.raft[0].port());
     let _running = serves(founder(&fixture, &[spelled]));
+}
+
+/// It belongs to another cluster, or to none.
+#[test]
+fn a_node_that_holds_nothing_of_the_old_history_does_not_prevent_the_new_one() {
+    let fixture = Fixture::new();
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let there = port.local_addr().unwrap().to_string();
+    let codes = [RefusalCode::WrongClusterName, RefusalCode::NotBootstrapped];
+    spawn(move || codes.map(|code| Question::at(&port).refuse(code)));
+    for directory in ["one", "other"] {
+        let mut config = plain(founder(&fixture, from_ref(&there)));
+        config.data_dir = fixture.path(directory);
+        drop(serves(config));
+    }
+}
+
+#[test]
+fn a_process_that_does_not_identify_itself_is_asked_three_times() {
+    let fixture = Fixture::new();
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let there = port.local_addr().unwrap().to_string();
+    let (accepted, connections) = mpsc::channel();
+    spawn(move || {
+        for connection in port.incoming() {
+            // The connection ends at once.
+            let _ended = accepted.send(connection.is_ok());
+        }
+    });
+    let (addr, said) = refused(plain(founder(&fixture, from_ref(&there))));
+    assert_eq!(addr, there, "{said}");
+    assert_eq!(connections.try_iter().collect::<Vec<_>>(), [true; 3]);
 }
