@@ -161,7 +161,7 @@ mod tests {
         ] {
             let socket = socket.expect("bound");
             let supervisor = Supervisor::find(&environment(&[("NOTIFY_SOCKET", &variable)]));
-            supervisor.expect("a socket").stopping("two\nlines", Duration::from_secs(60));
+            supervisor.expect("a socket").stopping("two\nlines", Duration::from_mins(1));
             let mut read = [0; 128];
             let len = socket.recv(&mut read).expect("a message");
             assert_eq!(&read[..len], b"STOPPING=1\nSTATUS=two lines\nEXTEND_TIMEOUT_USEC=65000000");
