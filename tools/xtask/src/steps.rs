@@ -168,7 +168,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("wire", "Bytes on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
     ])).after(&["tests", "tools"]),
-    Step::new("page", "The page for operators works in a browser and asks only its node", BOTH, 120, Commands(&[
+    Step::new("page", "The page for operators works in a browser and asks only its node", BOTH, 180, Commands(&[
         "BIN=target/debug/epicepoch scripts/page",
     ])).after(&["tests", "tools"]),
     Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
