@@ -32,8 +32,7 @@ pub(crate) fn command() -> Command {
          on all nodes at once.\n\n\
          On SIGTERM, SIGINT or SIGHUP the node finishes open requests, hands over leadership and \
          exits with 0. Another signal, more than a second later, ends it at once.\n\n\
-         Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting, or a file that \
-         it names; 3 this node was \
+         Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting; 3 this node was \
          removed from its cluster; 4 the data directory was emptied, is damaged, was rolled back, \
          belongs to another node id, or is of a history that has ended. After 2, 3 and 4 do not start it again unchanged: the \
          last line of the log says what to do.",
@@ -111,8 +110,9 @@ fn log_unheard(error: &io::Error) {
 }
 
 /// Chooses the exit code of a node that did not start. The code is that of a bad data directory if
-/// the directory cannot become right by itself, and that of wrong usage if a setting or a file that
-/// it names is wrong. Otherwise it is 1, because for example a port may be free a moment later.
+/// the directory cannot become right by itself, and that of wrong usage if a setting is wrong.
+/// Otherwise it is 1, because another start may succeed: a port is free a moment later, or a
+/// certificate and its key are both replaced by then.
 fn not_started(error: StartError) -> Failure {
     match error {
         StartError::NotBootstrapped { .. }
@@ -123,12 +123,7 @@ fn not_started(error: StartError) -> Failure {
             | OpenError::Emptied { .. }
             | OpenError::Damaged { .. },
         ) => Failure::directory(error),
-        StartError::Config(_)
-        | StartError::Faults(_)
-        | StartError::Tls(_)
-        | StartError::PeerTls(_)
-        | StartError::Tokens(_)
-        | StartError::Restore(_) => Failure::usage(error),
+        StartError::Config(_) | StartError::Faults(_) => Failure::usage(error),
         other => other.into(),
     }
 }

@@ -15,6 +15,9 @@ use super::{History, Invariant};
 pub(super) struct Ranges {
     /// The last owner and its range, at the indexes from which they were seen to hold.
     at: BTreeMap<LogIndex, (Owner, EpochRange)>,
+    /// The newest state that was seen. `at` has it at an earlier index if it is the same there. It
+    /// may have differed in between: a range was given back, and then assigned again.
+    newest: Option<(LogIndex, (Owner, EpochRange))>,
     /// The last epochs of all ranges, also those of earlier histories of the cluster.
     ends: BTreeSet<Epoch>,
     /// No range of this history may begin below.
@@ -76,6 +79,14 @@ impl History {
     /// after it.
     pub(super) fn check_ranges(&mut self, index: LogIndex, state: &State) {
         let Some((owner, range)) = state.owner else { return };
+        match self.ranges.newest {
+            Some((newest, it)) if newest > index => {
+                if it != (owner, range) {
+                    self.ranges.at.entry(newest).or_insert(it);
+                }
+            }
+            _ => self.ranges.newest = Some((index, (owner, range))),
+        }
         let known = &self.ranges.at;
         let before = known.range(..=index).next_back().map(|(at, it)| (*at, *it));
         let after = known.range(index..).next().map(|(_, it)| *it);

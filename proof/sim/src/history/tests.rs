@@ -255,6 +255,25 @@ fn a_leader_begins_close_to_the_clocks_after_a_planned_handover() {
     assert_eq!(begins(SECOND + 150 * MS + 1, 9, ahead), Some(Invariant::Bound));
 }
 
+/// One node applies both entries at once, and stamps. Another one applies the first of them later.
+#[test]
+fn a_range_that_is_given_back_and_assigned_again_may_be_stamped() {
+    const BACK: u32 = FORMAT_OF_GIVING_BACK;
+    let mut history = History { trusted_max_ns: NOW_NS, ..History::default() };
+    let applies = |history: &mut History, index, high| {
+        history.check_ranges(LogIndex(index), &holding(BACK, ME, NOW_NS, NOW_NS + high));
+    };
+    applies(&mut history, 9, 20);
+    applies(&mut history, 11, 20);
+    stamp(&mut history, range(NOW_NS + 15, 0, 1), NOW_NS, 1);
+    applies(&mut history, 10, 5);
+    stamp(&mut history, range(NOW_NS + 16, 0, 1), NOW_NS, 1);
+    assert_eq!(broken(&history), None);
+    // At the newest index it is a mistake.
+    applies(&mut history, 12, 5);
+    assert_eq!(broken(&history), Some(Invariant::GivenBack));
+}
+
 #[test]
 fn what_is_given_back_was_not_stamped_and_is_not_stamped_later() {
     const BACK: u32 = FORMAT_OF_GIVING_BACK;
