@@ -285,7 +285,7 @@ pub(crate) fn no_faults(sh: &Shell) -> Result<(), String> {
     );
     let plant = format!("timeout 20 {EPICEPOCH} sim --plant unconfirmed");
     for (command, code, said) in
-        [(serve, 1, "TEST_FAULTS_FILE"), (plant, 2, "a release build has no bugs to plant")]
+        [(serve, 2, "TEST_FAULTS_FILE"), (plant, 2, "a release build has no bugs to plant")]
     {
         let output = sh.captured(sh.command(&command))?;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();

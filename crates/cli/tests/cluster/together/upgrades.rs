@@ -187,7 +187,7 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     replace(&mut cluster, first, &new);
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
-    watch.wait_for_service_since(Instant::now());
+    calling.wait_for_service_since(Instant::now());
     cluster.nodes[leader].start();
     assert_equal(&mut cluster);
 
@@ -217,7 +217,7 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     // written.
     let leader = cluster.wait_for_leader();
     cluster.nodes[leader].kill();
-    watch.wait_for_service_since(Instant::now());
+    calling.wait_for_service_since(Instant::now());
     cluster.nodes[leader].start();
     assert_equal(&mut cluster);
 
@@ -261,7 +261,7 @@ fn upgrade_and_take_back() -> Result<(), Disturbed> {
     assert_refused_by_format(&mut cluster, &old, &new);
 
     cluster.assert_well();
-    watch.wait_for_service_since(Instant::now());
+    calling.wait_for_service_since(Instant::now());
     let operations = calling.finish();
     assert!(operations.len() > 500, "{} calls", operations.len());
     let calls = operations.len();
