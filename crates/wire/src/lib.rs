@@ -3,6 +3,7 @@
 //!
 //! - [`timestamp`]: the 16-byte hybrid timestamp, ranges, and their relation to wall time.
 //! - [`id`]: newtypes for every number that has a meaning.
+//! - [`exposition`]: the formats of a page of metrics.
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
 //! - [`http2`]: frames and header blocks of HTTP/2.
 //! - [`frame`]: the frame of the peer protocol: header, limits, checksum.
@@ -20,6 +21,7 @@ pub mod backup;
 pub mod bootstrap;
 pub mod confirm;
 pub mod cursor;
+pub mod exposition;
 pub mod frame;
 pub mod gossip;
 pub mod http;

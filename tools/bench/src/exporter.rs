@@ -1,10 +1,13 @@
-//! Serves a text at `GET /metrics` over HTTP/1.1, which is enough for a scraper. It serves one
-//! connection at a time and closes it after the answer. A slow client is cut off after a second.
+//! Serves a page of metrics at `GET /metrics` over HTTP/1.1, which is enough for a scraper. It
+//! serves one connection at a time and closes it after the answer. A slow client is cut off after
+//! a second.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use epicepoch_wire::exposition::Exposition;
 
 /// A listener that serves a replaceable text until the process ends.
 #[derive(Clone, Debug)]
@@ -50,12 +53,17 @@ impl Exporter {
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_write_timeout(Some(WAIT_MAX))?;
         let head = read_head(&mut stream)?;
-        let mut words = head.split(' ');
+        let (first, headers) = head.split_once("\r\n").unwrap_or((&head, ""));
+        let accept = headers.lines().filter_map(|line| line.split_once(':'));
+        let accept = accept.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        let format = Exposition::preferred(accept.map(|(_, value)| value));
+        let mut words = first.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let path = path.split('?').next().unwrap_or_default();
         let (status, kind, body) = match (method, path) {
             ("GET", "/metrics") => {
-                ("200 OK", CONTENT_TYPE, self.text.lock().expect("nobody panics with it").clone())
+                let page = self.text.lock().expect("nobody panics with it").clone();
+                ("200 OK", format.media_type(), format.of(page))
             }
             ("GET", "/up") => ("200 OK", "text/plain", "ok\n".to_owned()),
             ("GET", _) => ("404 Not Found", "text/plain", "see /metrics\n".to_owned()),
@@ -71,7 +79,7 @@ impl Exporter {
     }
 }
 
-/// Waits for the whole head of a request and returns its first line.
+/// Waits for the whole head of a request and returns it.
 fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     let deadline = Instant::now() + WAIT_MAX;
     let mut head = Vec::new();
@@ -88,12 +96,9 @@ fn read_head(stream: &mut TcpStream) -> io::Result<String> {
         }
         head.extend_from_slice(&chunk[..len]);
     }
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(line).into_owned())
+    Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// The content type that nodes use for their own metrics.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Longest time for one request.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// The head of a request has at most this many bytes.
@@ -122,6 +127,10 @@ mod tests {
         let answer = ask(exporter.addr(), "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.ends_with("\r\n\r\nsecond 2\n"), "{answer}");
+        assert!(answer.contains("content-type: application/openmetrics-text;"), "{answer}");
+        let plain = "GET /metrics HTTP/1.1\r\nhost: x\r\nACCEPT:text/plain\r\n\r\n";
+        let answer = ask(exporter.addr(), plain);
+        assert!(answer.contains("content-type: text/plain; version=0.0.4;"), "{answer}");
         for (request, status) in [("GET / HTTP/1.1", 404), ("POST /metrics HTTP/1.1", 405)] {
             let answer = ask(exporter.addr(), &format!("{request}\r\n\r\n"));
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");

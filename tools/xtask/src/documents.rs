@@ -21,7 +21,7 @@ const TOPS: [&str; 10] = [
 /// A name in snake case with at least this many words counts as the name of a test.
 const TEST_WORDS_MIN: usize = 4;
 /// Names with these endings are fields and metrics of other systems, not tests.
-const UNITS: [&str; 4] = ["_ns", "_ms", "_bytes", "_seconds"];
+const UNITS: [&str; 5] = ["_ns", "_ms", "_bytes", "_seconds", "_total"];
 /// Functions that documents may name although they are not tests: checkers, and functions that
 /// mutation tests change.
 const EVIDENCE: [&str; 2] = ["forget_snapshot_if_taken", "most_up_to_date"];

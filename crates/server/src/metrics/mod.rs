@@ -6,13 +6,16 @@
 //! - [`consensus`]: the metrics of the consensus plane.
 //! - [`peers`]: what the consensus plane last saw of the other members.
 //! - [`hiccup`]: the meter of the machine's stalls.
+//! - [`process`]: what the operating system says about this process.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 pub mod cell;
 pub mod consensus;
 pub mod hiccup;
 pub mod peers;
+pub(crate) mod process;
 pub mod worker;
 
 use cell::Count;
@@ -34,6 +37,8 @@ pub struct Metrics {
     connections_refused: [Count; ConnectionRefusal::ALL.len()],
     /// Accepts that failed, because descriptors or memory were missing.
     pub(crate) accept_failures: Count,
+    /// When the node was started, wall time. Never changes, also if the clock is set.
+    pub(crate) started: SystemTime,
 }
 
 impl Metrics {
@@ -48,6 +53,7 @@ impl Metrics {
             connections_accepted: Count::default(),
             connections_refused: Default::default(),
             accept_failures: Count::default(),
+            started: SystemTime::now(),
         }
     }
 

@@ -65,10 +65,10 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     let book = include_str!("../../../../docs/operations/monitoring.md");
     let (_, after) = book.split_once("\n## Metrics\n").unwrap();
     let (section, _) = after.split_once("\n## ").unwrap();
-    let rows = section.lines().filter(|line| line.starts_with("| `epicepoch_"));
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
     let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`'));
     let documented: BTreeSet<String> = names
-        .filter(|name| name.starts_with("epicepoch_"))
+        .filter(|name| name.starts_with("epicepoch_") || name.starts_with("process_"))
         .map(|name| name.split('{').next().unwrap().to_owned())
         .collect();
     let missing: Vec<_> = families.difference(&documented).collect();
@@ -78,6 +78,45 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
         missing.is_empty() && unknown.is_empty(),
         "no row: {missing:?}; no metric: {unknown:?}"
     );
+}
+
+#[test]
+fn metrics_come_in_the_format_that_the_scraper_prefers() {
+    let (_cluster, node) = serving_alone();
+    let mut client = node.connect();
+    let mut ask = |accept: &str| {
+        let head = format!("GET /metrics HTTP/1.1\r\nhost: t\r\naccept: {accept}\r\n\r\n");
+        client.send_raw(head.as_bytes());
+        let reply = client.reply().unwrap();
+        assert_eq!(reply.status, 200);
+        (reply.header("content-type").to_owned(), reply.text().to_owned())
+    };
+    for accept in ["*/*", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"] {
+        let (media_type, page) = ask(accept);
+        assert_eq!(media_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+        assert!(page.contains("# TYPE epicepoch_timestamps counter\n"), "{page}");
+        assert!(page.ends_with("# EOF\n") && !page.contains('\\'), "{page}");
+    }
+    let (media_type, page) = ask("text/plain;version=0.0.4;q=0.5,application/*;q=0.1");
+    assert_eq!(media_type, "text/plain; version=0.0.4; charset=utf-8");
+    assert!(page.contains("# TYPE epicepoch_timestamps_total counter\n"), "{page}");
+    assert!(page.contains("# TYPE epicepoch_node_info gauge\n"), "{page}");
+    assert!(page.contains("\n# TYPE process_cpu_seconds_total counter\n"), "{page}");
+    assert!(!page.contains("# EOF") && !page.contains("# UNIT"), "{page}");
+}
+
+/// The cluster's id is a label of the metrics whose sum over a cluster has a meaning, so that the
+/// clusters of one Prometheus server are not added up.
+#[test]
+fn what_is_added_up_over_a_cluster_has_its_id() {
+    let (_cluster, node) = serving_alone();
+    let reply = node.connect().request("GET /metrics");
+    let id = reply.text().split_once(",cluster=\"").unwrap().1.split_once('"').unwrap().0;
+    assert!(id.len() > 8, "{id}");
+    for name in ["is_leader", "has_grant"] {
+        let line = format!("\nepicepoch_{name}{{cluster=\"{id}\"}} 1\n");
+        assert!(reply.text().contains(&line), "{line}: {}", reply.text());
+    }
 }
 
 #[test]

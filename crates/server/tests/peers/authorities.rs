@@ -106,8 +106,11 @@ impl Running {
     /// The value of a metric, added up over its labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = get(self.node().http_addr(), "/metrics").1;
-        let lines = text.lines().filter(|line| line.starts_with(name));
-        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        // If the name goes on after this prefix, the line belongs to another metric.
+        let is_of =
+            |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+        let values = text.lines().filter(is_of);
+        let values = values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
         values.sum::<f64>() as u64
     }
 

@@ -41,7 +41,7 @@ fn a_stall_of_the_machine_shows_in_the_metrics_of_the_node_that_it_hit() {
 
     let pid = f64::from(cluster.nodes[hit].pid());
     assert_eq!(seen(&cluster, hit, "epicepoch_process_id"), Some(pid));
-    let cost = "epicepoch_process_cpu_seconds_total";
+    let cost = "process_cpu_seconds_total";
     let before = seen(&cluster, hit, cost).expect("a node knows what it cost");
     wait_until("the node costs something", WAIT_MAX, || seen(&cluster, hit, cost) > Some(before));
 }

@@ -3,15 +3,15 @@
 
 use bytes::Bytes;
 use epicepoch_core::publication::Published;
+use epicepoch_wire::exposition::Exposition;
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
 use http::header::{
-    ALLOW, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName,
-    HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ACCEPT, ALLOW, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap,
+    HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::metrics_page;
 use super::query::Format;
 use super::table::Methods;
 use crate::front::pipeline::refusal::{Leaving, Refusal, advice};
@@ -74,10 +74,12 @@ pub(crate) fn json(view: &View, document: Bytes) -> Answer {
     answer(view, StatusCode::OK, JSON, Body::Whole(document))
 }
 
-/// The answer with the metrics page.
-pub(crate) fn metrics(view: &View, text: String) -> Answer {
-    let media_type = HeaderValue::from_static(metrics_page::CONTENT_TYPE);
-    answer(view, StatusCode::OK, media_type, Body::Whole(text.into()))
+/// The answer with a page of metrics, in the format that `headers` ask for.
+pub(crate) fn metrics(view: &View, headers: &HeaderMap, page: String) -> Answer {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Exposition::preferred(accept);
+    let media_type = HeaderValue::from_static(format.media_type());
+    answer(view, StatusCode::OK, media_type, Body::Whole(format.of(page).into()))
 }
 
 /// A refusal of a request for timestamps, with the same text in every protocol.

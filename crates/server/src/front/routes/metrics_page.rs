@@ -11,8 +11,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use rustix::time::{ClockId, clock_gettime};
 
+use super::process_page::ProcessScrape;
 use crate::metrics::cell::{Count, Histogram, Sum};
 use crate::metrics::consensus::CLOCK_STATUSES;
 use crate::metrics::worker::{Abuse, FAILURES, PathLabel, STATUSES, WorkerMetrics};
@@ -21,17 +21,18 @@ use crate::security::authz::{Reason, Right};
 use crate::shared::NodeShared;
 
 /// The page that a Prometheus server scrapes, in the `OpenMetrics` format.
+/// [`Exposition`](epicepoch_wire::exposition::Exposition) makes the older format from it.
 pub(crate) fn render(metrics: Arc<Metrics>, shared: Arc<NodeShared>) -> String {
-    let mut registry = Registry::with_prefix("epicepoch");
-    registry.register_collector(Box::new(Scrape { metrics, shared }));
+    let mut registry = Registry::default();
+    let process = ProcessScrape::of(&metrics);
+    registry.register_collector(Box::new(process));
+    let of_node = registry.sub_registry_with_prefix("epicepoch");
+    of_node.register_collector(Box::new(Scrape { metrics, shared }));
     let mut text = String::with_capacity(TEXT_LEN_EXPECTED);
     // A write to a string cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
     text
 }
-
-/// The media type of the page.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Approximate bytes of a page.
 const TEXT_LEN_EXPECTED: usize = 24 << 10;
@@ -86,20 +87,26 @@ impl Page<'_, '_> {
         info.encode_info(&labels.as_slice())?;
         let is_leader = published.role == Role::Leader;
         self.gauge("term", "The Raft term that this node is in.", None, published.term.0 as f64)?;
-        self.gauge(
+        self.of_cluster(
             "is_leader",
             "1 while this node leads, else 0. The sum over the cluster should be 1. A sum of 0 for \
              longer than an election means that no node serves.",
-            None,
-            f64::from(u8::from(is_leader)),
+            is_leader,
         )?;
-        self.gauge(
+        self.of_cluster(
             "has_grant",
             "1 while this node leads and owns a range of epochs, else 0. A node serves only while \
-             this is 1.",
-            None,
-            f64::from(u8::from(is_leader && published.grant.is_some())),
+             this is 1. The sum over the cluster should be 1.",
+            is_leader && published.grant.is_some(),
         )
+    }
+
+    /// A gauge whose sum over a cluster has a meaning. It has the cluster's id as a label, so that
+    /// the clusters of one Prometheus server are not added up.
+    fn of_cluster(&mut self, name: &str, help: &str, is_true: bool) -> fmt::Result {
+        let labels = [("cluster", self.shared.core.published().cluster.to_string())];
+        let mut family = self.describe(name, help, None, MetricType::Gauge)?;
+        family.encode_family(&labels)?.encode_gauge(&i64::from(is_true))
     }
 
     fn requests(&mut self) -> fmt::Result {
@@ -174,14 +181,13 @@ impl Page<'_, '_> {
             None,
             MetricType::Counter,
         )?;
-        for right in Right::ALL {
+        for right in Right::ALL.into_iter().filter(|right| *right != Right::Health) {
             for reason in Reason::ALL {
+                // Also while it is 0: an increase from nothing to 1 is none to Prometheus.
                 let count = denials.count(right, reason);
-                if count > 0 {
-                    let labels = [("right", right.name()), ("reason", reason.name())];
-                    let mut one = family.encode_family(&labels)?;
-                    one.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-                }
+                let labels = [("right", right.name()), ("reason", reason.name())];
+                let mut one = family.encode_family(&labels)?;
+                one.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
         }
         Ok(())
@@ -252,10 +258,18 @@ impl Page<'_, '_> {
         )?;
         self.gauge(
             "confirm_links",
-            "Connected confirm links. Normally this is the number of workers times the number of \
-             other members.",
+            "Connected confirm links. Normally as many as confirm_links_expected.",
             None,
             self.sum(|w| &w.links) as f64,
+        )?;
+        let published = self.shared.core.published();
+        let here = published.identity.node;
+        let others = published.members.keys().filter(|member| **member != here).count();
+        self.gauge(
+            "confirm_links_expected",
+            "The number of workers times the number of other members.",
+            None,
+            (others * self.metrics.workers().len()) as f64,
         )
     }
 
@@ -507,16 +521,6 @@ impl Page<'_, '_> {
             seconds,
             hiccups.max_ns.load() as f64 / NS_PER_SECOND,
         )?;
-        let spent = clock_gettime(ClockId::ProcessCPUTime);
-        let spent = spent.tv_sec as f64 + spent.tv_nsec as f64 / NS_PER_SECOND;
-        let mut metric = self.describe(
-            "process_cpu",
-            "Processor time that all threads of this process have used, user and system. Nodes in \
-             one process, as in `epicepoch dev`, report the same value.",
-            seconds,
-            MetricType::Counter,
-        )?;
-        metric.encode_counter::<NoLabelSet, _, u64>(&spent, None)?;
         self.gauge(
             "process_id",
             "The id of this node's process on its machine or in its container.",

@@ -4,7 +4,7 @@
 //! - `service`: one request: route, wait, answer.
 //! - [`query`]: the parameters of a request for timestamps.
 //! - `admin`: the commands of operators.
-//! - `members`, `metrics_page`, `status`: documents.
+//! - `members`, `metrics_page`, `process_page`, `status`: documents.
 //! - `page`: the page for operators in a browser, which draws `status`.
 //! - `answer`, `body`, `date`: the parts of answers.
 
@@ -15,6 +15,7 @@ pub(crate) mod date;
 mod members;
 mod metrics_page;
 mod page;
+mod process_page;
 pub mod query;
 pub(crate) mod service;
 mod status;

@@ -11,7 +11,7 @@ use bytes::Buf as _;
 use epicepoch_core::sequencer::Outcome;
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
 use epicepoch_wire::settings::MAX_N;
-use http::header::{ALT_SVC, HOST, HeaderName, HeaderValue};
+use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
@@ -155,7 +155,7 @@ impl NodeService {
             | Route::Root
             | Route::Page(_) => {}
         }
-        let answer = self.inform(&view, row.route);
+        let answer = self.inform(&view, row.route, request.headers());
         self.count(label, &answer, None);
         let is_head = *request.method() == Method::HEAD;
         Step::Done(if is_head { answer::without_body(answer) } else { answer })
@@ -263,7 +263,7 @@ impl NodeService {
     }
 
     /// The answers of the other paths.
-    fn inform(&self, view: &View, route: Route) -> Answer {
+    fn inform(&self, view: &View, route: Route, headers: &HeaderMap) -> Answer {
         let shared = &self.sequencer.shared;
         match route {
             Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
@@ -276,7 +276,7 @@ impl NodeService {
             }
             Route::Metrics => {
                 let metrics = self.sequencer.node_metrics().clone();
-                answer::metrics(view, metrics_page::render(metrics, shared.clone()))
+                answer::metrics(view, headers, metrics_page::render(metrics, shared.clone()))
             }
             Route::Status => {
                 let metrics = self.sequencer.node_metrics();
