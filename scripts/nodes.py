@@ -95,7 +95,8 @@ def started(block):
 
 
 class Cluster:
-    """Nodes on this machine, which stop at the end of the block."""
+    """Nodes on this machine, which stop at the end of the block. The value of a setting may be a
+    function: it is called with each node's id."""
 
     def __init__(self, nodes=3, **settings):
         self.count, self.settings, self.processes = nodes, settings, []
@@ -123,7 +124,8 @@ class Cluster:
             "NODE_ID": i, "RAFT_ADDR": f"127.0.0.1:{RAFT + i}", "HTTP_PORT": HTTP + i,
             "DATA_DIR": self.directory / str(i), "BOOTSTRAP": 1, "PEERS": peers, **self.settings,
         }
-        environment = {**ENVIRONMENT, **{name: str(value) for name, value in settings.items()}}
+        values = {name: str(value(i) if callable(value) else value) for name, value in settings.items()}
+        environment = {**ENVIRONMENT, **values}
         with open(self.directory / f"{i}.log", "wb") as log:
             return subprocess.Popen([BIN, "serve"], env=environment, stdout=log, stderr=log)
 

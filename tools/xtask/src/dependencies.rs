@@ -10,7 +10,7 @@ use crate::shell::{Shell, has};
 /// Directory for programs that a step has built or downloaded.
 const TOOLS: &str = "target/ci-tools";
 /// Programs, each with the Debian package that contains it.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("curl", "curl"),
     ("xxd", "xxd"),
     ("wrk", "wrk"),
@@ -20,6 +20,7 @@ const PACKAGES: [(&str, &str); 9] = [
     ("strace", "strace"),
     ("valgrind", "valgrind"),
     ("chromium", "chromium"),
+    ("prometheus", "prometheus"),
 ];
 /// Programs that may be missing on a developer's machine. The steps then leave out what needs them,
 /// such as the load of the smoke test.

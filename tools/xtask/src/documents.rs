@@ -280,6 +280,14 @@ pub(crate) fn command() -> Result<bool, String> {
             }
         }
     }
+    // Rules and dashboards may name only metrics that exist, too.
+    for (path, text) in texts(&["deploy/prometheus/*", "deploy/grafana/*"])? {
+        for (at, line) in text.lines().enumerate() {
+            for metric in metrics(line).filter(|metric| !code.has_metric(metric)) {
+                say(&path, Finding(at + 1, format!("no such metric: {metric}")));
+            }
+        }
+    }
     // `cargo test` commands are also in code, comments and scripts, so these are checked, too.
     let scripts = texts(&["scripts/*", ".ci/*"])?;
     let pages = documents.iter().map(|Document { path, text }| (path, text));

@@ -1,5 +1,6 @@
 //! The checks of this repository, in tiers. `cargo xtask --help` lists them.
 
+mod alerts;
 mod builds;
 mod catalogue;
 mod changes;
@@ -48,6 +49,7 @@ Runs the checks of this repository, in three tiers.
     cargo xtask documents         lists links, paths, tests, metrics and messages in documents that do not exist,
                                   and `cargo test` commands that run no test
     cargo xtask clients           lists names, defaults and errors of the clients that differ from clients/README.md
+    cargo xtask alerts            writes the table of docs/alerts.md; --check only says whether it is up to date
     cargo xtask catalogue         writes docs/testing-catalogue.md; --check only says whether it is up to date
     cargo xtask imports [CRATE]   lists files of a crate that import each other in a circle, imports of a higher layer,
                                   and planted bugs in crates that ship
@@ -87,6 +89,7 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
         return tiers::run(&choice(tier, rest)?);
     }
     match command {
+        "alerts" => alerts::command(rest),
         "catalogue" => catalogue::command(rest),
         "clients" => clients::command(),
         "documents" => documents::command(),

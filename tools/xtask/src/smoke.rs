@@ -21,7 +21,8 @@ const ENDS: Duration = Duration::from_secs(15);
 /// A request is tried at most this many times. On a busy machine leadership moves, and a request
 /// may be refused.
 const TRIES: usize = 5;
-/// Exit code of a measurement during which leadership has moved.
+/// Exit code of a script whose result says nothing, because leadership has moved or the machine has
+/// stalled.
 const MOVED: i32 = 75;
 /// The first Java with virtual threads.
 const VIRTUAL_THREADS: u32 = 21;
@@ -420,18 +421,37 @@ pub(crate) fn measurements(sh: &Shell) -> Result<(), String> {
         "scripts/saturate --seconds 6 --points 6".to_owned(),
         "PAIRS=1 SECONDS_EACH=1 scripts/bench-ratio".to_owned(),
     ] {
-        let mut code = Some(MOVED);
-        for _ in 0..TRIES {
-            code = sh.status(sh.command(&command))?.code();
-            if code != Some(MOVED) {
-                break;
-            }
-        }
+        let code = undisturbed(sh, &command, TRIES)?;
         if code != Some(0) {
             return Err(format!("{command}: exit code {code:?}"));
         }
     }
     Ok(())
+}
+
+/// Lets a real Prometheus scrape a cluster, and asks it every query of the rules and the dashboard.
+pub(crate) fn prometheus(sh: &Shell) -> Result<(), String> {
+    let command = "BIN=$PWD/target/debug/epicepoch scripts/alerts --check";
+    match undisturbed(sh, command, 2)? {
+        Some(0) => Ok(()),
+        Some(MOVED) => {
+            sh.note("whether a healthy cluster has no alert was NOT judged: this machine stalls");
+            Ok(())
+        }
+        code => Err(format!("{command}: exit code {code:?}")),
+    }
+}
+
+/// Runs a script, and again if the machine has disturbed it. Returns the last exit code.
+fn undisturbed(sh: &Shell, command: &str, tries: usize) -> Result<Option<i32>, String> {
+    let mut code = Some(MOVED);
+    for _ in 0..tries {
+        code = sh.status(sh.command(command))?.code();
+        if code != Some(MOVED) {
+            break;
+        }
+    }
+    Ok(code)
 }
 
 #[cfg(test)]

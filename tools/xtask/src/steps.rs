@@ -100,6 +100,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(|sh| sh.own("clients"))),
     Step::new("catalogue", "docs/testing-catalogue.md is up to date", ALL, 60,
         Function(|sh| sh.own("catalogue --check"))),
+    Step::new("alerts", "docs/alerts.md has the alerts of deploy/prometheus, and each has a test", ALL, 60,
+        Function(|sh| sh.own("alerts --check"))),
     Step::new("imports", "No circle of imports, no import of a higher layer", ALL, 60,
         Function(|sh| sh.own("imports"))),
     Step::new("tools", "The programs that other steps need are installed", BOTH, 500, Function(dependencies::tools))
@@ -171,6 +173,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("page", "The page for operators works in a browser and asks only its node", BOTH, 180, Commands(&[
         "BIN=target/debug/epicepoch scripts/page",
     ])).after(&["tests", "tools"]),
+    Step::new("prometheus", "A real Prometheus gets what rules and dashboard need, and a healthy cluster no alert", BOTH,
+        300, Function(smoke::prometheus)).after(&["tests", "tools"]),
     Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
         Function(smoke::upgrade)).after(&["tests", "old-program"]),
     Step::new("release", "The release build is copied to target/release", BOTH, 900, Function(builds::release))

@@ -24,7 +24,8 @@ pub struct ConsensusMetrics {
     pub fsync_ns: Histogram,
     /// Raft messages handed to a peer's connection.
     pub raft_messages_sent: Count,
-    /// Raft messages dropped because the peer was not connected or its queue was full.
+    /// Raft messages dropped because the queue of the peer's link was full. A link that is down
+    /// discards its messages uncounted.
     pub raft_messages_dropped: Count,
     /// Since when this node has seen the present leader, or none, monotonic nanoseconds.
     pub leader_since_ns: Count,

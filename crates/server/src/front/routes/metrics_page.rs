@@ -427,8 +427,8 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "raft_messages_dropped",
-            "Raft messages dropped because the peer was not connected or its queue was full. Raft \
-             repeats them.",
+            "Raft messages dropped because the queue of a peer's link was full. Raft repeats them. \
+             Messages to a peer that is down are not counted.",
             consensus.raft_messages_dropped.load(),
         )
     }
