@@ -76,9 +76,15 @@ func (d *directory) learn(members []Member) {
 	}
 }
 
+// isSuspect returns whether the node failed a short time ago.
+func (d *directory) isSuspect(addr string, now time.Time) bool {
+	failed, ok := d.suspects[addr]
+	return ok && now.Sub(failed) < suspicion
+}
+
 // follow follows a hint unless the named node failed a short time ago. It returns whether it did.
 func (d *directory) follow(addr string, now time.Time) bool {
-	if failed, ok := d.suspects[addr]; ok && now.Sub(failed) < suspicion {
+	if d.isSuspect(addr, now) {
 		return false
 	}
 	d.leader = addr

@@ -157,8 +157,8 @@ func (h *hedger) open(addr, leader string) {
 	cancel()
 	hint := ""
 	if err == nil && !conn.leads() {
-		if said := conn.welcome.leader; said != nil && said.Node != conn.welcome.node {
-			hint = said.Addr
+		if other := conn.welcome.leader; other != nil {
+			hint = other.Addr
 		}
 		conn.net.Close()
 		conn = nil
@@ -168,16 +168,14 @@ func (h *hedger) open(addr, leader string) {
 		c.o.log.Error("a node is not of this cluster", "addr", addr, "error", err)
 		h.fail(err)
 	}
-	if err == nil && hint != "" {
-		c.dirMu.Lock()
-		if failed, ok := c.dir.suspects[hint]; ok && time.Since(failed) < suspicion {
-			hint = ""
-		}
-		c.dirMu.Unlock()
+	c.dirMu.Lock()
+	if c.dir.isSuspect(hint, time.Now()) {
+		hint = ""
 	}
+	c.dirMu.Unlock()
 	c.mu.Lock()
 	h.opening, h.next, h.notBefore = false, hint, until
-	if err != nil || conn == nil || c.closed {
+	if conn == nil || c.closed {
 		c.mu.Unlock()
 		if conn != nil {
 			conn.net.Close()
