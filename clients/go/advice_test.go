@@ -79,3 +79,29 @@ func TestAPortThatDoesNotSpeakTLSIsCalledThat(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAdviceIsGivenOnlyWhereItHelps(t *testing.T) {
+	for _, one := range []struct {
+		code   Code
+		token  string
+		isTLS  bool
+		advice string
+	}{
+		{18, "", false, "set WithToken"},
+		{18, "wrong", false, ""},
+		{7, "", false, "set WithTLS"},
+		{7, "", true, ""},
+		{2, "", false, ""},
+	} {
+		o := defaults()
+		if one.isTLS {
+			WithTLS(&tls.Config{})(&o)
+		}
+		const said = "what the node says"
+		err := o.advise(&Error{Code: one.code, Text: said}, one.token)
+		text := err.(*Error).Text
+		if one.advice == "" && text != said || !strings.Contains(text, one.advice) || !strings.Contains(text, said) {
+			t.Errorf("%+v: %q", one, text)
+		}
+	}
+}

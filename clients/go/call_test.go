@@ -200,6 +200,9 @@ func TestAnAsynchronousCallChecksItsCount(t *testing.T) {
 			t.Error(count, answer, err)
 		}
 	}
+	if answer, err := client.Go(within(t, 5*time.Second), countMax).Wait(); err != nil || answer.Count != countMax {
+		t.Error(answer, err)
+	}
 }
 
 func TestAsynchronousCallsHaveALimit(t *testing.T) {
@@ -212,9 +215,15 @@ func TestAsynchronousCallsHaveALimit(t *testing.T) {
 		t.Error(answer, err)
 	}
 	close(release)
+	for _, one := range calls {
+		if _, err := one.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
 	// A call that has ended, in any way, makes room for another one.
-	for _, one := range append(calls, client.Go(ctx, 0)) {
-		one.Wait()
+	client.Go(ctx, 0).Wait()
+	if left := client.calls.Load(); left != 0 {
+		t.Error(left, "calls are counted")
 	}
 	for range 3 {
 		if _, err := client.Go(ctx, 1).Wait(); err != nil {
@@ -244,6 +253,71 @@ func TestACallWithoutADeadlineEndsAfterItsTimeout(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnreachable) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// The bounded call began first. So it would end first if the limit counted for it, too.
+func TestADeadlineReplacesTheLimitOfACall(t *testing.T) {
+	leader, release := heldLeader(t)
+	client := dial(t, []string{leader.addr()}, WithCallTimeout(50*time.Millisecond), WithAttemptTimeout(time.Minute))
+	ctx, bounded := within(t, 30*time.Second), make(chan error, 1)
+	go func() {
+		_, err := client.Timestamp(ctx)
+		bounded <- err
+	}()
+	for client.underWay() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := client.Timestamp(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	close(release)
+	if err := <-bounded; err != nil {
+		t.Error(err)
+	}
+}
+
+// The leader is silent. The first call sets its timer only after its first request has failed. The
+// second call begins after that, so it must end later.
+func TestTheLimitOfACallCountsFromItsBeginning(t *testing.T) {
+	const attempt = 200 * time.Millisecond
+	leader := startNode(t, 1)
+	leader.ask = func(*peer, uint64, uint64) {}
+	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(attempt), WithCallTimeout(4*attempt))
+	earlier := make(chan error, 1)
+	go func() {
+		_, err := client.Timestamp(context.Background())
+		earlier <- err
+	}()
+	for deadline := time.Now().Add(10 * time.Second); leader.met.Load() < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the silent leader is not left")
+		}
+	}
+	if _, err := client.Go(context.Background(), 1).Wait(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	select {
+	case err := <-earlier:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(attempt / 2):
+		t.Error("the earlier call still waits")
+	}
+}
+
+func TestACallThatEndsGivesItsOwnReasonIfTheClientHasNone(t *testing.T) {
+	c, b := between(t), newBatch()
+	call := &Call{client: c, ctx: context.Background(), count: 1, done: make(chan struct{})}
+	b.join(1, call)
+	b.finish(Range{}, &Error{Code: 4})
+	if len(c.pending) != 1 {
+		t.Fatal("the call did not ask again")
+	}
+	call.interrupt(context.DeadlineExceeded)
+	if _, err := call.Wait(); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrOverloaded) {
+		t.Error(err)
 	}
 }
 

@@ -3,7 +3,9 @@ package epicepoch
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,5 +94,102 @@ func TestANodeThatDoesNotReadKeepsNoCallerPastItsContext(t *testing.T) {
 	_, err := client.Timestamp(within(t, 100*time.Millisecond))
 	if took := time.Since(began); took > attempt/4 || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(took, err)
+	}
+}
+
+// piped returns an outbox without drain, and the other end of its connection.
+func piped(t *testing.T, timeout time.Duration) (*outbox, net.Conn) {
+	t.Helper()
+	near, far := net.Pipe()
+	t.Cleanup(func() {
+		near.Close()
+		far.Close()
+	})
+	far.SetReadDeadline(time.Now().Add(10 * time.Second))
+	return newOutbox(near, timeout), far
+}
+
+// begin begins a write, and returns when it is in progress. The returned function waits until it
+// has ended.
+func (o *outbox) begin(frames string) (wait func()) {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		o.write([]byte(frames))
+	}()
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		o.mu.Lock()
+		begun = o.busy
+		o.mu.Unlock()
+	}
+	return func() { <-over }
+}
+
+func expect(t *testing.T, far net.Conn, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(far, got); err != nil || string(got) != want {
+		t.Fatalf("%q, not %q: %v", got, want, err)
+	}
+}
+
+func TestFramesAreWrittenInOrderAlsoAfterASlowWrite(t *testing.T) {
+	o, far := piped(t, 10*time.Second)
+	// A write that finds no other one needs no drain.
+	for _, frame := range []string{"a", "b"} {
+		wait := o.begin(frame)
+		expect(t, far, frame)
+		wait()
+	}
+	wait := o.begin("1")
+	// The node does not read yet, so these two return before they are written.
+	o.write([]byte("2"))
+	o.write([]byte("3"))
+	var drained sync.WaitGroup
+	drained.Add(1)
+	go func() {
+		defer drained.Done()
+		o.drain()
+	}()
+	expect(t, far, "123")
+	wait()
+	// The next writes do not wait for others.
+	for range 100 {
+		drained.Add(1)
+		go func() {
+			defer drained.Done()
+			o.write([]byte("n"))
+		}()
+		expect(t, far, "n")
+	}
+	o.leave(errLeft)
+	drained.Wait()
+}
+
+func TestFramesThatWaitForASlowWriteHaveALimit(t *testing.T) {
+	o, _ := piped(t, 10*time.Second)
+	o.begin("1")
+	o.write(make([]byte, outboxMax-headSize))
+	o.write(make([]byte, headSize))
+	if why := o.left(); why != nil {
+		t.Fatal("left below the limit:", why)
+	}
+	o.write([]byte{1})
+	if why := o.left(); why != errDoesNotRead {
+		t.Fatal(why)
+	}
+}
+
+func TestAFailedWriteEndsTheConnectionAndSaysWhy(t *testing.T) {
+	slow, _ := piped(t, time.Millisecond)
+	slow.write([]byte("1"))
+	if why := slow.left(); why != errDoesNotRead {
+		t.Error(why)
+	}
+	gone, far := piped(t, 10*time.Second)
+	far.Close()
+	gone.write([]byte("1"))
+	if why := gone.left(); !errors.Is(why, io.ErrClosedPipe) {
+		t.Error(why)
 	}
 }

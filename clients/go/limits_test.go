@@ -117,6 +117,47 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 	}
 }
 
+func TestOptionsHaveTheirDocumentedDefaultsAndBounds(t *testing.T) {
+	with := func(opts ...Option) options {
+		o := defaults()
+		for _, opt := range opts {
+			opt(&o)
+		}
+		return o
+	}
+	for name, one := range map[string]struct{ got, want any }{
+		"attempt timeout":          {with().attemptTimeout, 500 * time.Millisecond},
+		"call timeout":             {with().callTimeout, 2 * time.Second},
+		"in flight":                {with().inFlight, 4},
+		"refresh":                  {with().refresh, 30 * time.Second},
+		"hedge":                    {with().hedgeAfter, time.Duration(0)},
+		"shortest attempt timeout": {with(WithAttemptTimeout(0)).attemptTimeout, 10 * time.Millisecond},
+		"shortest refresh":         {with(WithRefresh(0)).refresh, 100 * time.Millisecond},
+		"fewest in flight":         {with(WithInFlight(0)).inFlight, 1},
+		"most in flight":           {with(WithInFlight(1000)).inFlight, 256},
+	} {
+		if one.got != one.want {
+			t.Errorf("%s: %v, not %v", name, one.got, one.want)
+		}
+	}
+	longest := with(WithClusterName(strings.Repeat("n", 64)))
+	if err := longest.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAddressHasAHostAndAPort(t *testing.T) {
+	// The context has ended, so a client that dials returns at once, with another error.
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, addr := range []string{"", "host", ":8080", "host:"} {
+		client, err := Dial(ctx, []string{"127.0.0.1:1", addr})
+		if err == nil || !strings.Contains(err.Error(), "is not host:port") {
+			t.Errorf("%q: %v, %v", addr, client, err)
+		}
+	}
+}
+
 func TestAnIdleClientSeldomLooksForALeader(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	leader.ask = source.serve

@@ -20,6 +20,8 @@ type node struct {
 	onHello func() *welcome
 	// behind returns bytes that the node sends directly after the welcome.
 	behind func() []byte
+	// heard, if set, is called for every frame that the node reads, before the node acts on it.
+	heard func(h head)
 	// ask is called for every request. It may write to the connection, now or later.
 	ask   func(to *peer, id, count uint64)
 	asked atomic.Int64
@@ -92,6 +94,9 @@ func (w *welcome) frame() []byte {
 	fields = appendField(fields, tagInFlightMax, binary.BigEndian.AppendUint32(nil, w.inFlightMax))
 	fields = appendField(fields, tagIdle, binary.BigEndian.AppendUint32(nil, w.idleMillis))
 	fields = appendField(fields, tagCountMax, binary.BigEndian.AppendUint64(nil, w.countMax))
+	if w.clusterName != "" {
+		fields = appendField(fields, tagClusterName, []byte(w.clusterName))
+	}
 	if w.cluster != nil {
 		value := binary.BigEndian.AppendUint64(append([]byte(nil), w.cluster.ID[:]...), w.cluster.History)
 		fields = appendField(fields, tagCluster, value)
@@ -115,6 +120,9 @@ func (n *node) converse(to *peer) {
 		h, _, err := f.next()
 		if err != nil {
 			return
+		}
+		if n.heard != nil {
+			n.heard(h)
 		}
 		switch h.kind {
 		case kindHello:

@@ -1,7 +1,9 @@
 package epicepoch
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,8 +24,10 @@ func TestARefusalOfNothingBreaksTheProtocol(t *testing.T) {
 func TestASilentLeaderIsSaidToBeSilent(t *testing.T) {
 	leader := startNode(t, 1)
 	leader.ask = func(*peer, uint64, uint64) {}
-	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(50*time.Millisecond))
-	_, err := client.Timestamp(within(t, 500*time.Millisecond))
+	// The client leaves the leader at most a fifth of the attempt timeout late.
+	const attempt = 400 * time.Millisecond
+	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(attempt))
+	_, err := client.Timestamp(within(t, 4*attempt))
 	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "did not answer in time") {
 		t.Fatal(err)
 	}
@@ -134,5 +138,234 @@ func TestAnOverloadedLeaderHasAPauseFromAllCallers(t *testing.T) {
 	both.Wait()
 	if met := leader.met.Load(); met != 1 {
 		t.Errorf("%d connections", met)
+	}
+}
+
+func TestHintsAreFollowedOnlySoManyTimesInARow(t *testing.T) {
+	one, two := startNode(t, 1), startNode(t, 2)
+	one.onHello = func() *welcome { return one.welcome(two) }
+	two.onHello = func() *welcome { return two.welcome(one) }
+	ctx, cancel := context.WithCancel(within(t, 10*time.Second))
+	defer cancel()
+	var first sync.Once
+	var met int64
+	var why error
+	hook := func(err error) {
+		first.Do(func() {
+			met, why = one.met.Load()+two.met.Load(), err
+			cancel()
+		})
+	}
+	_, err := Dial(ctx, []string{one.addr()}, WithAttemptTimeout(2*time.Second), WithHooks(Hooks{FailedAttempt: hook}))
+	if !errors.Is(err, context.Canceled) || !errors.Is(why, ErrNoLeader) || met != hopsMax+1 {
+		t.Errorf("%d nodes were asked before %v; %v", met, why, err)
+	}
+}
+
+// Two nodes say that they lead, and refuse every request. The client counts its pauses.
+func TestRefusalsThatNameALeaderAreFollowedOnlySoManyTimesWithoutAPause(t *testing.T) {
+	one, two := startNode(t, 1), startNode(t, 2)
+	var client atomic.Pointer[Client]
+	pauses := make(chan int, 100)
+	for node, other := range map[*node]*node{one: two, two: one} {
+		node.onHello = func() *welcome {
+			if c := client.Load(); c != nil {
+				c.dirMu.Lock()
+				select {
+				case pauses <- c.dir.failedAttempts:
+				default:
+				}
+				c.dirMu.Unlock()
+			}
+			return node.welcome(node)
+		}
+		node.ask = func(to *peer, id, count uint64) { to.refuse(id, 1, other.addr()) }
+	}
+	client.Store(dial(t, []string{one.addr()}, WithAttemptTimeout(10*time.Second)))
+	ctx, cancel := context.WithCancel(within(t, 10*time.Second))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := client.Load().Timestamp(ctx)
+		ended <- err
+	}()
+	// The first hopsMax refusals are followed without a pause, and then each one after a pause.
+	for followed := 1; followed <= hopsMax+2; followed++ {
+		select {
+		case made := <-pauses:
+			if want := max(0, followed-hopsMax); made != want {
+				t.Errorf("%d pauses before hint %d is followed, not %d", made, followed, want)
+			}
+		case err := <-ended:
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestANodeThatKnowsNoLeaderIsHeardForAWhileAndThenLeft(t *testing.T) {
+	leader := startNode(t, 1)
+	var notice []byte
+	notice = head{kind: kindPing, id: 1}.appendTo(notice)
+	notice = head{kind: kindLeader}.appendTo(notice) // still no leader
+	text := leader.addr()
+	notice = head{kind: kindLeader, argument: uint32(len(text)), id: leader.id}.appendTo(notice)
+	notice = append(notice, text...)
+	for name, one := range map[string]struct {
+		frames []byte
+		closes bool
+		why    error
+	}{
+		"it says nothing":  {nil, false, ErrNoLeader},
+		"it closes":        {nil, true, ErrUnreachable},
+		"it is no oracle":  {head{kind: kindLeader, flags: 1}.appendTo(nil), false, ErrProtocol},
+		"it learns of one": {notice, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			follower := startNode(t, 2)
+			follower.onHello = func() *welcome {
+				w := follower.welcome(nil)
+				w.members = nil
+				return w
+			}
+			follower.behind = func() []byte {
+				if one.closes {
+					time.AfterFunc(50*time.Millisecond, follower.hangUp)
+				}
+				return one.frames
+			}
+			failed := make(chan error, 100)
+			// A quarter of the attempt timeout passes until the client asks the other node.
+			client, err := Dial(within(t, 5*time.Second), []string{follower.addr(), leader.addr()},
+				WithAttemptTimeout(2*time.Second), WithHooks(Hooks{FailedAttempt: func(err error) { failed <- err }}))
+			if errors.Is(one.why, ErrProtocol) {
+				if !errors.Is(err, ErrProtocol) {
+					t.Error(err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if client.Leader() != leader.addr() {
+				t.Error(client.Leader())
+			}
+			select {
+			case err := <-failed:
+				if one.why == nil || !errors.Is(err, one.why) {
+					t.Error(err)
+				}
+			default:
+				if one.why != nil {
+					t.Error("nothing failed")
+				}
+			}
+		})
+	}
+}
+
+// A leader sends these frames directly after its first welcome.
+func TestFramesWithoutAnAnswerKeepOrEndTheConnection(t *testing.T) {
+	notice := func(node uint64) []byte {
+		return append(head{kind: kindLeader, argument: 6, id: node}.appendTo(nil), "node:1"...)
+	}
+	for name, one := range map[string]struct {
+		frames []byte
+		why    error
+	}{
+		"a ping":                  {head{kind: kindPing, id: 7}.appendTo(nil), nil},
+		"a pong":                  {head{kind: kindPong, id: 8}.appendTo(nil), nil},
+		"a notice of itself":      {notice(1), nil},
+		"a notice of no leader":   {head{kind: kindLeader}.appendTo(nil), nil},
+		"a notice of another":     {notice(2), ErrNotLeader},
+		"a goodbye":               {head{kind: kindGoodbye}.appendTo(nil), ErrShuttingDown},
+		"an invalid ping":         {head{kind: kindPing, flags: 1}.appendTo(nil), ErrProtocol},
+		"an invalid pong":         {head{kind: kindPong, code: 1}.appendTo(nil), ErrProtocol},
+		"an invalid goodbye":      {head{kind: kindGoodbye, id: 1}.appendTo(nil), ErrProtocol},
+		"an invalid notice":       {head{kind: kindLeader, flags: 1}.appendTo(nil), ErrProtocol},
+		"what only a client says": {head{kind: kindRequest}.appendTo(nil), ErrProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leader, source := startNode(t, 1), &oracle{}
+			leader.ask = source.serve
+			// The node pings last. The pong to this ping shows that the client has read everything.
+			leader.behind = func() []byte {
+				if leader.met.Load() > 1 {
+					return nil
+				}
+				return append(one.frames, head{kind: kindPing, id: 9}.appendTo(nil)...)
+			}
+			pongs, failed := make(chan uint64, 100), make(chan error, 100)
+			leader.heard = func(h head) {
+				if h.kind == kindPong {
+					pongs <- h.id
+				}
+			}
+			dial(t, []string{leader.addr()}, WithHooks(Hooks{FailedAttempt: func(err error) { failed <- err }}))
+			var heard []uint64
+			for len(heard) == 0 || heard[len(heard)-1] != 9 {
+				select {
+				case id := <-pongs:
+					heard = append(heard, id)
+				case err := <-failed:
+					if one.why == nil || !errors.Is(err, one.why) {
+						t.Error(err)
+					}
+					return
+				case <-time.After(10 * time.Second):
+					t.Fatal("no pong")
+				}
+			}
+			want := []uint64{9}
+			if name == "a ping" {
+				want = []uint64{7, 9}
+			}
+			if one.why != nil || !slices.Equal(heard, want) {
+				t.Error("the client stays; pongs:", heard)
+			}
+		})
+	}
+}
+
+// The client may be late, but it is never early.
+func TestAnIdleClientPingsAndLearnsTheMembersAtItsPace(t *testing.T) {
+	const pace = 100 * time.Millisecond
+	leader := startNode(t, 1)
+	leader.onHello = func() *welcome {
+		w := leader.welcome(leader)
+		w.idleMillis = uint32(3 * pace.Milliseconds())
+		return w
+	}
+	pings := make(chan struct{}, 100)
+	leader.heard = func(h head) {
+		if h.kind == kindPing {
+			pings <- struct{}{}
+		}
+	}
+	began := time.Now()
+	// The client looks every 20 ms.
+	dial(t, []string{leader.addr()}, WithAttemptTimeout(pace), WithRefresh(pace))
+	before := leader.met.Load()
+	for range 3 {
+		select {
+		case <-pings:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no ping")
+		}
+	}
+	if took := time.Since(began); took < 3*pace {
+		t.Errorf("three pings in %v", took)
+	}
+	for deadline := time.Now().Add(10 * time.Second); leader.met.Load() < before+3; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the members are not learned again")
+		}
+	}
+	times := leader.met.Load() - before
+	if took := time.Since(began); took < time.Duration(times)*pace {
+		t.Errorf("the members were learned %d times in %v", times, took)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -260,6 +261,12 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil {
 		t.Fatal(err)
 	}
+	if cluster, known := client.Cluster(); cluster != testCluster || !known {
+		t.Error(cluster, known)
+	}
+	if cluster, known := between(t).Cluster(); cluster != (Cluster{}) || known {
+		t.Error(cluster, known)
+	}
 	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
 		w.cluster = &Cluster{ID: testCluster.ID, History: 2}
@@ -268,6 +275,23 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 	leader.hangUp()
 	if got, err := client.Timestamp(within(t, 5*time.Second)); !errors.Is(err, ErrWrongCluster) {
 		t.Fatal(got, err)
+	}
+}
+
+func TestAClusterOfAnotherNameIsRefused(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	leader.onHello = func() *welcome {
+		w := leader.welcome(leader)
+		w.clusterName = "blue"
+		return w
+	}
+	for _, name := range []string{"", "blue"} {
+		get(t, dial(t, []string{leader.addr()}, WithClusterName(name)))
+	}
+	_, err := Dial(within(t, 5*time.Second), []string{leader.addr()}, WithClusterName("green"))
+	if !errors.Is(err, ErrWrongCluster) {
+		t.Error(err)
 	}
 }
 
@@ -286,7 +310,8 @@ func TestAServerOfAnotherProtocolIsNoOracle(t *testing.T) {
 			stream.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
 		}
 	}()
-	if _, err := Dial(within(t, 5*time.Second), []string{listener.Addr().String()}); !errors.Is(err, ErrProtocol) {
+	_, err = Dial(within(t, 5*time.Second), []string{listener.Addr().String()})
+	if !errors.Is(err, ErrProtocol) || strings.Contains(err.Error(), needsTLS) {
 		t.Fatal(err)
 	}
 }

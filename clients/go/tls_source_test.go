@@ -40,17 +40,18 @@ func signedByItself(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-func TestEachConnectionTrustsWhomItsSourceNamesThen(t *testing.T) {
-	pair, trusted := signedByItself(t)
-	_, other := signedByItself(t)
+// startTLS starts a server that does TLS handshakes, up to the given version of TLS.
+func startTLS(t *testing.T, pair tls.Certificate, newest uint16) (addr string) {
+	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{nativeALPN},
+		MaxVersion:   newest,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -60,13 +61,38 @@ func TestEachConnectionTrustsWhomItsSourceNamesThen(t *testing.T) {
 			go conn.(*tls.Conn).Handshake()
 		}
 	}()
+	return listener.Addr().String()
+}
+
+func TestTLS12IsUsedOnlyIfTheConfigAllowsIt(t *testing.T) {
+	pair, trusted := signedByItself(t)
+	for _, newest := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		addr := startTLS(t, pair, newest)
+		for _, oldest := range []uint16{0, tls.VersionTLS12, tls.VersionTLS13} {
+			o := defaults()
+			WithTLS(&tls.Config{RootCAs: trusted, MinVersion: oldest})(&o)
+			conn, err := o.connect(within(t, 10*time.Second), addr)
+			if err == nil {
+				conn.Close()
+			}
+			if want := newest == tls.VersionTLS13 || oldest == tls.VersionTLS12; (err == nil) != want {
+				t.Errorf("the node speaks %x, the config allows %x: %v", newest, oldest, err)
+			}
+		}
+	}
+}
+
+func TestEachConnectionTrustsWhomItsSourceNamesThen(t *testing.T) {
+	pair, trusted := signedByItself(t)
+	_, other := signedByItself(t)
+	addr := startTLS(t, pair, tls.VersionTLS13)
 	var current atomic.Pointer[tls.Config]
 	o := defaults()
 	WithTLSSource(current.Load)(&o)
 	connect := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		conn, err := o.connect(ctx, listener.Addr().String())
+		conn, err := o.connect(ctx, addr)
 		if err == nil {
 			conn.Close()
 		}

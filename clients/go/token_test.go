@@ -3,6 +3,7 @@ package epicepoch
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -105,5 +106,16 @@ func TestALeaderThatNamesItselfKeepsTheSecondConnection(t *testing.T) {
 	<-taken
 	if met := leader.met.Load(); met != 2 {
 		t.Error(met, "connections")
+	}
+}
+
+func TestATokenHasAtMost256VisibleCharacters(t *testing.T) {
+	for text, valid := range map[string]bool{
+		"": true, "!": true, "~": true, " ": false, "\x7f": false, "a\tb": false, "\u00e9": false,
+		strings.Repeat("t", 256): true, strings.Repeat("t", 257): false,
+	} {
+		if isToken(text) != valid {
+			t.Errorf("%q: %v", text, !valid)
+		}
 	}
 }

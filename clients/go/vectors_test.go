@@ -307,11 +307,26 @@ func TestTimestampsAreThoseOfTheVectors(t *testing.T) {
 		if at > 0 && !last.Before(parsed) {
 			t.Errorf("%v is not above %v", parsed, last)
 		}
+		if parsed.Before(parsed) {
+			t.Errorf("%v is below itself", parsed)
+		}
 		last = parsed
+		text, err := json.Marshal(parsed)
+		if err != nil || string(text) != `"`+v.Text+`"` {
+			t.Errorf("%s is %s in JSON, %v", v.Text, text, err)
+		}
+		var back Timestamp
+		if err := json.Unmarshal(text, &back); err != nil || back != parsed {
+			t.Errorf("%s comes back from JSON as %v, %v", v.Text, back, err)
+		}
 	}
 	for _, text := range all.Refused {
 		if parsed, err := Parse(text); err == nil {
 			t.Errorf("%q is %v", text, parsed)
+		}
+		kept := last
+		if err := kept.UnmarshalText([]byte(text)); err == nil || kept != last {
+			t.Errorf("%q was read as %v, %v", text, kept, err)
 		}
 	}
 	for _, v := range all.Ranges {
@@ -320,10 +335,20 @@ func TestTimestampsAreThoseOfTheVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		count, _ := strconv.ParseUint(v.Count, 10, 64)
-		if got := (Range{First: first, Count: count}).Last().String(); got != v.Last {
+		whole := Range{First: first, Count: count}
+		if got := whole.Last().String(); got != v.Last {
 			t.Errorf("the last is %s, not %s", got, v.Last)
 		}
+		if !panics(func() { whole.At(count) }) {
+			t.Errorf("%v has a timestamp behind its last one", whole)
+		}
 	}
+}
+
+func panics(call func()) (panicked bool) {
+	defer func() { panicked = recover() != nil }()
+	call()
+	return false
 }
 
 func TestWallTimesAreThoseOfTheVectors(t *testing.T) {
@@ -352,6 +377,15 @@ func TestWallTimesAreThoseOfTheVectors(t *testing.T) {
 	}
 	if late := time.Unix(1<<40, 0); Lowest(late).Epoch != 1<<64-1 {
 		t.Errorf("after 2554: %v", Lowest(late))
+	}
+	// The last epoch is within this second.
+	const lastSecond = 18446744073
+	for nanos, want := range map[int64]uint64{
+		0: lastSecond * 1e9, 709551614: 1<<64 - 2, 709551615: 1<<64 - 1, 709551616: 1<<64 - 1,
+	} {
+		if got := Lowest(time.Unix(lastSecond, nanos)).Epoch; got != want {
+			t.Errorf("%d ns: %d, not %d", nanos, got, want)
+		}
 	}
 }
 
