@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::clock::trusted_ns;
-use epicepoch_core::publication::{Identity, Shared};
+use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
@@ -15,7 +15,7 @@ use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::admin_queue::AdminQueue;
 use crate::build::Build;
-use crate::config::Config;
+use crate::config::{Config, host_and_port};
 use crate::security::authz::{Authorization, Caller, Reason, Right};
 use crate::security::tls::ClientTls;
 use crate::security::tls::peers::PeerTls;
@@ -71,6 +71,17 @@ impl NodeShared {
         health.is_quorum_reached.load(Ordering::Relaxed)
             && !health.is_impaired.load(Ordering::Relaxed)
             && silence_ns <= silence_ns_max
+    }
+
+    /// Whether `name`, in any case, is the host of an address of this node or of a member.
+    pub(crate) fn is_own_name(&self, name: &str, published: &Published) -> bool {
+        let of_members = published.members.values().flat_map(|it| [&it.client_addr, &it.raft_addr]);
+        let own = [&self.client_addr, &self.config.raft_addr];
+        let mut addrs = own.into_iter().chain(self.config.peers.values()).chain(of_members);
+        addrs.any(|addr| {
+            let host = host_and_port(addr).map_or("", |(host, _)| host);
+            host.strip_suffix('.').unwrap_or(host).eq_ignore_ascii_case(name)
+        })
     }
 
     /// Counts and logs a refusal because of a missing right. The log line advises what to do about

@@ -28,7 +28,8 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn get(path: &str) -> Vec<u8> {
     // `:method: GET`, `:scheme: http`, and the name `:authority`, of the static table.
-    let mut block = vec![0x82, 0x86, 0x01, 1, b't'];
+    let mut block = vec![0x82, 0x86, 0x01, 9];
+    block.extend_from_slice(b"localhost");
     block.extend([0x04, path.len() as u8]);
     block.extend_from_slice(path.as_bytes());
     block

@@ -108,6 +108,59 @@ fn a_request_without_the_required_right_is_refused_and_counted() {
     }
 }
 
+/// A site can let its own name lead to a node. Then the browser of an operator sends the site's
+/// name, and would let the site read the answer.
+#[test]
+fn another_site_gets_nothing_of_operators_from_a_node_without_tokens() {
+    let mut cluster = Cluster::new(2);
+    let node = cluster.start(1);
+    node.publish(cluster.leading(1, 3, true));
+    let mut client = node.connect();
+    let mut ask = |row: &Row, headers: &str| {
+        let method = if row.methods == Methods::Post { "POST" } else { "GET" };
+        let headers = format!("{headers}\r\nepicepoch-admin: test\r\ncontent-length: 0\r\n");
+        client.send_raw(format!("{method} {} HTTP/1.1\r\n{headers}\r\n", row.path).as_bytes());
+        client.reply().expect("an answer")
+    };
+    let counted = |right, reason| node.shared.authz.denials.count(right, reason);
+    for row in TABLE {
+        let is_of_operators = matches!(row.right, Right::Operations | Right::Page | Right::Change);
+        for (headers, reason) in [
+            ("host: evil.example", Reason::Host),
+            ("host: localhost.evil.example:80\r\norigin: http://localhost", Reason::Host),
+            ("host: localhost\r\norigin: http://evil.example", Reason::Origin),
+            ("host: 127.0.0.1:80\r\norigin: null", Reason::Origin),
+        ] {
+            let before = counted(row.right, reason);
+            let reply = ask(&row, headers);
+            assert_eq!(reply.error() == FORBIDDEN, is_of_operators, "{}: {headers}", row.path);
+            assert_eq!(counted(row.right, reason), before + u64::from(is_of_operators));
+            // The text says what to do.
+            let told = reply.text().contains("OPS_TOKEN_FILE") || reply.text().contains("/ui");
+            assert!(!is_of_operators || told, "{}", reply.text());
+        }
+        // Changes are left out: they would be carried out.
+        if row.right == Right::Change {
+            continue;
+        }
+        for headers in [
+            "host: localhost:80\r\norigin: http://localhost:80",
+            "host: [::1]:80",
+            "host: 10.0.0.1",
+            "host: CLIENT-1.test:80",
+            "host: client-2.test",
+        ] {
+            assert_ne!(ask(&row, headers).status, 403, "{}: {headers}", row.path);
+        }
+    }
+    // With tokens, every name will do: the site does not know the token.
+    let guarded = Guarded::new(false);
+    let mut client = guarded.node.connect();
+    let headers = format!("host: evil.example\r\nauthorization: Bearer {OPERATOR}\r\n");
+    client.send_raw(format!("GET /status HTTP/1.1\r\n{headers}\r\n").as_bytes());
+    assert_eq!(client.reply().expect("an answer").status, 200);
+}
+
 #[test]
 fn every_pipelined_request_needs_its_own_token() {
     let guarded = Guarded::new(false);

@@ -32,6 +32,31 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
+fn names_and_headers_count_over_http2_as_over_http1() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start(1);
+    node.publish(cluster.leading(1, 3, true));
+    block_on(async {
+        let mut sender = connect(&node).await;
+        let mut ask = async |uri: &str, name: &str, value: &str| {
+            let request = Request::builder().uri(uri).header(name, value);
+            let asked = sender.send_request(request.body(Empty::new()).unwrap());
+            asked.await.unwrap().status().as_u16()
+        };
+        assert_eq!(ask("http://localhost/status", "x", "y").await, 200);
+        assert_eq!(ask("http://evil.example/status", "x", "y").await, 403);
+        assert_eq!(ask("http://localhost/status", "host", "evil.example").await, 403);
+        assert_eq!(ask("http://localhost/status", "origin", "http://evil.example").await, 403);
+        assert_eq!(ask("http://evil.example/timestamp", "x", "y").await, 200);
+        // A browser is led to the page, and a command for another cluster is refused.
+        assert_eq!(ask("http://localhost/", "accept", "text/html").await, 303);
+        assert_eq!(ask("http://localhost/", "accept", "*/*").await, 404);
+        let members = "http://localhost/admin/members";
+        assert_eq!(ask(members, "epicepoch-cluster", "another").await, 400);
+    });
+}
+
+#[test]
 fn requests_over_http2_get_the_same_answers_as_over_http1() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start(1);

@@ -327,7 +327,7 @@ fn answers_over_http2_are_those_over_http1() {
             client.ask(&[(id, told(path, &request_id))]);
             let Answer { mut headers, body } = client.answers(1).remove(&id).unwrap();
             let line = format!(
-                "GET {path} HTTP/1.1\r\nhost: t\r\nepicepoch-request-id: {request_id}\r\n\r\n"
+                "GET {path} HTTP/1.1\r\nhost: localhost\r\nepicepoch-request-id: {request_id}\r\n\r\n"
             );
             other.send_raw(line.as_bytes());
             let reply = other.reply().unwrap();

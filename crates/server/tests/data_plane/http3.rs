@@ -240,6 +240,30 @@ fn requests_over_http3_get_the_same_answers_as_over_http1() {
     });
 }
 
+/// Over TLS, the client itself compares the name with the certificate. A page of another site is
+/// refused as over HTTP/1.
+#[test]
+fn another_site_gets_nothing_of_operators_over_http3() {
+    let stage = Stage::new();
+    block_on(async {
+        let client = stage.connect().await;
+        let ask = async |uri: &str, origin: &str| {
+            let request = Request::builder().uri(uri).header("origin", origin).body(()).unwrap();
+            let mut asked = client.requests.clone().send_request(request).await.unwrap();
+            asked.finish().await.unwrap();
+            answer(asked).await.0.status
+        };
+        for authority in ["localhost", "another-name.example:80"] {
+            let own = format!("https://{authority}");
+            let uri = format!("{own}/status");
+            assert_eq!(ask(&uri, &own).await, 200, "{uri}");
+            assert_eq!(ask(&uri, "https://evil.example").await, 403, "{uri}");
+            let uri = format!("{own}/timestamp");
+            assert_eq!(ask(&uri, "https://evil.example").await, 200, "{uri}");
+        }
+    });
+}
+
 /// Sends requests until one is not answered with a timestamp, and returns that answer. The worker
 /// may answer one more request before it sees a new publication.
 async fn first_refusal(client: &Client) -> (Head, Vec<u8>) {

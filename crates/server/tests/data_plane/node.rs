@@ -362,7 +362,7 @@ impl Client {
 
     /// Sends a request line without a version.
     pub(crate) fn send(&mut self, request: &str) {
-        self.send_raw(format!("{request} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes());
+        self.send_raw(format!("{request} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());
     }
 
     /// Sends bytes. An error is ignored, because the peer may have closed.

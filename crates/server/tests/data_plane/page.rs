@@ -22,7 +22,7 @@ fn leading(count: u64) -> (Cluster, TestNode) {
 }
 
 fn ask(client: &mut Client, method: &str, path: &str, headers: &str) -> Reply {
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}\r\n");
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
     client.send_raw(request.as_bytes());
     client.reply().expect("an answer")
 }
@@ -94,7 +94,7 @@ fn every_part_of_the_page_forbids_what_the_page_does_not_need() {
         }
         len += reply.body.len();
         let mut head = node.connect();
-        let close = "host: test\r\nconnection: close\r\n";
+        let close = "host: localhost\r\nconnection: close\r\n";
         head.send_raw(format!("HEAD {path} HTTP/1.1\r\n{close}\r\n").as_bytes());
         let mut text = String::new();
         while !text.contains("\r\n\r\n") {

@@ -85,7 +85,7 @@ fn metrics_come_in_the_format_that_the_scraper_prefers() {
     let (_cluster, node) = serving_alone();
     let mut client = node.connect();
     let mut ask = |accept: &str| {
-        let head = format!("GET /metrics HTTP/1.1\r\nhost: t\r\naccept: {accept}\r\n\r\n");
+        let head = format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n");
         client.send_raw(head.as_bytes());
         let reply = client.reply().unwrap();
         assert_eq!(reply.status, 200);

@@ -147,7 +147,7 @@ pub(crate) fn get(addr: SocketAddr, path: &str) -> (u16, String) {
     let ask = || -> std::io::Result<String> {
         let mut stream = std::net::TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)

@@ -21,7 +21,8 @@ use crate::lines;
 fn ask(node: &Running, method: &str, path: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(node.node().http_addr()).unwrap();
     stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    let head = "host: a\r\nepicepoch-admin: test\r\nconnection: close\r\ncontent-length: 0\r\n";
+    let head =
+        "host: localhost\r\nepicepoch-admin: test\r\nconnection: close\r\ncontent-length: 0\r\n";
     write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

@@ -94,7 +94,7 @@ pub(crate) fn request(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> Vec<u8> {
-    let mut text = format!("{method} {target} HTTP/1.1\r\nhost: epicepoch\r\n");
+    let mut text = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\n");
     for (name, value) in headers {
         text.extend([name, ": ", value, "\r\n"]);
     }

@@ -1,9 +1,9 @@
 //! Reads a header block into reused memory and decides whether it is a request (RFC 9113, section
 //! 8). Any other block is malformed; its intent is never guessed.
 
-use epicepoch_wire::http::{HEADER_ADMIN, HEADER_REQUEST_ID};
+use epicepoch_wire::http::{HEADER_ADMIN, HEADER_CLUSTER, HEADER_REQUEST_ID};
 use epicepoch_wire::http2::hpack::ENTRY_OVERHEAD;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
@@ -71,10 +71,14 @@ const PATH: usize = 3;
 
 /// The fields that the service reads. Other fields are dropped, so a request holds little memory
 /// while its body arrives.
-static READ_BY_SERVICE: [HeaderName; 3] = [
+static READ_BY_SERVICE: [HeaderName; 7] = [
     AUTHORIZATION,
     HeaderName::from_static(HEADER_REQUEST_ID),
     HeaderName::from_static(HEADER_ADMIN),
+    HeaderName::from_static(HEADER_CLUSTER),
+    ACCEPT,
+    HOST,
+    ORIGIN,
 ];
 /// At most this many fields of one name are passed on: the service only has to tell one field from
 /// several.
@@ -212,6 +216,10 @@ impl Head {
             _ => PathAndQuery::try_from(self.value(PATH)).ok()?,
         };
         let mut headers = HeaderMap::new();
+        // The service reads the authority as `Host`, as in HTTP/1.1 (RFC 9113, 8.3.1).
+        if !self.value(AUTHORITY).is_empty() {
+            headers.insert(HOST, HeaderValue::from_bytes(self.value(AUTHORITY)).ok()?);
+        }
         for name in &READ_BY_SERVICE {
             let is_it = |field: &&Field| {
                 self.text[field.name.start..field.name.end] == *name.as_str().as_bytes()
@@ -392,6 +400,10 @@ mod tests {
             ("epicepoch-request-id", "7"),
             ("authorization", "Bearer z"),
             ("authorizatio", "c"),
+            ("host", "b"),
+            ("origin", "null"),
+            ("accept", "text/html"),
+            ("epicepoch-cluster", "d"),
         ];
         let head = head(&[&BASE[..], &fields].concat());
         let request = head.request().expect("a request");
@@ -399,7 +411,10 @@ mod tests {
         let given: Vec<_> = headers.get_all(AUTHORIZATION).iter().collect();
         assert_eq!(given, ["Bearer x", "Bearer y"], "that there are several is seen");
         assert!(headers[HEADER_ADMIN] == "1" && headers[HEADER_REQUEST_ID] == "7");
-        assert_eq!(headers.len(), 4);
+        let hosts: Vec<_> = headers.get_all(HOST).iter().collect();
+        assert_eq!(hosts, ["a:1", "b"], "the authority, and the field");
+        assert!(headers[ORIGIN] == "null" && headers[ACCEPT] == "text/html");
+        assert!(headers[HEADER_CLUSTER] == "d" && headers.len() == 9);
     }
 
     #[test]

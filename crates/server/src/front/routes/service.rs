@@ -129,7 +129,13 @@ impl NodeService {
         }
         let shared = &self.sequencer.shared;
         let caller = &self.client.caller();
-        if let Err(reason) = shared.authz.check(row.right, caller, request.headers()) {
+        let sent = (request.uri(), request.headers());
+        let is_own_name = |name: &str| shared.is_own_name(name, &view.published);
+        let authz = &shared.authz;
+        let checked = authz
+            .check(row.right, caller, request.headers())
+            .and_then(|()| authz.check_origin(row.right, caller, sent, is_own_name));
+        if let Err(reason) = checked {
             return Step::Done(self.refuse_right(row.right, label, reason));
         }
         match row.route {

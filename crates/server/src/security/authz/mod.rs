@@ -5,22 +5,25 @@
 //! - [`tokens`]: tokens from a file, and whether a sent token is one of them.
 //! - `right`: the rights, the ports, and the reasons for refusals.
 //! - [`denials`]: refusals, for the log and for metrics.
+//! - `origin`: requests that a page of another site made a browser send.
 //!
-//! There are four checks, in this order. The token comes third: if a request may not be sent in
+//! There are five checks, in this order. The token comes third: if a request may not be sent in
 //! this way at all, its token is never examined.
 //!
 //! 1. The port answers requests of this kind.
 //! 2. The caller's address may ask in this way, in plain text or over TLS.
 //! 3. The token is valid.
 //! 4. For a change: the address may make changes, and the request has the header of a command.
+//! 5. For operators of a node without a token: no page of another site sent the request.
 
 use epicepoch_wire::http::HEADER_ADMIN;
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, Uri};
 
 use crate::config::{AllowedFrom, AuthorizationConfig};
 
 pub mod denials;
+mod origin;
 mod right;
 pub mod tokens;
 
@@ -87,6 +90,25 @@ impl Authorization {
             return Err(Reason::Address);
         }
         if headers.contains_key(HEADER_ADMIN) { Ok(()) } else { Err(Reason::Header) }
+    }
+
+    /// Checks that no page of another site made a browser send an HTTP request of operators. A
+    /// token shows the same, because such a page does not know it. `is_own_name` says whether a name
+    /// is one of this node or of a member.
+    ///
+    /// # Errors
+    /// When the request names another node or comes from another site; the reason says which.
+    pub fn check_origin(
+        &self,
+        right: Right,
+        caller: &Caller,
+        (uri, headers): (&Uri, &HeaderMap),
+        is_own_name: impl Fn(&str) -> bool,
+    ) -> Result<(), Reason> {
+        if !right.is_of_operators() || self.operations.is_some() {
+            return Ok(());
+        }
+        origin::check(caller, uri, headers, is_own_name)
     }
 
     /// Checks that a client of the native protocol may get timestamps. `token` is the token in its

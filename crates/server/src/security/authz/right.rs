@@ -116,11 +116,16 @@ pub enum Reason {
     /// A caller of the peer port did not send its hello in time, or was dropped earlier to make
     /// room for other callers.
     NoHello,
+    /// A request for operators names a host that is not this node. The node has no tokens, and a
+    /// site may have rebound its name to the node's address.
+    Host,
+    /// A page of another site sent a request for operators, and the node has no tokens.
+    Origin,
 }
 
 impl Reason {
     /// Every reason, ordered by number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Port,
         Self::Plain,
         Self::NoToken,
@@ -131,6 +136,8 @@ impl Reason {
         Self::CertificateName,
         Self::NoTokenFile,
         Self::NoHello,
+        Self::Host,
+        Self::Origin,
     ];
 
     /// The value of the label in metrics and logs.
@@ -147,6 +154,8 @@ impl Reason {
             Self::CertificateName => "certificate_name",
             Self::NoTokenFile => "no_token_file",
             Self::NoHello => "no_hello",
+            Self::Host => "host",
+            Self::Origin => "origin",
         }
     }
 
@@ -162,7 +171,9 @@ impl Reason {
             | Self::Handshake
             | Self::CertificateName
             | Self::NoTokenFile
-            | Self::NoHello => ErrorCode::Forbidden,
+            | Self::NoHello
+            | Self::Host
+            | Self::Origin => ErrorCode::Forbidden,
         }
     }
 
@@ -212,6 +223,15 @@ impl Reason {
                  in OPS_PLAIN_FROM; for changes, also name it in ADMIN_FROM"
             }
             Self::NoHello => "a peer must send its hello as soon as it is connected",
+            Self::Host => {
+                "the host in this request is not a name of this node, and another site may have led \
+                 a browser here: ask at an IP address, at localhost or at the host of a member's \
+                 ADVERTISE_ADDR or RAFT_ADDR, or set OPS_TOKEN_FILE"
+            }
+            Self::Origin => {
+                "a page of another site sent this request: ask at this node's own page, /ui, or leave \
+                 the header origin out"
+            }
         }
     }
 }
