@@ -335,7 +335,10 @@ impl Write for BlockingSocket {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::error::FailedAttempt;
 
     #[test]
     fn the_host_of_an_address_is_what_a_certificate_names() {
@@ -371,6 +374,7 @@ mod tests {
         for certificate in [none, foreign, Alert::UnknownCA, Alert::AccessDenied] {
             said(alert(certificate), "CLIENT_CA_FILE");
         }
+        said(alert(Alert::CertificateExpired), "certs renew");
         for other in [Alert::NoApplicationProtocol, Alert::ProtocolVersion] {
             let text = alert(other).expect("it does not pass");
             assert!(!text.contains("certificate"), "{text}");
@@ -382,6 +386,29 @@ mod tests {
         assert_eq!(TlsFailure::of(&io::Error::from(io::ErrorKind::ConnectionReset)), None);
         // It is found inside errors of other libraries, too.
         let inner = io::Error::other(TlsFailure("x".into()));
-        assert_eq!(TlsFailure::of(&io::Error::other(inner)), Some(&TlsFailure("x".into())));
+        let outer = io::Error::other(inner);
+        assert_eq!(TlsFailure::of(&outer), Some(&TlsFailure("x".into())));
+        let failed = FailedAttempt::Tls { addr: "a:1".to_owned(), reason: "x".to_owned() };
+        assert_eq!(FailedAttempt::unreachable("a:1", &outer), failed);
+        assert_eq!(FailedAttempt::broken("a:1", &outer), failed);
+    }
+
+    #[test]
+    fn a_blocking_connection_carries_bytes_both_ways() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let stream = BlockingStream::connect(&addr).unwrap();
+        let (mut node, _) = listener.accept().unwrap();
+        for tcp in [&stream, &node] {
+            tcp.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        }
+        let mut socket = Dialer::new(None, Alpn::Native).secure_blocking(stream, &addr).unwrap();
+        let mut got = [0; 2];
+        socket.write_all(b"to").unwrap();
+        node.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"to");
+        node.write_all(b"fr").unwrap();
+        socket.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"fr");
     }
 }

@@ -156,7 +156,8 @@ const INPUT_LEN: usize = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
+    use epicepoch_wire::native::{ErrorFrame, Token};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -175,6 +176,27 @@ mod tests {
             assert_eq!(matches!(refused, OpenError::FailedAttempt(_)), is_retried, "{code}");
             let is_another = matches!(refused, OpenError::AnotherCluster(_));
             assert_eq!(is_another, code == ErrorCode::WrongCluster, "{code}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_client_without_a_token_is_told_that_it_is_missing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        for token in [None, Token::new("t")] {
+            let dialer = Dialer::new(None, Alpn::Native).with_token(token.clone());
+            let refuse = async {
+                let (mut node, _) = listener.accept().await.unwrap();
+                let code = ErrorCode::Unauthorized as u16;
+                let mut frame = Vec::new();
+                ErrorFrame { code, closes: true, id: 0, text: "why" }.encode(&mut frame);
+                node.write_all(&frame).await.unwrap();
+                node
+            };
+            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None), refuse);
+            let text = opened.expect_err("refused").to_string();
+            assert!(text.contains("why"), "{text}");
+            assert_eq!(text.contains(NO_TOKEN), token.is_none(), "{text}");
         }
     }
 

@@ -324,6 +324,17 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_beyond_the_limit_is_refused_until_another_has_left() {
+        let mut waiters = Waiters::default();
+        for _ in 0..CALLERS_MAX {
+            assert!(waiters.enter(1, later()).is_some());
+        }
+        assert_eq!(waiters.enter(1, later()), None);
+        waiters.leave(7);
+        assert_eq!(waiters.enter(1, later()), Some((7, false)));
+    }
+
+    #[test]
     fn a_caller_never_joins_a_request_that_was_taken() {
         let mut waiters = Waiters::default();
         let (first, _) = waiters.enter(1, later()).unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ enum Line {
 #[derive(Clone)]
 struct Server {
     addr: SocketAddr,
+    /// Connections that were accepted.
+    connections: Arc<AtomicUsize>,
     asked: Arc<Mutex<Vec<String>>>,
     script: Arc<Mutex<VecDeque<Line>>>,
 }
@@ -37,10 +40,16 @@ impl Server {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
-        let server = Self { addr, asked: Arc::default(), script: Arc::default() };
+        let server = Self {
+            addr,
+            connections: Arc::default(),
+            asked: Arc::default(),
+            script: Arc::default(),
+        };
         let serving = server.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                serving.connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(serving.clone().converse(stream));
             }
         });
@@ -124,6 +133,7 @@ async fn one_connection_serves_one_call_after_another() {
     assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(3, 1)));
     let expected = ["/members", "/timestamp?format=range&n=3", "/timestamp?format=range&n=1"];
     assert_eq!(server.asked(), expected);
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -146,6 +156,21 @@ async fn a_kept_connection_that_the_server_closed_is_no_failed_attempt() {
     assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
     assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(1, 1)));
     assert_eq!(server.asked().len(), 3, "the leader is still known");
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_node_that_names_its_build_tells_it_and_an_older_one_does_not() {
+    let server = Server::start().await;
+    let new =
+        br#"{"leader":null,"members":[],"version":"1.2","commit":"c","profile":"p","target":"t"}"#;
+    server.will(Line::Say(response("200 OK", "", new))).will(Line::Say(led_by(server.addr)));
+    let client = client(&[&server]);
+    let addr = server.addr.to_string();
+    let build = client.build(&addr, deadline()).await.unwrap().expect("the node says its build");
+    let told = [build.version, build.commit, build.profile, build.target];
+    assert_eq!(told, ["1.2", "c", "p", "t"]);
+    assert_eq!(client.build(&addr, deadline()).await, Ok(None));
 }
 
 #[tokio::test]
