@@ -14,6 +14,8 @@ use crate::error::{BadAnswer, TimestampsError};
 const AFTER: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_millis(400);
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// A node closes a connection that is silent for this long.
+const IDLE: Duration = Duration::from_mins(1);
 
 /// A session, a clock, and the actions that the session has asked for.
 struct World {
@@ -120,7 +122,7 @@ impl World {
             node: NodeId(node),
             leader,
             in_flight_max: 1024,
-            idle_ms: 60_000,
+            idle_ms: IDLE.as_millis() as u32,
             count_max: COUNT_MAX,
             ..Welcome::default()
         };
@@ -561,6 +563,22 @@ fn a_change_of_phase_does_not_delay_a_deadline() {
     world.opened("a:1", 1, 0);
     world.pass(TICK / 8);
     assert!(matches!(world.outcome(call), Some(Err(TimestampsError::DeadlineExceeded { .. }))));
+}
+
+#[test]
+fn an_idle_connection_is_never_silent_for_half_as_long_as_its_node_allows() {
+    let (mut world, link) = World::serving();
+    let second = Duration::from_secs(1);
+    let mut silent = Duration::ZERO;
+    for _ in 0..300 {
+        world.pass(second);
+        let mut sent = Vec::new();
+        world.session.poll_transmit(link, world.now, &mut sent);
+        let frame = split(&sent, TO_SERVER_TAIL_LEN_MAX).unwrap();
+        let is_ping = |frame| matches!(ToServer::decode(&frame), Ok(ToServer::Ping(_)));
+        silent = if frame.is_some_and(is_ping) { Duration::ZERO } else { silent + second };
+        assert!(silent < IDLE / 2, "{silent:?}");
+    }
 }
 
 #[test]
