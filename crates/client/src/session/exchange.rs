@@ -460,4 +460,4 @@ pub(crate) const IN_FLIGHT_MAX: usize = 4;
 const UNANSWERED_MAX: usize = 1024;
 /// At most this many bytes wait to be sent. That is enough for a few requests and some thousand
 /// pongs.
-const OUT_LEN_MAX: usize = 1 << 16;
+pub(super) const OUT_LEN_MAX: usize = 1 << 16;

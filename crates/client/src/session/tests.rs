@@ -2,11 +2,13 @@
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
+use epicepoch_wire::native::message::ping;
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
 };
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
 
+use super::exchange::OUT_LEN_MAX;
 use super::*;
 use crate::directory::BACKOFF_MAX;
 use crate::error::{BadAnswer, TimestampsError};
@@ -578,6 +580,17 @@ fn an_idle_connection_is_never_silent_for_half_as_long_as_its_node_allows() {
         let is_ping = |frame| matches!(ToServer::decode(&frame), Ok(ToServer::Ping(_)));
         silent = if frame.is_some_and(is_ping) { Duration::ZERO } else { silent + second };
         assert!(silent < IDLE / 2, "{silent:?}");
+    }
+}
+
+#[test]
+fn a_node_that_pings_and_does_not_read_is_left_whatever_waits_to_be_sent() {
+    for waiting in [OUT_LEN_MAX - 1, OUT_LEN_MAX] {
+        let (mut world, link) = World::serving();
+        let mut out = vec![0; waiting];
+        world.session.handle_received(link, &ping(7), world.now, &mut out);
+        world.turn();
+        assert_eq!(world.closed, [link], "{waiting}");
     }
 }
 
