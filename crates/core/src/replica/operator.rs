@@ -119,6 +119,13 @@ impl Replica {
         Ok(())
     }
 
+    /// Whether a member has told this leader which entries it holds. A new leader does not know it
+    /// of any other member.
+    #[must_use]
+    pub fn knows_progress(&self, node: NodeId) -> bool {
+        self.raw.raft.prs().get(node.0).is_some_and(|progress| progress.matched > 0)
+    }
+
     /// How many committed entries a member is not known to hold. Only the leader knows this.
     #[must_use]
     pub fn entries_behind(&self, node: NodeId) -> u64 {

@@ -88,6 +88,25 @@ fn a_learner_is_promoted_once_it_is_heard_and_lacks_little() {
     assert_eq!(again, Err(ChangeError::Refused("the node is a voter already")));
 }
 
+/// Until a member has told it, a new leader cannot say how far the member is behind.
+#[test]
+fn a_new_leader_does_not_know_what_the_others_hold() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    bench.ack_all(2);
+    bench.ack_all(3);
+    let known = |bench: &Bench| [2, 3].map(|node| bench.replica.knows_progress(NodeId(node)));
+    assert_eq!(known(&bench), [true, true]);
+    let term = bench.status().term.0 + 1;
+    bench.take(2, &message(MessageKind::Heartbeat, term)).expect("a heartbeat is taken");
+    bench.persist();
+    bench.elect(&[2, 3]);
+    bench.persist();
+    assert!(bench.is_leader());
+    assert_eq!(known(&bench), [false, false]);
+    bench.ack_all(3);
+    assert_eq!((known(&bench), bench.replica.entries_behind(NodeId(3))), ([false, true], 0));
+}
+
 #[test]
 fn a_voter_that_a_majority_needs_is_not_removed() {
     let mut bench = Bench::led(&[1, 2, 3]);

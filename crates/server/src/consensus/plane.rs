@@ -365,7 +365,8 @@ impl Plane {
         let status = replica.status();
         let me = self.shared.identity.node;
         let peers = status.peers.iter().filter(|peer| peer.node != me);
-        let of = |node, is_heard| Progress { behind: replica.entries_behind(node), is_heard };
+        let behind = |node| replica.knows_progress(node).then(|| replica.entries_behind(node));
+        let of = |node, is_heard| Progress { behind: behind(node), is_heard };
         match status.role {
             Role::Leader => peers.map(|peer| (peer.node, of(peer.node, peer.is_heard))).collect(),
             Role::Follower | Role::Candidate => BTreeMap::new(),

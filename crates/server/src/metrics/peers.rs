@@ -2,7 +2,7 @@
 //! it, also while the consensus plane does not answer. No decision depends on it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use epicepoch_wire::NodeId;
 
@@ -16,7 +16,7 @@ pub(crate) struct Peer {
     /// When it last answered a ping, monotonic nanoseconds; `None` before the first answer.
     pub(crate) answered_ns: Option<u64>,
     /// The version of its program, by its last hello; empty before that.
-    pub(crate) version: String,
+    pub(crate) version: Arc<str>,
     /// What only the leader knows; `None` while this node does not lead.
     pub(crate) progress: Option<Progress>,
 }
@@ -24,8 +24,9 @@ pub(crate) struct Peer {
 /// The progress of a member, as the leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of committed log entries that the member may not hold yet.
-    pub behind: u64,
+    /// The number of committed log entries that the member may not hold yet; `None` before the
+    /// member has told this leader what it holds.
+    pub behind: Option<u64>,
     /// Whether the leader heard the member within an election timeout.
     pub is_heard: bool,
 }
@@ -38,7 +39,7 @@ impl Peers {
 
     /// Records the version in a peer's hello.
     pub fn record_version(&self, node: NodeId, version: String) {
-        self.peers().entry(node).or_default().version = version;
+        self.peers().entry(node).or_default().version = version.into();
     }
 
     /// Replaces the progress of all members. It is empty on a node that does not lead.
@@ -57,7 +58,8 @@ impl Peers {
         self.peers().retain(|node, _| is_member(*node));
     }
 
-    /// What is known of each peer now.
+    /// What is known of each peer now. The consensus plane waits while this copies, so the texts
+    /// are shared.
     pub(crate) fn all(&self) -> BTreeMap<NodeId, Peer> {
         self.peers().clone()
     }
@@ -76,14 +78,14 @@ mod tests {
         let (peers, node) = (Peers::default(), NodeId(2));
         peers.record_answer(node, 5);
         peers.record_version(node, "0.3.0".to_owned());
-        let progress = Progress { behind: 7, is_heard: true };
+        let progress = Progress { behind: Some(7), is_heard: true };
         peers.set_progress(&BTreeMap::from([(node, progress), (NodeId(3), progress)]));
         let known = peers.all();
         assert_eq!(known[&NodeId(3)], Peer { progress: Some(progress), ..Peer::default() });
         assert_eq!((known[&node].answered_ns, known[&node].progress), (Some(5), Some(progress)));
         peers.set_progress(&BTreeMap::new());
         peers.retain(|member| member == node);
-        let rest = Peer { answered_ns: Some(5), version: "0.3.0".to_owned(), progress: None };
+        let rest = Peer { answered_ns: Some(5), version: "0.3.0".into(), progress: None };
         assert_eq!(peers.all(), BTreeMap::from([(node, rest)]));
     }
 }

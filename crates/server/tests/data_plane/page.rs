@@ -89,6 +89,7 @@ fn every_part_of_the_page_forbids_what_the_page_does_not_need() {
             ("cross-origin-opener-policy", "same-origin"),
             ("cross-origin-resource-policy", "same-origin"),
             ("cache-control", "no-store"),
+            ("www-authenticate", ""),
         ] {
             assert_eq!(reply.header(name), value, "{path}: {name}");
         }
@@ -124,6 +125,8 @@ fn the_page_comes_without_a_token_and_its_data_does_not() {
     for path in page_paths() {
         let reply = operators.request(&format!("GET {path}"));
         assert_eq!(reply.status, 200, "{path}");
+        // The page learns here that it has to ask for a token, so it sends no question in vain.
+        assert_eq!(reply.header("www-authenticate"), "Bearer", "{path}");
         // The page is the same for everybody, so it can hold nothing of this node.
         let text = String::from_utf8(reply.body).unwrap();
         assert!(!text.contains("client-1.test"), "{path}");

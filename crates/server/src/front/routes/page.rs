@@ -10,7 +10,7 @@ use epicepoch_wire::http::PATH_PAGE;
 use http::StatusCode;
 use http::header::{
     ACCEPT, CONTENT_SECURITY_POLICY, HeaderMap, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY,
-    VARY, X_CONTENT_TYPE_OPTIONS,
+    VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 
 use super::answer::{self, Answer};
@@ -60,11 +60,16 @@ const HEADERS: [(HeaderName, HeaderValue); 5] = [
     ),
 ];
 
-/// Answers with a part of the page.
-pub(super) fn answer(view: &View, part: Part) -> Answer {
+/// Answers with a part of the page. `needs_token` says whether `/status` needs a token. The page
+/// learns it here (RFC 9110, 11.6.1), because a question without the token would be refused, and
+/// counted as a caller without the right.
+pub(super) fn answer(view: &View, part: Part, needs_token: bool) -> Answer {
     let body = Body::Whole(Bytes::from_static(text(part).as_bytes()));
     let mut answer = answer::answer(view, StatusCode::OK, media_type(part), body);
     answer.headers_mut().extend(HEADERS);
+    if needs_token {
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     answer
 }
 

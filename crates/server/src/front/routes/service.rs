@@ -289,7 +289,9 @@ impl NodeService {
                 answer::json(view, status::document(metrics, shared, self.leaving()))
             }
             Route::Root => page::redirect(view),
-            Route::Page(part) => page::answer(view, part),
+            Route::Page(part) => {
+                page::answer(view, part, shared.authz.needs_token(Right::Operations))
+            }
             Route::Timestamp | Route::Admin(_) => unreachable!("they are waited for"),
         }
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use epicepoch_core::confirm::RoundFailure;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
@@ -22,7 +23,7 @@ use crate::front::pipeline::refusal::Leaving;
 use crate::metrics::cell::{Count, Histogram, Sum};
 use crate::metrics::consensus::CLOCK_STATUSES;
 use crate::metrics::peers::Peer;
-use crate::metrics::worker::{PathLabel, STATUSES, WorkerMetrics};
+use crate::metrics::worker::{FAILURES, PathLabel, STATUSES, WorkerMetrics};
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::security::authz::{Reason, Right};
 use crate::shared::NodeShared;
@@ -101,7 +102,7 @@ struct Row<'a> {
     role: &'static str,
     /// `None` if this node does not lead.
     heard: Option<bool>,
-    /// `None` if this node does not lead.
+    /// `None` if this node does not lead, or the member has not told this leader yet.
     behind: Option<u64>,
     /// How long ago the member last answered a ping of this node; `None` before it did.
     answer_age_ms: Option<f64>,
@@ -229,14 +230,14 @@ fn rows<'a>(
         let node = member.node;
         let peer = peers.get(&node);
         let progress = peer.and_then(|peer| peer.progress);
-        let version = peer.map(|peer| peer.version.as_str());
+        let version = peer.map(|peer| &*peer.version);
         Row {
             node: node.0,
             addr: &member.client_addr,
             raft_addr: &member.raft_addr,
             role: role_of(published, node),
             heard: progress.map(|it| it.is_heard),
-            behind: progress.map(|it| it.behind),
+            behind: progress.and_then(|it| it.behind),
             answer_age_ms: peer.and_then(|peer| peer.answered_ns).map(&age_ms),
             offset_ms: offsets.get(&node).map(|ns| *ns as f64 / 1e6),
             usual_ms: trips.get(&node).map(|ns| of_ms(*ns)),
@@ -290,7 +291,9 @@ fn counters(
     let ok = STATUSES.iter().position(|status| *status == 200).unwrap_or_default();
     let answers = |worker: &WorkerMetrics| worker.answers[PathLabel::Timestamp as usize][ok].load();
     let http: u64 = metrics.workers().iter().map(answers).sum();
-    let failed = |worker: &WorkerMetrics| worker.rounds_failed.iter().map(Count::load).sum::<u64>();
+    let is_late = |(failure, _): &(RoundFailure, _)| *failure == RoundFailure::TimedOut;
+    let late = FAILURES.iter().position(is_late).unwrap_or_default();
+    let rounds_late = metrics.workers().iter().map(|worker| worker.rounds_failed[late].load());
     let denied = |right| Reason::ALL.map(|why| shared.authz.denials.count(right, why));
     let denied: u64 = Right::ALL.into_iter().flat_map(denied).sum();
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
@@ -300,12 +303,13 @@ fn counters(
         ("answered", (http + sum(|w| &w.native_answers)) as f64),
         ("connectionsOpen", sum(|w| &w.connections) as f64),
         ("connectionsRefused", refused.iter().sum::<u64>() as f64),
+        ("connectionsRefusedByAddress", refused[ConnectionRefusal::Address as usize] as f64),
         ("cpuMs", cpu.tv_sec as f64 * 1e3 + cpu.tv_nsec as f64 / 1e6),
         ("denied", denied as f64),
         ("leaderChanges", consensus.leader_changes.load() as f64),
         ("raftMessagesDropped", consensus.raft_messages_dropped.load() as f64),
         ("reservationDeadlinesMissed", consensus.reservation_deadlines_missed.load() as f64),
-        ("roundsFailed", metrics.workers().iter().map(failed).sum::<u64>() as f64),
+        ("roundsTimedOut", rounds_late.sum::<u64>() as f64),
         ("timestamps", sum(|w| &w.timestamps) as f64),
         ("waitingRequests", sum(|w| &w.waiting) as f64),
     ])

@@ -158,7 +158,8 @@ impl Authorization {
         self.clients.iter().chain(&self.operations).map(Tokens::version).sum()
     }
 
-    fn needs_token(&self, right: Right) -> bool {
+    /// Whether a caller needs a token for a right.
+    pub(crate) fn needs_token(&self, right: Right) -> bool {
         match right {
             Right::Health | Right::Page | Right::Peer => false,
             Right::Timestamps => self.clients.is_some(),

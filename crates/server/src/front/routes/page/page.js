@@ -4,25 +4,39 @@
 const POLL_MS = 2000;
 const POLL_HIDDEN_MS = 10_000;
 const TIMEOUT_MS = 4000;
-// Without an answer for this long, the page says so. Browsers delay the timers of hidden tabs by up to a minute.
+// Older data is called old, and its node is called gone if it does not answer.
 const STALE_MS = 6000;
-const STALE_HIDDEN_MS = 90_000;
+const STALE_HIDDEN_MS = 20_000;
+// A warning is urgent after this time, because an ordinary change of the leader is shorter.
+const STEADY_MS = 5000;
+// Counts are not compared across a longer gap, such as a computer's sleep.
+const GAP_MAX_S = 90;
 // A member answers five pings a second. It counts as silent after this time.
 const SILENT_MS = 1500;
 const WINDOW_MS = 600_000;
-// Warnings about events look back this far.
-const RECENT_MS = 300_000;
-const SAMPLES_MAX = 400;
+// Members usually lack fewer log entries.
+const BEHIND_MAX = 16;
 const TOKEN = "epicepoch-token";
-const MS_PER_DAY = 86_400_000;
 
 const state = {
-  token: "", document: null, failure: null, receivedAt: 0, skewMs: 0, samples: [], build: "", cursor: null,
-  told: new Set(), visibleAt: 0,
+  token: "", document: null, failure: null, receivedAt: 0, samples: [], cursor: null,
+  // Since when each warning is shown, by its id.
+  told: new Map(),
 };
 let timer = 0;
 // The number of the last poll. Answers to earlier ones come too late.
 let turns = 0;
+
+let [elapsedMs, ranMs, wallNowMs] = [0, performance.now(), Date.now()];
+
+// Time of this page. In some browsers performance.now() stands still while the computer sleeps.
+function clock() {
+  const [ran, wall] = [performance.now(), Date.now()];
+  const [run, passed] = [ran - ranMs, wall - wallNowMs];
+  elapsedMs += passed > run + 1000 ? passed : run;
+  [ranMs, wallNowMs] = [ran, wall];
+  return elapsedMs;
+}
 
 const $ = (id) => document.getElementById(id);
 
@@ -44,7 +58,7 @@ function draw(tag, attributes) {
   return element;
 }
 
-// Keeps one child of `parent` for each item, in order. Existing children stay, and with them the focus.
+// Keeps one child of `parent` for each item, in order. Children stay, and with them the focus.
 function keyed(parent, items, key, create, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, at) => {
@@ -68,6 +82,7 @@ function count(value) {
 }
 function ms(value) {
   if (value === 0) return "0 ms";
+  if (value === Infinity) return `> ${ms(state.document.boundsMs.at(-1))}`;
   if (Math.abs(value) < 1) return `${(value * 1000).toFixed(0)} µs`;
   const [size, sign] = [Math.abs(value), value < 0 ? "-" : ""];
   return sign + (size < 1000 ? `${digits(size)} ms` : size < 600_000 ? `${digits(size / 1000)} s` : lasting(size));
@@ -82,16 +97,14 @@ function lasting(value) {
   return m ? `${m} min ${s % 60} s` : `${s} s`;
 }
 const wallMs = (it) => Number(it.wallNs.slice(0, -6));
-function utc(unixMs) {
-  const text = new Date(unixMs).toISOString();
-  const isOld = Math.abs(wallMs(state.document) - unixMs) > MS_PER_DAY / 2;
-  return `${isOld ? `${text.slice(0, 10)} ` : ""}${text.slice(11, 19)} UTC`;
-}
+const utc = (unixMs) => `${new Date(unixMs).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
-// The duration that `share` of those counted since `was` did not exceed, ms. `null` if there are none.
+const sum = (values) => values.reduce((all, value) => all + value, 0);
+
+// The duration that `share` of those counted since `was` did not exceed, ms.
 function quantile(now, was, bounds, share) {
   const fresh = now.map((value, at) => value - was[at]);
-  const total = fresh.reduce((sum, value) => sum + value, 0);
+  const total = sum(fresh);
   if (total <= 0) return null;
   let rank = share * total;
   for (let at = 0; at < bounds.length; at += 1) {
@@ -101,7 +114,7 @@ function quantile(now, was, bounds, share) {
     }
     rank -= fresh[at];
   }
-  return bounds[bounds.length - 1];
+  return Infinity;
 }
 
 // Refusals that cost a client its timestamps. NOT_LEADER does not: it names the leader.
@@ -111,30 +124,32 @@ const FAILED = ["NO_QUORUM", "NO_LEADER", "OVERLOADED", "SHUTTING_DOWN", "NOT_RE
 function sampled(now, was, at) {
   const values = {};
   for (const it of now.members) {
-    if (it.answerAgeMs === null || it.answerAgeMs > SILENT_MS) continue;
+    if (isSilent(it)) continue;
     values[`trip${it.nodeID}`] = it.usualMs;
     values[`clock${it.nodeID}`] = it.offsetMs;
   }
   const sample = { at, wallMs: wallMs(now), values, events: {} };
   const seconds = was ? (now.uptimeMs - was.uptimeMs) / 1000 : 0;
-  if (seconds <= 0) return sample;
+  if (seconds <= 0 || seconds > GAP_MAX_S) return sample;
   const grown = (name) => now.counters[name] - was.counters[name];
   const refused = (code) => (now.refusals[code] ?? 0) - (was.refusals[code] ?? 0);
   const time = (name, share) => quantile(now.latencies[name], was.latencies[name], now.boundsMs, share);
   Object.assign(values, {
     timestamps: grown("timestamps") / seconds,
     answered: grown("answered") / seconds,
-    failed: FAILED.reduce((sum, code) => sum + refused(code), 0) / seconds,
+    failed: sum(FAILED.map(refused)) / seconds,
     confirm50: time("confirm", 0.5), confirm99: time("confirm", 0.99), waiting99: time("waiting", 0.99),
     disk50: time("diskWrite", 0.5), disk99: time("diskWrite", 0.99),
     cpu: grown("cpuMs") / seconds / 10,
   });
-  const stalls = now.latencies.hiccup.reduce((sum, value, it) =>
-    sum + ((now.boundsMs[it - 1] ?? 0) >= 50 ? value - was.latencies.hiccup[it] : 0), 0);
+  const stalls = now.latencies.hiccup.map((value, it) =>
+    (now.boundsMs[it - 1] >= 50 ? value - was.latencies.hiccup[it] : 0));
   sample.events = {
-    stalls, overloaded: refused("OVERLOADED"), headless: refused("NO_QUORUM") + refused("NO_LEADER"),
-    missed: grown("reservationDeadlinesMissed"), changes: grown("leaderChanges"), denied: grown("denied"),
-    rounds: grown("roundsFailed"), accepts: grown("acceptFailures"), closed: grown("connectionsRefused"),
+    stalls: sum(stalls), overloaded: refused("OVERLOADED"), missed: grown("reservationDeadlinesMissed"),
+    headlessMs: refused("NO_QUORUM") + refused("NO_LEADER") ? seconds * 1000 : 0,
+    changes: grown("leaderChanges"), denied: grown("denied"), dropped: grown("raftMessagesDropped"),
+    rounds: grown("roundsTimedOut"), crowded: grown("connectionsRefusedByAddress"),
+    full: grown("acceptFailures") + grown("connectionsRefused") - grown("connectionsRefusedByAddress"),
   };
   return sample;
 }
@@ -142,54 +157,78 @@ function sampled(now, was, at) {
 function keep(sample) {
   const { samples } = state;
   samples.push(sample);
-  while (samples.length > SAMPLES_MAX || sample.at - samples[0].at > WINDOW_MS) samples.shift();
+  while (sample.at - samples[0].at > WINDOW_MS) samples.shift();
 }
 
 function remember(now) {
   const was = state.document;
-  const at = performance.now();
-  const isSame = was && was.boot === now.boot;
+  const at = clock();
+  // The consensus thread receives the members' answers. While it is stuck, their ages say nothing.
+  for (const it of now.members) {
+    if (it.answerAgeMs !== null) it.answerAgeMs = Math.max(0, it.answerAgeMs - now.tickAgeMs);
+  }
+  // A new version may have a new page.
+  if (was && was.commit !== now.commit) location.reload();
+  const isSame = was?.boot === now.boot;
   keep({ ...sampled(now, isSame ? was : null, at), isRestart: was && !isSame });
   state.document = now;
   state.receivedAt = at;
-  state.skewMs = Date.now() - wallMs(now);
-  state.build ||= `${now.version} ${now.commit}`;
 }
 
-// How often an event happened lately.
-function lately(name) {
-  const from = performance.now() - RECENT_MS;
-  return state.samples.reduce((sum, it) => sum + (it.at >= from ? it.events[name] ?? 0 : 0), 0);
+// How often an event happened in the last minutes.
+function lately(name, minutes) {
+  const from = clock() - minutes * 60_000;
+  return sum(state.samples.map((it) => (it.at >= from ? it.events[name] ?? 0 : 0)));
 }
 
 const isOther = (now, it) => it.nodeID !== now.nodeID;
+const silence = (it) => (it.answerAgeMs === null ? "since this node started" : `for ${lasting(it.answerAgeMs)}`);
 const isSilent = (it) => it.answerAgeMs === null || it.answerAgeMs > SILENT_MS;
-const silence = (it) => (it.answerAgeMs === null ? "has not answered since this node started"
-  : `has not answered for ${lasting(it.answerAgeMs)}`);
-// Other pages can be linked only if this one is on the port that members tell each other.
-const pageOf = (it) => (state.document.addr.endsWith(`:${location.port}`) ? `${location.protocol}//${it.addr}/ui` : null);
+// The page of another node, if this one is on the port that members tell each other. Nothing but host:port is linked.
+const pageOf = (it) => (state.document.addr.endsWith(`:${location.port}`)
+  && /^([\w.-]+|\[[\da-f:.]+\]):\d{1,5}$/i.test(it.addr) ? `${location.protocol}//${it.addr}/ui` : null);
 
-// What needs attention. It is urgent ("now") if clients are affected or soon will be. docs/alerts.md has the same
-// advice.
+const MAJORITY = "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
+const LINKS = "Look at the leader's disk and its links (epicepoch tune).";
+// Events: more than a number of them in some minutes need attention.
+const EVENTS = [
+  ["overloaded", "now", 0, 1, "Requests refused, because the node has too many",
+    "Ask for several timestamps in one request, or add processors."],
+  ["changes", "now", 3, 10, "Changes of the leader",
+    "“handing leadership over” and “leadership given up” in the logs say why each time."],
+  ["full", "now", 0, 5, "Connections refused at a limit", "Raise CONNECTIONS_MAX and LimitNOFILE=."],
+  ["crowded", "soon", 0, 5, "Connections refused, because an address has too many", "Raise ADDRESS_CONNECTIONS_MAX."],
+  ["missed", "soon", 0, 5, "Reservations that took longer than half a window",
+    LINKS],
+  ["rounds", "soon", 0, 5, "Confirm rounds without an answer in time",
+    "Check the load of the other machines, and the network between the nodes."],
+  ["dropped", "soon", 300, 5, "Messages to other nodes dropped", "The network or a node is slow."],
+  ["stalls", "soon", 2, 5, "Stalls of this machine of 50 ms or more", "Run less other work here, or add processors."],
+  ["denied", "soon", 0, 5, "Callers refused, because a right is missing", "The log names the address."],
+];
+
+// What needs attention, with the severities of docs/alerts.md: "now" if clients are affected or soon will be.
 function warnings(now, ageMs) {
   const found = [];
-  const add = (id, urgency, title, advice) => found.push({ id, urgency, title, advice });
+  const add = (id, severity, title, advice) => {
+    const since = state.told.get(id) ?? (state.samples.length > 1 ? clock() : -Infinity);
+    const isSteady = id === "stale" || clock() - since >= STEADY_MS;
+    found.push({ id, urgency: isSteady ? severity : "soon", title, advice, since });
+  };
   const others = now.members.filter((it) => isOther(now, it));
-  if (isStale()) {
+  if (isGone()) {
     add("stale", "now", `Node ${now.nodeID} has not answered this page for ${lasting(ageMs)}`,
-      `See whether it runs, and read the end of its log. ${state.failure ?? ""}`);
+      `See whether it runs, and read the end of its log. ${state.failure}`);
   }
-  if (now.leaving === "removed") {
-    add("leaving", "soon", "This node was removed from the cluster", "It ends by itself. Close this page.");
-  } else if (now.leaving === "stopping") {
-    add("leaving", "soon", "This node is stopping", "Look at the page of another node.");
+  if (now.leaving !== "no") {
+    add("leaving", "soon", `This node ${now.leaving === "removed" ? "was removed from the cluster" : "is stopping"}`,
+      "Look at the page of another node.");
   }
   if (!now.leader) {
-    add("leader", "now", "This node knows no leader", "See which nodes run and reach each other: a majority has to. " +
-      "Look for “no link” and “a peer is refused” in the logs.");
-  } else if (now.leads && !now.hasGrant && now.leaderForMs > POLL_MS) {
-    add("grant", "now", "The leader may not answer yet", "It has no range of epochs: a majority of disks must write " +
-      "one. Look at the disks and links of the nodes.");
+    add("leader", "now", "This node knows no leader", MAJORITY);
+  } else if (now.leads && !now.hasGrant) {
+    add("grant", "now", "The leader may not answer yet", "It needs a range of epochs on a majority of disks. Look at " +
+      "the disks and links of the nodes.");
   }
   if (now.tickAgeMs > 1000) {
     add("tick", "now", `The consensus thread has been stuck for ${lasting(now.tickAgeMs)}`,
@@ -208,9 +247,10 @@ function warnings(now, ageMs) {
   const there = voters.filter((it) => !isOther(now, it) || !isSilent(it)).length;
   const spare = there - (Math.floor(voters.length / 2) + 1);
   for (const it of others.filter(isSilent)) {
-    const left = spare < 0 ? "Too few nodes answer." : spare ? "" : "Until then, the loss of one more stops the service.";
-    add(`silent${it.nodeID}`, isVoter(it) && spare <= 0 ? "now" : "soon", `Node ${it.nodeID} ${silence(it)}`,
-      `Start it, or repair the network to ${it.raftAddr}. If its disk is gone, replace it. ${isVoter(it) ? left : ""}`);
+    const isUrgent = isVoter(it) && spare <= 0;
+    const left = spare < 0 ? "Too few nodes answer." : "The loss of one more stops the service.";
+    add(`silent${it.nodeID}`, isUrgent ? "now" : "soon", `Node ${it.nodeID} has not answered ${silence(it)}`, "Start " +
+      `it, or repair the network to ${it.raftAddr}. If its disk is gone, replace it. ${isUrgent ? left : ""}`);
   }
   if (now.status === "outvoted") {
     add("clock", "now", "The clock of this node is wrong, and the clocks of the others are used",
@@ -219,85 +259,78 @@ function warnings(now, ageMs) {
     add("clock", "now", "The clock of this node jumped, and too few nodes answer to confirm it",
       "Compare it with other clocks. If it is wrong, set it right; if it is right, restart this node.");
   }
-  const answering = others.filter((it) => !isSilent(it));
-  for (const { nodeID, offsetMs } of answering.filter((it) => Math.abs(it.offsetMs) > now.settings.CLOCK_OFFSET_MAX_MS)) {
-    add(`apart${nodeID}`, "soon", `The clock of node ${nodeID} differs from that of this node by ${signed(offsetMs)}`,
-      "epicepoch clock names the clock that is wrong. Set it right.");
+  const election = Number(now.nodeSettings.ELECTION_TIMEOUT_MS);
+  for (const { nodeID, offsetMs, heard, behind, usualMs } of others.filter((it) => !isSilent(it))) {
+    if (Math.abs(offsetMs) > now.settings.CLOCK_OFFSET_MAX_MS) {
+      add(`apart${nodeID}`, "now", `The clock of node ${nodeID} differs by ${signed(offsetMs)}`,
+        "epicepoch clock names the clock that is wrong. Set it right.");
+    }
+    if (heard === false || behind > BEHIND_MAX) {
+      add(`behind${nodeID}`, "soon", heard ? `Node ${nodeID} is ${count(behind)} log entries behind`
+        : `The leader does not hear node ${nodeID}`, "Look at its disk, its log, and the network to it.");
+    }
+    if (usualMs * 8 > election) {
+      add(`trip${nodeID}`, "soon", `The round trip to node ${nodeID}, ${ms(usualMs)}, is too long for ` +
+        `ELECTION_TIMEOUT_MS=${election}`, "Run epicepoch tune, and set what it advises.");
+    }
   }
-  if (now.leadMs > 60_000 + Number(now.settings.RESERVATION_MS)) {
+  const last = state.samples.at(-1).values;
+  if (now.lagMs > 1000 && last.answered > 10) {
+    add("lag", "soon", `Timestamps are ${ms(now.lagMs)} old`, LINKS);
+  }
+  if (now.leadMs > 60_000) {
     add("ceiling", "soon", `The ceiling is ${lasting(now.leadMs)} ahead of the clock`,
       "The service continues, but epochs stand still until the clock has caught up.");
-  }
-  const election = Number(now.nodeSettings.ELECTION_TIMEOUT_MS);
-  for (const { nodeID, usualMs } of answering.filter((it) => it.usualMs * 8 > election)) {
-    add(`trip${nodeID}`, "soon", `The round trip to node ${nodeID}, ${ms(usualMs)}, is too long for ` +
-      `ELECTION_TIMEOUT_MS=${election}`, "Run epicepoch tune, and set what it advises.");
   }
   if (now.confirmLinks < now.confirmLinksMax && !others.some((it) => isVoter(it) && isSilent(it))) {
     add("links", "soon", `${now.confirmLinks} of ${now.confirmLinksMax} confirm links are connected`,
       "Check the logs of the other nodes, and firewalls that cut idle connections.");
   }
-  const last = state.samples.at(-1)?.values ?? {};
-  const event = (name, urgency, above, title, advice) => {
-    const times = lately(name);
-    if (times > above) add(name, urgency, `${title}: ${count(times)} in 5 minutes`, advice);
-  };
-  event("overloaded", "now", 0, "Requests refused, because the node has too many",
-    "Ask for several timestamps in one request, or add processors.");
-  event("headless", "now", 0, "Requests refused, because there was no leader or no quorum",
-    "See which nodes run and reach each other: a majority has to.");
-  event("changes", "now", 3, "Changes of the leader",
-    "“handing leadership over” and “leadership given up” in the logs say why each time.");
-  event("accepts", "now", 0, "Connections not accepted, because descriptors are missing", "Raise LimitNOFILE=.");
-  event("closed", "soon", 0, "Connections closed at a limit",
-    "Raise CONNECTIONS_MAX or ADDRESS_CONNECTIONS_MAX, or let clients share connections.");
-  event("missed", "soon", 0, "Reservations that took longer than half a window",
-    "Look at the leader's disk (chart “Disk write”) and its links (epicepoch tune).");
-  event("rounds", "soon", 0, "Confirm rounds that failed",
-    "Check the load of the other machines, and the network between the nodes.");
-  event("stalls", "soon", 2, "Stalls of this machine of 50 ms or more",
-    "Run less other work here, or add processors.");
-  event("denied", "soon", 0, "Callers refused, because a right is missing", "The log names the address.");
+  if (lately("headlessMs", 1) > 30_000) {
+    add("headless", "now", "Requests are refused, because there is no leader or no quorum", MAJORITY);
+  }
+  for (const [name, urgency, above, minutes, title, advice] of EVENTS) {
+    const times = lately(name, minutes);
+    if (times > above) add(name, urgency, `${title}: ${count(times)} in ${minutes} min`, advice);
+  }
   if (last.disk99 > 100) {
     add("disk", "soon", `A write to the disk takes ${ms(last.disk99)}`, "Move other programs off this disk.");
   }
   for (const it of now.certificates.filter((it) => it.daysLeft < 30)) {
-    add(it.setting, it.daysLeft < 3 ? "now" : "soon", it.daysLeft < 0 ? `The certificate of ${it.setting} has expired`
-      : `The certificate of ${it.setting} expires in ${it.daysLeft} days`, "Put a new pair in its place.");
+    const isOver = it.daysLeft < 0;
+    add(it.setting, isOver ? "now" : "soon", `The certificate of ${it.setting} ` +
+      (isOver ? "has expired" : `expires in ${it.daysLeft} days`), "Put a new pair in its place.");
   }
   const versions = new Set([now.version, ...others.flatMap((it) => it.version ?? [])]);
   if (versions.size > 1) {
     add("versions", "soon", `Nodes run different versions: ${[...versions].join(", ")}`, "Finish the upgrade.");
   }
-  if (`${now.version} ${now.commit}` !== state.build) {
-    add("build", "soon", "This node runs another version than the page", "Reload this page.");
-  }
-  return found.sort((a, b) => (a.urgency === b.urgency ? 0 : a.urgency === "now" ? -1 : 1));
+  if (!now.ready && !found.length) add("ready", "soon", "This node is not ready", "Look at the end of its log.");
+  // "now" comes before "soon".
+  return found.sort((a, b) => a.urgency.localeCompare(b.urgency));
 }
 
-const LEVELS = { ok: "✓ All is well", soon: "▲ Look at it soon", now: "✕ Act now" };
+const LEVELS = { ok: "✓ All is well", old: "… Asks again", soon: "▲ Look at it soon", now: "✕ Act now" };
 
 function drawHero(now, found, ageMs) {
-  const level = found[0]?.urgency ?? "ok";
-  const className = { ok: "ok", soon: "warn", now: "bad" }[level];
-  const isGone = isStale();
+  const level = found[0]?.urgency ?? (isOld() ? "old" : "ok");
+  const className = { ok: "ok", now: "bad" }[level] ?? "warn";
+  const gone = isGone();
   const leader = now.leader ? `Node ${now.leader.nodeID} leads` : "No leader";
-  const headline = isGone ? `Node ${now.nodeID} does not answer` : leader;
-  const since = wallMs(now) - now.leaderForMs;
-  // A node that has started later cannot know since when.
-  const isLonger = !now.leads && now.uptimeMs - now.leaderForMs < 3000;
+  const headline = gone ? `Node ${now.nodeID} does not answer` : leader;
   const answering = now.members.filter((it) => !isOther(now, it) || !isSilent(it)).length;
   const rate = state.samples.at(-1)?.values.timestamps;
   const parts = [
-    `${now.leader ? "Since" : "Lost at"} ${utc(since)}${isLonger ? " or longer" : ""}, for ` +
-      lasting(now.leaderForMs + (isGone ? 0 : ageMs)),
+    // A node that has started later cannot know since when.
+    `${now.leads ? "Since" : now.leader ? "Seen since" : "None since"} ${utc(wallMs(now) - now.leaderForMs)}, for ` +
+      lasting(now.leaderForMs + (gone ? 0 : ageMs)),
     `term ${now.term}`, `${answering} of ${now.members.length} nodes answer`,
   ];
   if (now.leads && rate !== undefined) parts.push(`${count(rate)} timestamps/s`);
   $("hero").className = `card ${className}`;
   set($("verdict"), LEVELS[level]);
   set($("headline"), headline);
-  set($("subline"), isGone ? `This is what it said at ${utc(wallMs(now))}, ${lasting(ageMs)} ago: ${leader}. ` +
+  set($("subline"), gone ? `This is what it said at ${utc(wallMs(now))}, ${lasting(ageMs)} ago: ${leader}. ` +
     parts.slice(0, 3).join(" · ") : parts.join(" · "));
   document.title = `${LEVELS[level][0]} ${headline} – ${now.clusterName}`;
 }
@@ -307,7 +340,7 @@ function drawWarnings(found) {
   const fresh = found.filter((it) => !state.told.has(it.id));
   // The titles of others change every second, such as how long a node is silent. They are told once.
   if (fresh.length) set($("said"), fresh.map((it) => it.title).join(". "));
-  state.told = new Set(found.map((it) => it.id));
+  state.told = new Map(found.map((it) => [it.id, it.since]));
   keyed($("warnings"), found, (it) => it.id, () => make("li", "", make("span"), make("b"), make("p")), (li, it) => {
     li.className = it.urgency;
     set(li.children[0], it.urgency === "now" ? "✕ Now" : "▲ Soon");
@@ -317,9 +350,10 @@ function drawWarnings(found) {
 }
 
 function health(now, it) {
-  if (!isOther(now, it)) return now.ready ? ["ok", "● ready", ""] : ["bad", "✕ not ready", ""];
-  if (it.answerAgeMs === null) return ["bad", "✕ silent", "no answer since this node started"];
-  if (isSilent(it)) return ["bad", "✕ silent", `for ${lasting(it.answerAgeMs)}`];
+  if (!isOther(now, it)) {
+    return isGone() ? ["bad", "✕ no answer", ""] : now.ready ? ["ok", "● ready", ""] : ["bad", "✕ not ready", ""];
+  }
+  if (isSilent(it)) return ["bad", "✕ silent", silence(it)];
   return it.heard === false ? ["warn", "▲ answers", "not heard by the leader"] : ["ok", "● answers", ""];
 }
 
@@ -339,7 +373,7 @@ function drawNodes(now) {
     const isSelf = !isOther(now, it);
     const gone = !isSelf && isSilent(it);
     row.className = gone ? "gone" : "";
-    const [head, role, how, behind, trip, clock, version] = row.children;
+    const [head, role, how, behind, trip, offset, version] = row.children;
     const href = isSelf ? null : pageOf(it);
     const key = `${href} ${it.addr}`;
     if (head.dataset.made !== key) {
@@ -356,7 +390,7 @@ function drawNodes(now) {
     set(how.children[1], detail);
     set(behind, it.behind === null || isSelf ? "–" : count(it.behind));
     set(trip, gone || it.usualMs === null ? "–" : ms(it.usualMs));
-    set(clock, isSelf ? now.status : gone || it.offsetMs === null ? "–" : signed(it.offsetMs));
+    set(offset, isSelf ? now.status : gone || it.offsetMs === null ? "–" : signed(it.offsetMs));
     set(version, (isSelf ? now.version : it.version) ?? "–");
   });
 }
@@ -365,8 +399,8 @@ const one = (key, label = "") => () => [[key, label]];
 // The peers with the largest values, three at most.
 const peers = (key) => (now) => {
   const size = (it) => Math.abs(state.samples.at(-1)?.values[key + it.nodeID] ?? 0);
-  const others = now.members.filter((it) => isOther(now, it)).sort((a, b) => size(b) - size(a)).slice(0, 3);
-  return others.sort((a, b) => a.nodeID - b.nodeID).map((it) => [key + it.nodeID, `node ${it.nodeID}`]);
+  return now.members.filter((it) => isOther(now, it)).sort((a, b) => size(b) - size(a)).slice(0, 3)
+    .sort((a, b) => a.nodeID - b.nodeID).map((it) => [key + it.nodeID, `node ${it.nodeID}`]);
 };
 const CHARTS = [
   ["Timestamps per second", count, one("timestamps")],
@@ -390,12 +424,12 @@ function scale(max) {
 
 // How much time the charts show: whole minutes, from two to ten.
 function spanMs() {
-  const kept = performance.now() - (state.samples[0]?.at ?? 0);
+  const kept = clock() - (state.samples[0]?.at ?? 0);
   return Math.min(WINDOW_MS, Math.max(2, Math.ceil(kept / 60_000)) * 60_000);
 }
 
 function drawCharts(now) {
-  const x = (at) => (WIDTH * (1 - (performance.now() - at) / spanMs())).toFixed(1);
+  const x = (at) => (WIDTH * (1 - (clock() - at) / spanMs())).toFixed(1);
   const cursor = state.samples.find((it) => it.at === state.cursor) ?? null;
   if (!cursor) state.cursor = null;
   const shown = cursor ?? state.samples.at(-1);
@@ -417,19 +451,16 @@ function drawCharts(now) {
     const parts = [draw("path", { class: "grid", d: `M0 ${y(0)}H${WIDTH}` })];
     const texts = [];
     lines.forEach(([key, label], at) => {
-      let [path, area, before] = ["", "", false];
+      let [path, isLinked] = ["", false];
       for (const it of state.samples) {
         const value = it.values[key];
-        const isLinked = before;
-        before = Number.isFinite(value);
-        if (!before) continue;
-        path += isLinked ? `L${x(it.at)} ${y(value)}` : `M${x(it.at)} ${y(value)}h.1`;
-        area += isLinked ? `L${x(it.at)} ${y(value)}` : `${area && `V${y(0)}Z`}M${x(it.at)} ${y(0)}V${y(value)}`;
+        const isKnown = Number.isFinite(value);
+        if (isKnown) path += isLinked ? `L${x(it.at)} ${y(value)}` : `M${x(it.at)} ${y(value)}h.1`;
+        isLinked = isKnown;
       }
-      if (at === 0 && lines.length === 1 && area) parts.push(draw("path", { class: "area", d: `${area}V${y(0)}Z` }));
       parts.push(draw("path", { class: `s${at % 3}`, d: path }));
       const value = shown?.values[key];
-      texts.push([label, Number.isFinite(value) ? format(value) : "–"]);
+      texts.push([label, value === undefined || value === null ? "–" : format(value)]);
     });
     for (const it of state.samples.filter((it) => it.isRestart)) {
       parts.push(draw("path", { class: "restart", d: `M${x(it.at)} 0V${HEIGHT}` }));
@@ -451,40 +482,43 @@ function drawCharts(now) {
 }
 
 function drawList(id, pairs) {
-  const flat = pairs.flatMap(([name, value]) => [["dt", name, name], ["dd", `${name}=`, String(value)]]);
-  keyed($(id), flat, (it) => it[1] + it[0], (it) => make(it[0]), (element, it) => set(element, it[0] === "dt" ? it[1] : it[2] || "–"));
+  keyed($(id), pairs, ([name]) => name, ([name]) => make("div", "", make("dt", "", name), make("dd")),
+    (row, [, value]) => set(row.children[1], String(value) || "–"));
 }
 
 function drawLists(now) {
   drawList("settings", Object.entries(now.settings));
   drawList("node-settings", Object.entries(now.nodeSettings));
   drawList("identity", [
-    ["Version", `${now.version}, commit ${now.commit.slice(0, 12)}`], ["Build", `${now.profile}, ${now.target}`],
+    ["Version", `${now.version}, commit ${now.commit.slice(0, 12)}`],
     ["Started", utc(wallMs(now) - now.uptimeMs)], ["Cluster", now.cluster], ["History", now.history],
     ["Ceiling ahead of the clock", ms(now.leadMs)],
     ["Confirm links", `${now.confirmLinks} of ${now.confirmLinksMax}`],
     ["Client connections", count(now.counters.connectionsOpen)],
     ["Waiting requests", count(now.counters.waitingRequests)],
   ]);
-  const skew = Math.abs(state.skewMs) < 3000 ? "" : ` The clock of this browser is ${lasting(Math.abs(state.skewMs))} ` +
-    `${state.skewMs > 0 ? "ahead of" : "behind"} it.`;
-  set($("foot"), `Times are UTC, by the clock of node ${now.nodeID}.${skew} Rates and latencies are those of ` +
-    `node ${now.nodeID}; percentiles are estimates.`);
+  set($("foot"), `Times, rates and latencies are those of node ${now.nodeID}; percentiles are estimates.`);
 }
 
-function isStale() {
-  const at = performance.now();
-  return document.hidden ? at - state.receivedAt > STALE_HIDDEN_MS
-    : at - Math.max(state.receivedAt, state.visibleAt) > STALE_MS;
-}
+// Whether the data is old: the node did not answer, or the browser did not ask, as after a sleep.
+const isOld = () => clock() - state.receivedAt > (document.hidden ? STALE_HIDDEN_MS : STALE_MS);
+const isGone = () => isOld() && state.failure !== null;
 
 // How old the data is. This part changes every second, and is not announced.
 function drawAge() {
-  const ageMs = performance.now() - state.receivedAt;
-  $("age").className = `pill ${state.document && !isStale() ? "ok" : "bad"}`;
+  const ageMs = clock() - state.receivedAt;
+  $("age").className = `pill ${state.document && !isOld() ? "ok" : "bad"}`;
   set($("age"), !state.document ? "No answer yet" : ageMs < 3000 ? "Live" : `Updated ${lasting(ageMs)} ago`);
-  $("data").classList.toggle("stale", Boolean(state.document) && isStale());
+  $("data").classList.toggle("stale", Boolean(state.document) && isOld());
   return ageMs;
+}
+
+function fail(headline, text) {
+  $("hero").className = "card bad";
+  set($("verdict"), LEVELS.now);
+  set($("headline"), headline);
+  set($("subline"), text);
+  document.title = `✕ ${headline}`;
 }
 
 function drawAll() {
@@ -493,13 +527,7 @@ function drawAll() {
   $("data").hidden = false;
   $("data").classList.toggle("empty", !now);
   $("forget").hidden = !state.token;
-  if (!now) {
-    $("hero").className = "card bad";
-    set($("verdict"), LEVELS.now);
-    set($("headline"), "This node gives no answer");
-    set($("subline"), state.failure ?? "");
-    return;
-  }
+  if (!now) return fail("This node gives no answer", state.failure);
   const found = warnings(now, ageMs);
   set($("name"), now.clusterName);
   set($("seen"), `EpicEpoch, seen from node ${now.nodeID} at ${now.addr}`);
@@ -508,6 +536,15 @@ function drawAll() {
   drawNodes(now);
   drawCharts(now);
   drawLists(now);
+}
+
+// Draws everything. An error of this page is shown, too.
+function refresh() {
+  try {
+    drawAll();
+  } catch (error) {
+    fail("This page has an error", `${error}. Look at the page of another node, or run epicepoch status.`);
+  }
 }
 
 function keepToken(token) {
@@ -538,17 +575,28 @@ function askForToken(why) {
   $("token").focus();
 }
 
+// Asks the node, and returns its answer and the text of it.
+async function ask(method, path) {
+  try {
+    const answer = await fetch(path, {
+      method, headers: state.token ? { authorization: `Bearer ${state.token}` } : {},
+      cache: "no-store", redirect: "error", signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+    return [answer, await answer.text()];
+  } catch {
+    throw new Error("It cannot be reached from this browser.");
+  }
+}
+
 async function poll() {
   const { token } = state;
   turns += 1;
   const turn = turns;
   const isLate = () => turn !== turns;
   try {
-    const answer = await fetch("/status", {
-      headers: token ? { authorization: `Bearer ${token}` } : {},
-      cache: "no-store", redirect: "error", signal: AbortSignal.timeout(TIMEOUT_MS),
-    });
-    const body = await answer.text();
+    // The page says whether a token is needed. To ask /status without one would count as a caller without the right.
+    const isAsked = !token && !state.document && (await ask("HEAD", "/ui"))[0].headers.has("www-authenticate");
+    const [answer, body] = isAsked ? [{ status: 401 }] : await ask("GET", "/status");
     if (isLate()) return;
     if (answer.status === 401) {
       askForToken(token && "This node does not accept the token, or not any more.");
@@ -562,14 +610,13 @@ async function poll() {
     $("entry").hidden = true;
   } catch (error) {
     if (isLate()) return;
-    const at = performance.now();
+    const at = clock();
     if (state.document) {
       keep({ at, wallMs: wallMs(state.document) + at - state.receivedAt, values: {}, events: {} });
     }
-    const isOfNetwork = error.name === "TypeError" || error.name === "TimeoutError";
-    state.failure = isOfNetwork ? "It cannot be reached from this browser." : error.message;
+    state.failure = error.message;
   }
-  drawAll();
+  refresh();
   clearTimeout(timer);
   timer = setTimeout(poll, document.hidden ? POLL_HIDDEN_MS : POLL_MS);
 }
@@ -583,12 +630,11 @@ function moveCursor(at) {
 $("charts").addEventListener("pointermove", (event) => {
   const plot = event.target.closest("figure")?.querySelector("svg").getBoundingClientRect();
   if (!plot || state.samples.length === 0) return;
-  const at = performance.now() - spanMs() * (1 - (event.clientX - plot.left) / plot.width);
+  const at = clock() - spanMs() * (1 - (event.clientX - plot.left) / plot.width);
   const distance = (it) => Math.abs(it.at - at);
   moveCursor(state.samples.reduce((best, it) => (distance(it) < distance(best) ? it : best)).at);
 });
 $("charts").addEventListener("pointerleave", () => moveCursor(null));
-$("charts").addEventListener("blur", () => moveCursor(null));
 $("charts").addEventListener("keydown", (event) => {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (event.key === "Escape") moveCursor(null);
@@ -615,13 +661,14 @@ $("forget").addEventListener("click", () => {
   askForToken("");
 });
 document.addEventListener("visibilitychange", () => {
-  state.visibleAt = performance.now();
-  if (!document.hidden && $("entry").hidden) poll();
+  if (document.hidden || !$("entry").hidden) return;
+  if (state.document) refresh();
+  poll();
 });
 setInterval(() => {
   if (!$("entry").hidden) return;
   drawAge();
-  if (state.document && isStale()) drawAll();
+  if (state.document && isOld()) refresh();
 }, 1000);
 
 try {
