@@ -29,6 +29,7 @@ class Browser:
     """A browser that ends with its `with` block. Its profile is new, and is deleted at the end."""
 
     def __enter__(self):
+        chromium = program()
         self.profile = tempfile.mkdtemp()
         to_browser, self.out = os.pipe()
         self.into, from_browser = os.pipe()
@@ -53,7 +54,9 @@ class Browser:
             pathlib.Path(self.profile) / "log", "wb"
         )  # pylint: disable=consider-using-with
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
-            [*moved, program(), *flags, "about:blank"],
+            [*moved, chromium, *flags, "about:blank"],
+            # Other files of the browser are deleted together with its profile.
+            env={**os.environ, "TMPDIR": self.profile},
             pass_fds=(to_browser, from_browser),
             stdout=self.log,
             stderr=self.log,

@@ -21,7 +21,7 @@ import zlib
 # SIGTERM ends the script through `with` and `finally`, so that its nodes end, too.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
-BIN = os.environ.get("BIN", "target/release/epicepoch")
+BIN = os.path.abspath(os.environ.get("BIN", "target/release/epicepoch"))
 ECHO = os.environ.get("ECHO", "target/release/examples/echo")
 HTTP, RAFT, ECHOES = 24300, 24400, 24500
 READY_SECONDS = 30
@@ -127,7 +127,8 @@ class Cluster:
         values = {name: str(value(i) if callable(value) else value) for name, value in settings.items()}
         environment = {**ENVIRONMENT, **values}
         with open(self.directory / f"{i}.log", "wb") as log:
-            return subprocess.Popen([BIN, "serve"], env=environment, stdout=log, stderr=log)
+            # A node writes its certificate into its working directory.
+            return subprocess.Popen([BIN, "serve"], env=environment, cwd=self.directory, stdout=log, stderr=log)
 
     def kill(self, at):
         """Kills the process of the node at a position, from 0."""

@@ -354,8 +354,12 @@ mod tests {
     use super::super::fixture::{CLUSTER, logged, member, shared};
     use super::*;
 
+    /// A test ends by its events. One that waits longer waits for ever.
+    const WAIT_MAX: Duration = Duration::from_mins(1);
+
     fn block_on<T>(test: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let test = async { timeout(WAIT_MAX, test).await.expect("in time") };
         LocalSet::new().block_on(&runtime.expect("a runtime"), test)
     }
 

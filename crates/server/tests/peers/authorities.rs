@@ -69,6 +69,9 @@ impl Fixture {
         config.links.cert_file = Some(self.path(&format!("node-{node}.pem")));
         config.links.key_file = Some(self.path(&format!("node-{node}.key")));
         config.links.ca_file = Some(self.path("ca.pem"));
+        // The node makes this pair for HTTP/3.
+        config.tls.cert_file = self.path(&format!("clients-{node}.pem"));
+        config.tls.key_file = self.path(&format!("clients-{node}.key"));
         config
     }
 

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread::{sleep, spawn};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_server::consensus::ConsensusError;
@@ -14,6 +14,7 @@ use epicepoch_wire::bootstrap::{Claim, Empty};
 use epicepoch_wire::frame::{FrameKind, split_frame, write_frame};
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode};
 use epicepoch_wire::{ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId};
+use socket2::SockRef;
 
 use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, get, stamp, wait_until, write};
 use crate::intruders::{answer_of, hello};
@@ -29,8 +30,12 @@ pub(crate) struct Question {
 impl Question {
     /// Waits for the next connection that sends a hello.
     pub(crate) fn at(port: &TcpListener) -> Self {
+        // On Linux, this limits the wait for a connection.
+        SockRef::from(port).set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let start = Instant::now();
         loop {
-            let (mut stream, _) = port.accept().unwrap();
+            assert!(start.elapsed() < WAIT_MAX, "no hello comes");
+            let (mut stream, _) = port.accept().expect("a question");
             stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
             let mut bytes = vec![0; 4096];
             let length = stream.read(&mut bytes).unwrap_or(0);
@@ -38,6 +43,18 @@ impl Question {
                 assert_eq!(header.kind, FrameKind::PeerHello);
                 let (from, hello) = (header.from, PeerHello::decode(payload).unwrap());
                 return Self { stream, from, hello };
+            }
+        }
+    }
+
+    /// Waits for the next hello of a Raft link. The node has founded or found its cluster by then.
+    fn of_raft(port: &TcpListener) -> Self {
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < WAIT_MAX, "no Raft link comes");
+            let question = Self::at(port);
+            if question.hello.link == LinkKind::Raft {
+                return question;
             }
         }
     }
@@ -59,21 +76,20 @@ fn plain(mut config: Config) -> Config {
     config
 }
 
-/// Starts a node that must end by itself. The receiver gets its error.
-fn ending(config: Config) -> mpsc::Receiver<ConsensusError> {
+/// Starts a node that must end by itself. The receiver gets how it ended.
+fn ending(config: Config) -> mpsc::Receiver<Result<(), RunError>> {
     let node = Node::start(config).unwrap();
     let (ended, end) = mpsc::channel();
-    spawn(move || match node.wait() {
-        Err(RunError::Consensus(error)) => ended.send(error),
-        other => panic!("{other:?}"),
-    });
+    spawn(move || ended.send(node.wait()));
     end
 }
 
 /// The refusal with which node 2 has ended a node.
-fn refusal_of(end: &mpsc::Receiver<ConsensusError>) -> RefusalCode {
+fn refusal_of(end: &mpsc::Receiver<Result<(), RunError>>) -> RefusalCode {
     match end.recv_timeout(WAIT_MAX).expect("the node ends") {
-        ConsensusError::Refused { by: NodeId(2), refusal } => refusal.code,
+        Err(RunError::Consensus(ConsensusError::Refused { by: NodeId(2), refusal })) => {
+            refusal.code
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -139,7 +155,8 @@ fn a_first_member_logs_what_it_waits_for_once_in_many_sweeps() {
     assert_eq!(waiting.len(), 1, "{waiting:?}");
 }
 
-/// Node 2 answers slowly, and its clock is the same machine's. The founder asks it again.
+/// Node 2 answers slowly, and its clock is the same machine's. The slow answer founds nothing: the
+/// founder asks again.
 #[test]
 fn a_slow_answer_delays_a_restore_and_does_not_end_it() {
     let fixture = Fixture::new();
@@ -168,17 +185,18 @@ fn a_slow_answer_delays_a_restore_and_does_not_end_it() {
     let peers: Vec<_> = config.peers.clone().into_iter().collect();
     let bound = config.clock_offset_max;
     let node = Running::of(Node::start(config).unwrap());
-    let mut is_slow = true;
+    let (start, mut answered) = (Instant::now(), 0);
     // A Raft link shows that the cluster is founded.
     loop {
+        assert!(start.elapsed() < WAIT_MAX, "{answered} answers have founded nothing");
         let question = Question::at(&port);
         if question.hello.link == LinkKind::Raft {
             break;
         }
-        if is_slow {
+        if answered == 0 {
             sleep(bound + Duration::from_millis(100));
         }
-        is_slow = false;
+        answered += 1;
         let empty = Empty {
             store: StoreId(2),
             client_addr: "127.0.0.1:1".to_owned(),
@@ -192,6 +210,7 @@ fn a_slow_answer_delays_a_restore_and_does_not_end_it() {
         };
         question.answer(FrameKind::Empty, |out| empty.encode(out));
     }
+    assert!(answered >= 2, "the slow answer has founded the cluster");
     assert_eq!(get(node.node().http_addr(), "/up").0, 200);
 }
 
@@ -248,12 +267,7 @@ fn a_node_dials_a_member_at_its_address_in_peers_also() {
     let before = down().len();
     let _alone = Running::of(Node::start(config).unwrap());
     for _ in 0..4 {
-        let question = loop {
-            let question = Question::at(&port);
-            if question.hello.link == LinkKind::Raft {
-                break question;
-            }
-        };
+        let question = Question::of_raft(&port);
         assert_eq!((question.from, question.hello.to), (NodeId(1), NodeId(2)));
     }
     // The confirm link has been tried as often, at the address in the state. It logs once that it is
