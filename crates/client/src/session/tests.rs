@@ -8,7 +8,7 @@ use epicepoch_wire::native::{
 };
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
 
-use super::exchange::OUT_LEN_MAX;
+use super::exchange::{IN_FLIGHT_MAX, OUT_LEN_MAX};
 use super::*;
 use crate::directory::BACKOFF_MAX;
 use crate::error::{BadAnswer, TimestampsError};
@@ -28,6 +28,8 @@ struct World {
     /// For each of the two connections: the bytes that the session has sent and the test has not
     /// read yet.
     out: [Vec<u8>; 2],
+    /// The most requests in flight that nodes accept.
+    in_flight_max: u32,
 }
 
 impl World {
@@ -45,7 +47,7 @@ impl World {
             hedge_after,
         });
         let (opening, closed, out) = (VecDeque::new(), Vec::new(), Default::default());
-        Self { now: Instant::now(), session, opening, closed, out }
+        Self { now: Instant::now(), session, opening, closed, out, in_flight_max: 1024 }
     }
 
     /// Returns a session in which one call has been answered, and its connection to the leader at
@@ -123,7 +125,7 @@ impl World {
             cluster: Some((ClusterId(7), HistoryId(1))),
             node: NodeId(node),
             leader,
-            in_flight_max: 1024,
+            in_flight_max: self.in_flight_max,
             idle_ms: IDLE.as_millis() as u32,
             count_max: COUNT_MAX,
             ..Welcome::default()
@@ -591,6 +593,23 @@ fn a_node_that_pings_and_does_not_read_is_left_whatever_waits_to_be_sent() {
         world.session.handle_received(link, &ping(7), world.now, &mut out);
         world.turn();
         assert_eq!(world.closed, [link], "{waiting}");
+    }
+}
+
+#[test]
+fn requests_in_flight_stay_within_the_limits_of_node_and_client() {
+    for (in_flight_max, expected) in [(2, 2), (1024, IN_FLIGHT_MAX)] {
+        let mut world = World::new(None);
+        world.in_flight_max = in_flight_max;
+        let link = world.warm_up();
+        let mut asked = Vec::new();
+        for _ in 0..2 * IN_FLIGHT_MAX {
+            world.call(1);
+            asked.extend(world.all_asked(link));
+        }
+        assert_eq!(asked.len(), expected);
+        world.answer(link, asked[0], 1);
+        assert_eq!(world.all_asked(link).len(), 1);
     }
 }
 
