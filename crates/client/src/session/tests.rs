@@ -2,7 +2,7 @@
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
-use epicepoch_wire::native::message::ping;
+use epicepoch_wire::native::message::{goodbye, ping};
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
 };
@@ -611,6 +611,26 @@ fn requests_in_flight_stay_within_the_limits_of_node_and_client() {
         world.answer(link, asked[0], 1);
         assert_eq!(world.all_asked(link).len(), 1);
     }
+}
+
+#[test]
+fn only_a_notice_of_another_node_at_an_address_is_followed() {
+    for (node, addr, is_followed) in
+        [(0, "", false), (1, "b:2", false), (2, "nowhere", false), (2, "b:2", true)]
+    {
+        let (mut world, link) = World::serving();
+        let mut notice = Vec::new();
+        LeaderNotice { node: NodeId(node), addr }.encode(&mut notice);
+        world.receive(link, &notice);
+        assert_eq!(world.closed.is_empty(), !is_followed, "{node} {addr}");
+    }
+}
+
+#[test]
+fn a_second_connection_that_says_goodbye_is_left_and_the_first_stays() {
+    let (mut world, _, second) = World::hedging();
+    world.receive(second, &goodbye());
+    assert_eq!(world.closed, [second]);
 }
 
 #[test]
