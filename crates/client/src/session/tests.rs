@@ -30,6 +30,8 @@ struct World {
     out: [Vec<u8>; 2],
     /// The most requests in flight that nodes accept.
     in_flight_max: u32,
+    /// The largest count that nodes accept.
+    count_max: u64,
 }
 
 impl World {
@@ -47,7 +49,15 @@ impl World {
             hedge_after,
         });
         let (opening, closed, out) = (VecDeque::new(), Vec::new(), Default::default());
-        Self { now: Instant::now(), session, opening, closed, out, in_flight_max: 1024 }
+        Self {
+            now: Instant::now(),
+            session,
+            opening,
+            closed,
+            out,
+            in_flight_max: 1024,
+            count_max: COUNT_MAX,
+        }
     }
 
     /// Returns a session in which one call has been answered, and its connection to the leader at
@@ -127,7 +137,7 @@ impl World {
             leader,
             in_flight_max: self.in_flight_max,
             idle_ms: IDLE.as_millis() as u32,
-            count_max: COUNT_MAX,
+            count_max: self.count_max,
             ..Welcome::default()
         };
         self.session.handle_opened(link, Ok(welcome), self.now);
@@ -489,6 +499,59 @@ fn another_leader_that_answers_the_hedge_is_moved_to() {
     let request = world.asked(first);
     world.answer(first, request, 20);
     assert_eq!(world.outcome(later), Some(Ok(range(20, 1))));
+}
+
+#[test]
+fn a_leader_that_answers_only_over_the_second_connection_is_asked_again_first() {
+    let (mut world, first, second) = World::hedging();
+    let call = world.call(1);
+    world.asked(first);
+    world.pass(AFTER);
+    let copy = world.asked(second);
+    world.answer(second, copy, 10);
+    assert_eq!(world.outcome(call), Some(Ok(range(10, 1))));
+    world.pass(ATTEMPT);
+    assert!(world.closed.contains(&first), "it has not answered in time");
+    world.call(1);
+    let addr = world.opening.pop_front().expect("a connection is wanted").1;
+    assert_eq!(addr, "a:1", "it is not suspected");
+}
+
+#[test]
+fn a_request_is_copied_once_and_only_if_the_node_accepts_its_count() {
+    for (count, is_copied) in [(1, true), (2, true), (3, false)] {
+        let mut world = World::new(Some(AFTER));
+        let first = world.warm_up();
+        world.count_max = 2;
+        let second = world.opened("a:1", 1, 1);
+        world.call(count);
+        world.asked(first);
+        world.pass(AFTER);
+        assert_eq!(world.all_asked(second).len(), usize::from(is_copied), "{count}");
+        world.pass(AFTER / 2);
+        assert_eq!(world.all_asked(second), [], "{count}");
+    }
+}
+
+#[test]
+fn the_second_connection_goes_from_node_to_node_until_one_leads() {
+    let mut world = World::of(&["a:1", "b:2"], Some(AFTER));
+    world.warm_up();
+    let mut tried = Vec::new();
+    for _ in 0..5 {
+        let (link, addr) = world.opening.pop_front().expect("a second connection is wanted");
+        tried.push(addr);
+        let failed = FailedAttempt::lost("x", &"reset");
+        world.session.handle_opened(link, Err(failed.into()), world.now);
+        world.pass(ATTEMPT / 8);
+    }
+    assert_eq!(tried, ["a:1", "b:2", "b:2", "b:2", "b:2"], "the leader is tried once");
+    // A node that names another leader is left at once, and that leader is tried next.
+    let follower = world.opened("b:2", 2, 3);
+    assert!(world.closed.contains(&follower));
+    world.pass(ATTEMPT / 8);
+    let next = &world.opening.front().expect("a second connection is wanted").1;
+    assert_eq!(next, "c:3");
 }
 
 #[test]
