@@ -2,7 +2,7 @@
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
-use epicepoch_wire::native::message::{goodbye, ping};
+use epicepoch_wire::native::message::{goodbye, ping, pong};
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
 };
@@ -690,10 +690,52 @@ fn only_a_notice_of_another_node_at_an_address_is_followed() {
 }
 
 #[test]
-fn a_second_connection_that_says_goodbye_is_left_and_the_first_stays() {
-    let (mut world, _, second) = World::hedging();
-    world.receive(second, &goodbye());
+fn a_second_connection_is_left_only_for_a_reason_and_the_first_stays() {
+    for (bytes, waiting, is_left) in [
+        (goodbye(), 0, true),
+        (ping(7), 0, false),
+        (pong(7), 0, false),
+        (ping(7), OUT_LEN_MAX, true),
+    ] {
+        let (mut world, _, second) = World::hedging();
+        let mut out = vec![0; waiting];
+        world.session.handle_received(second, &bytes, world.now, &mut out);
+        world.turn();
+        assert_eq!(world.closed, vec![second; usize::from(is_left)], "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_refusal_of_a_copy_names_who_is_tried_next_and_spares_the_other_copies() {
+    let (mut world, first, second) = World::hedging();
+    let calls @ [(_, refused), (_, answered)] = [1, 2].map(|count| {
+        let call = world.call(count);
+        (call, world.asked(first))
+    });
+    world.pass(AFTER);
+    assert_eq!(world.all_asked(second), [refused, answered]);
+    let code = ErrorCode::NotLeader as u16;
+    let mut bytes = Vec::new();
+    ErrorFrame { code, closes: false, id: refused.id, text: "c:3" }.encode(&mut bytes);
+    bytes.extend(answered.answer(stamp(10)));
+    world.receive(second, &bytes);
+    let outcomes = calls.map(|(call, _)| world.outcome(call));
+    assert_eq!(outcomes, [None, Some(Ok(range(10, 2)))]);
     assert_eq!(world.closed, [second]);
+    world.pass(ATTEMPT / 8);
+    assert_eq!(world.opening.front().expect("a second connection is wanted").1, "c:3");
+}
+
+#[test]
+fn a_leader_that_a_refusal_names_is_asked_next() {
+    let (mut world, link) = World::serving();
+    world.call(1);
+    let request = world.asked(link);
+    let code = ErrorCode::NotLeader as u16;
+    let mut bytes = Vec::new();
+    ErrorFrame { code, closes: false, id: request.id, text: "c:3" }.encode(&mut bytes);
+    world.receive(link, &bytes);
+    assert_eq!(world.opening.front().expect("a connection is wanted").1, "c:3");
 }
 
 #[test]
