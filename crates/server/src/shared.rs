@@ -60,6 +60,34 @@ pub struct NodeShared {
 }
 
 impl NodeShared {
+    /// For unit tests: a node that has published nothing, at trusted time `trusted_ns`.
+    #[cfg(test)]
+    pub(crate) fn for_test(identity: Identity, trusted_ns: u64, config: Config) -> Arc<Self> {
+        use epicepoch_core::publication::Published;
+        use epicepoch_wire::Term;
+
+        let core = Arc::new(Shared::new(Term(0), Published::nothing(identity)));
+        let interval_ns = nanos(config.epoch_interval);
+        Arc::new(Self {
+            build: Build::default(),
+            identity,
+            began: StorePosition(0),
+            client_addr: "n1:2".to_owned(),
+            allocator: Allocator::new(core.clone(), interval_ns),
+            clock: NodeClock::new(trusted_ns),
+            health: Health::default(),
+            admin_queue: AdminQueue::open().0,
+            tls: None,
+            certificates: Certificates::default(),
+            authz: Authorization::load(&config.authz).expect("no files"),
+            alt_svc: None,
+            peer_tls: None,
+            max_n: config.max_n.into(),
+            config,
+            core,
+        })
+    }
+
     /// Whether the consensus plane works now, as `/ready` reports. It must tick and reach a quorum,
     /// and neither its disk nor its rounds may be stuck.
     #[must_use]

@@ -59,8 +59,7 @@ pub(super) struct Accepted {
     pub(super) removed: RefCell<BTreeSet<NodeId>>,
     /// The newest inbound Raft link of each peer.
     alive: RefCell<BTreeMap<NodeId, Alive>>,
-    /// The last refusal of each peer. It is logged once, however often the peer tries again.
-    refused: RefCell<BTreeMap<NodeId, RefusalCode>>,
+    refusals: LoggedRefusals,
     /// The connections that have not sent their hello yet.
     handshakes: Handshakes,
     /// Addresses from which members have proved their identity with a certificate.
@@ -90,7 +89,7 @@ impl Accepted {
             inbox,
             removed: RefCell::default(),
             alive: RefCell::default(),
-            refused: RefCell::default(),
+            refusals: LoggedRefusals::default(),
             handshakes: handshakes(),
             proved_at: RefCell::default(),
         })
@@ -132,7 +131,7 @@ impl Accepted {
                 Ok(hello) => hello,
                 Err(NoHello::Version(version)) => {
                     let refusal = other_version(self.shared.identity.node, version);
-                    self.log_refused(from, NodeId(0), &refusal);
+                    self.refusals.log(from, NodeId(0), &refusal);
                     self.refuse_version(version, &mut reader.into_stream(), &refusal).await;
                     return None;
                 }
@@ -157,7 +156,7 @@ impl Accepted {
                 }
             }
             Answer::Refused(refusal) => {
-                self.log_refused(from, node, &refusal);
+                self.refusals.log(from, node, &refusal);
                 self.send(&mut stream, FrameKind::Refused, |out| refusal.encode(out)).await;
             }
             Answer::Welcome => {
@@ -216,25 +215,6 @@ impl Accepted {
             links.insert(node, alive);
         }
         Answer::Welcome
-    }
-
-    /// Logs a refusal: a new one as a warning, a repeated one as a debug line. A peer with a wrong
-    /// certificate can claim any id. So its refusal is always a debug line; the log of denials
-    /// reports it, at most once a second.
-    fn log_refused(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
-        if refusal.code == RefusalCode::WrongCertificate {
-            tracing::debug!(addr = %from, peer = node.0, %refusal, "a peer is refused");
-            return;
-        }
-        let mut refused = self.refused.borrow_mut();
-        if refused.len() >= LOGGED_MAX && !refused.contains_key(&node) {
-            refused.clear();
-        }
-        if refused.insert(node, refusal.code) == Some(refusal.code) {
-            tracing::debug!(addr = %from, peer = node.0, %refusal, "a peer is refused again");
-        } else {
-            tracing::warn!(addr = %from, peer = node.0, %refusal, "a peer is refused");
-        }
     }
 
     /// Returns the state that the replica has applied; `None` when the plane has ended.
@@ -374,9 +354,65 @@ impl Accepted {
     }
 }
 
+/// The last refusal of each peer. It is logged once, however often the peer tries again.
+#[derive(Default)]
+struct LoggedRefusals {
+    last: RefCell<BTreeMap<NodeId, RefusalCode>>,
+}
+
+impl LoggedRefusals {
+    /// Logs a refusal: a new one as a warning, a repeated one as a debug line. A peer with a wrong
+    /// certificate can claim any id. So its refusal is always a debug line; the log of denials
+    /// reports it, at most once a second.
+    fn log(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
+        if refusal.code == RefusalCode::WrongCertificate {
+            tracing::debug!(addr = %from, peer = node.0, %refusal, "a peer is refused");
+            return;
+        }
+        let mut refused = self.last.borrow_mut();
+        if refused.len() >= LOGGED_MAX && !refused.contains_key(&node) {
+            refused.clear();
+        }
+        if refused.insert(node, refusal.code) == Some(refusal.code) {
+            tracing::debug!(addr = %from, peer = node.0, %refusal, "a peer is refused again");
+        } else {
+            tracing::warn!(addr = %from, peer = node.0, %refusal, "a peer is refused");
+        }
+    }
+}
+
 /// The answer to a hello.
 enum Answer {
     Welcome,
     Admitted,
     Refused(Refusal),
+}
+
+#[cfg(test)]
+mod tests {
+    use RefusalCode::{Removed, UnknownNode, WrongCertificate};
+
+    use super::super::fixture::logged;
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_logged_when_it_is_new() {
+        let refusals = LoggedRefusals::default();
+        let from = SocketAddr::from(([127, 0, 0, 1], 5));
+        let log = |node: u64, code| {
+            let refusal = Refusal::new(code, "go away");
+            let lines = logged(|| refusals.log(from, NodeId(node), &refusal));
+            let begins = format!("WARN a peer is refused addr={from} peer={node} refusal=go away");
+            assert!(lines.iter().all(|line| line.starts_with(&begins)), "{lines:?}");
+            lines.len()
+        };
+        assert_eq!([2, 3, 2].map(|node| log(node, Removed)), [1, 1, 0]);
+        assert_eq!([UnknownNode, UnknownNode, Removed].map(|code| log(2, code)), [1, 0, 1]);
+        // A stranger can claim any id, so its refusals do not make a node's own ones new.
+        assert_eq!([WrongCertificate, WrongCertificate, Removed].map(|code| log(2, code)), [0; 3]);
+        let last = LOGGED_MAX as u64 + 1;
+        assert_eq!((4..=last).map(|node| log(node, Removed)).sum::<usize>(), LOGGED_MAX - 2);
+        assert_eq!([2, last].map(|node| log(node, Removed)), [0, 0], "all are remembered");
+        assert_eq!([last + 1, 2].map(|node| log(node, Removed)), [1, 1], "all were forgotten");
+    }
 }

@@ -4,7 +4,6 @@
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use epicepoch_core::allocator::Allocator;
 use epicepoch_core::durable::{HardState, Record, Restored};
 use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
@@ -12,19 +11,13 @@ use epicepoch_core::replica::{Replica, ReplicaConfig};
 use epicepoch_core::state::{FORMATS, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
-use epicepoch_wire::{
-    BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, StorePosition, Term,
-};
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record as Fields};
 use tracing::{Dispatch, Event, Metadata, Subscriber};
 
-use crate::admin_queue::AdminQueue;
-use crate::build::Build;
 use crate::config::Config;
-use crate::security::authz::Authorization;
-use crate::security::tls::reloader::Certificates;
-use crate::shared::{Health, NodeClock, NodeShared};
+use crate::shared::NodeShared;
 
 pub(super) const CLUSTER: ClusterId = ClusterId(9);
 pub(super) const HISTORY: HistoryId = HistoryId(6);
@@ -44,26 +37,7 @@ pub(super) fn shared_with(change: impl FnOnce(&mut Config)) -> Arc<NodeShared> {
     let mut config = Config::new(ME.node, "n1:1".to_owned());
     "test".clone_into(&mut config.cluster_name);
     change(&mut config);
-    let core = Arc::new(Shared::new(Term(0), Published::nothing(ME)));
-    let interval_ns = config.epoch_interval.as_nanos() as u64;
-    Arc::new(NodeShared {
-        build: Build::default(),
-        identity: ME,
-        began: StorePosition(0),
-        client_addr: "n1:2".to_owned(),
-        allocator: Allocator::new(core.clone(), interval_ns),
-        clock: NodeClock::new(START_NS),
-        health: Health::default(),
-        admin_queue: AdminQueue::open().0,
-        tls: None,
-        certificates: Certificates::default(),
-        authz: Authorization::load(&config.authz).expect("no files"),
-        alt_svc: None,
-        peer_tls: None,
-        max_n: config.max_n.into(),
-        config,
-        core,
-    })
+    NodeShared::for_test(ME, START_NS, config)
 }
 
 pub(super) fn member(id: u64) -> Member {

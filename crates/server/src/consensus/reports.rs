@@ -429,14 +429,18 @@ mod tests {
             (published(&[1, 2], &[], all(2)), &none, vec![]),
             (published(&[1, 2], &[], all(3)), &none, vec![change(3, "none", "learner", "n3:1")]),
             (
-                published(&[1, 3], &[1, 2], all(3)),
+                published(&[1, 3], &[1, 2], all(4)),
                 &none,
-                vec![change(2, "voter", "leaving", "n2:1"), change(3, "learner", "voter", "n3:1")],
+                vec![
+                    change(2, "voter", "leaving", "n2:1"),
+                    change(3, "learner", "voter", "n3:1"),
+                    change(4, "none", "learner", "n4:1"),
+                ],
             ),
             (
                 published(&[1, 3], &[], vec![member(1), member(3)]),
                 &removed,
-                vec![change(2, "leaving", "removed", "n2:1")],
+                vec![change(2, "leaving", "removed", "n2:1"), change(4, "learner", "none", "n4:1")],
             ),
             (
                 published(&[1, 3], &[], vec![member(1), moved]),

@@ -186,3 +186,43 @@ impl Links {
 fn state(link: &Link) -> LinkState {
     LinkState { node: link.member.node, store: link.member.store, is_up: link.is_up() }
 }
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::publication::Role;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::fixture::{publish, published, sequencer};
+    use super::super::link::Pipe;
+    use super::*;
+    use crate::security::tls::peer_stream::PeerStream;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn links_connect_sooner_when_their_member_calls_or_this_node_begins_to_lead() {
+        let sequencer = sequencer(WorkerId(0));
+        let links = sequencer.links.reconcile(&published(Role::Follower, 4));
+        // The link to node 3 is connected.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (_reader, writer) = PeerStream::Plain(stream).into_split();
+        links[1].pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
+        let nudged = || {
+            let nudged = links.iter().filter(|link| link.retry.is_set());
+            let nodes: Vec<_> = nudged.map(|link| link.member.node.0).collect();
+            for link in &links {
+                link.retry.clear();
+            }
+            nodes
+        };
+        sequencer.links.nudge(NodeId(2));
+        assert_eq!(nudged(), [2]);
+        let publish = |role| {
+            publish(&sequencer, published(role, 4));
+            nudged()
+        };
+        assert!(publish(Role::Follower).is_empty());
+        assert_eq!(publish(Role::Leader), [2, 4]);
+        assert!(publish(Role::Leader).is_empty(), "it led before");
+        assert!(publish(Role::Follower).is_empty());
+    }
+}

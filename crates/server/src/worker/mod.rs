@@ -34,6 +34,8 @@ mod admission;
 mod confirm_answer;
 mod confirm_link;
 mod ended;
+#[cfg(test)]
+mod fixture;
 pub(crate) mod front;
 mod link;
 mod links;

@@ -135,4 +135,13 @@ mod tests {
         let error = check(&[1023]).unwrap_err().to_string();
         assert!(error.starts_with("WORKER_CPUS has processor 1023, "), "{error}");
     }
+
+    #[test]
+    fn processors_are_listed_by_their_numbers() {
+        let mut set = CpuSet::new();
+        for cpu in [0, 3, 12] {
+            set.set(cpu);
+        }
+        assert_eq!(listed(&set), "0, 3, 12");
+    }
 }

@@ -360,3 +360,52 @@ impl Drop for Ticket {
 fn probe_interval(shared: &NodeShared) -> Duration {
     shared.config.election_timeout / 2
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use epicepoch_core::publication::Role;
+
+    use super::super::fixture::{publish, published, sequencer};
+    use super::*;
+    use crate::metrics::cell::Sum;
+
+    const ROUNDS: u32 = 50;
+
+    /// The only voter confirms its own rounds.
+    #[test]
+    fn a_worker_is_active_while_requests_wait_and_measures_each_part_of_the_wait() {
+        let sequencer = sequencer(WorkerId(0));
+        publish(&sequencer, published(Role::Leader, 1));
+        sequencer.handle_tick();
+        let now_ns = || sequencer.shared.clock.monotonic_ns();
+        let join = || {
+            sequencer.alarm.clear();
+            let ticket = sequencer.join(1, u64::from).expect("a place");
+            (ticket, sequencer.alarm.is_set())
+        };
+        let start_ns = now_ns();
+        for round in 1..=ROUNDS {
+            assert!(!sequencer.is_active());
+            let before_ns = now_ns();
+            let (first, wakes_timer) = join();
+            assert!(wakes_timer && sequencer.is_active(), "ticks become frequent");
+            assert!((before_ns..=now_ns()).contains(&sequencer.recent_ns()));
+            let (second, wakes_timer) = join();
+            assert!(!wakes_timer && sequencer.is_active(), "they are frequent already");
+            sequencer.turn();
+            let mut context = Context::from_waker(Waker::noop());
+            for ticket in [first, second] {
+                assert!(pin!(ticket).poll(&mut context).is_ready());
+            }
+            sequencer.handle_tick();
+            assert_eq!(sequencer.metrics().timestamps.load(), 2 * u64::from(round));
+        }
+        // No part of the waits was longer than the test, and no clock needs a nanosecond or less.
+        let spent_ns = (now_ns() - start_ns) as f64;
+        let sum = Sum::new([&sequencer.metrics().allocate_ns].into_iter(), 1.0);
+        assert_eq!(sum.count, 2 * u64::from(ROUNDS));
+        assert!(sum.sum > sum.count as f64 && sum.sum < 2.0 * spent_ns, "{sum:?} of {spent_ns}");
+    }
+}

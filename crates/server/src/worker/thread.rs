@@ -109,13 +109,35 @@ impl Start {
     }
 }
 
+/// Inbound confirm links, by the worker that opened them. Setting the signal closes the link, which
+/// holds a second reference to it.
+#[derive(Default)]
+struct Callers(BTreeMap<(NodeId, WorkerId), Rc<Signal>>);
+
+impl Callers {
+    /// Adds a link, and closes an older one of the same caller. Returns the signal of the new link;
+    /// `None` if there are too many links.
+    fn add(&mut self, from: NodeId, worker: WorkerId) -> Option<Rc<Signal>> {
+        let close = Rc::new(Signal::default());
+        // When a link has closed, this map holds the only reference to its signal. Such entries are
+        // removed.
+        self.0.retain(|_, close| Rc::strong_count(close) > 1);
+        if let Some(older) = self.0.insert((from, worker), close.clone()) {
+            older.set();
+        } else if self.0.len() > CALLERS_MAX {
+            self.0.remove(&(from, worker));
+            return None;
+        }
+        Some(close)
+    }
+}
+
 /// One worker, on its own thread.
 struct Worker {
     sequencer: Rc<Sequencer>,
     front: Box<dyn Front>,
     boxes: Arc<[Mailbox]>,
-    /// Inbound confirm links, by the worker that opened them. Setting the signal closes the link.
-    callers: RefCell<BTreeMap<(NodeId, WorkerId), Rc<Signal>>>,
+    callers: RefCell<Callers>,
     watch: Arc<Watch>,
     turns: Arc<Turns>,
     /// New links that the event loop does not poll yet.
@@ -220,18 +242,10 @@ impl Worker {
         let LinkKind::Confirm(worker) = hello.link else { return };
         // The peer runs, so this worker's own link to it need not wait any longer to reconnect.
         self.sequencer.links.nudge(from);
-        let close = Rc::new(Signal::default());
-        let mut callers = self.callers.borrow_mut();
-        // When a link has closed, this map holds the only reference to its signal. Such entries are
-        // removed.
-        callers.retain(|_, close| Rc::strong_count(close) > 1);
-        if let Some(older) = callers.insert((from, worker), close.clone()) {
-            older.set();
-        } else if callers.len() > CALLERS_MAX {
+        let Some(close) = self.callers.borrow_mut().add(from, worker) else {
             tracing::warn!(peer = from.0, worker = worker.0, "too many confirm links; closed");
-            callers.remove(&(from, worker));
             return;
-        }
+        };
         let cluster = self.sequencer.shared.core.published().cluster;
         let caller = Caller { from, hello, cluster };
         let serving = caller.serve(self.sequencer.clone(), stream);
@@ -247,22 +261,30 @@ impl Worker {
     /// Calls the sequencer at each tick: often while requests wait, seldom otherwise.
     async fn tick(&self) {
         let sequencer = &self.sequencer;
-        let tick = (sequencer.shared.config.election_timeout / 8).clamp(TICK_MIN, TICK_MAX);
+        let tick = tick_interval(sequencer.shared.config.election_timeout);
         loop {
             if sequencer.is_active() {
                 sleep(tick).await;
             } else {
-                let is_first = sequencer.worker == WorkerId(0);
-                let probes = is_first && sequencer.view().is_serving();
-                let idle = if probes { sequencer.probe_interval() } else { TICK_IDLE };
                 tokio::select! {
-                    () = sleep(idle) => {}
+                    () = sleep(idle_interval(sequencer)) => {}
                     () = sequencer.alarm.wait() => sleep(tick).await,
                 }
             }
             sequencer.handle_tick();
         }
     }
+}
+
+/// Time between ticks while requests wait or rounds are in flight.
+fn tick_interval(election_timeout: Duration) -> Duration {
+    (election_timeout / 8).clamp(TICK_MIN, TICK_MAX)
+}
+
+/// Time between ticks while a worker has no work. The first worker of a leader wakes for the probe.
+fn idle_interval(sequencer: &Sequencer) -> Duration {
+    let probes = sequencer.worker == WorkerId(0) && sequencer.view().is_serving();
+    if probes { sequencer.probe_interval() } else { TICK_IDLE }
 }
 
 /// Polls every link that was woken, and drops those that have ended.
@@ -273,6 +295,44 @@ fn poll_peers(peers: &mut Vec<Watched<'static>>) {
             drop(peers.swap_remove(position));
         } else {
             position += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::publication::Role;
+
+    use super::super::fixture::{publish, published, sequencer};
+    use super::*;
+
+    #[test]
+    fn a_link_beyond_the_limit_is_refused_until_another_one_has_ended() {
+        let mut callers = Callers::default();
+        let mut add = |node, worker| callers.add(NodeId(node), WorkerId(worker));
+        let mut open: Vec<_> =
+            (0..CALLERS_MAX as u32).map(|worker| add(2, worker).expect("a place")).collect();
+        assert!(add(3, 0).is_none());
+        let newer = add(2, 0).expect("the place of the older link");
+        assert!(open[0].is_set() && !newer.is_set() && !open[1].is_set());
+        drop(open.pop());
+        let _other = add(3, 0).expect("the place of the link that has ended");
+        assert!(add(3, 1).is_none());
+    }
+
+    #[test]
+    fn a_worker_ticks_often_while_it_has_work_and_otherwise_only_for_probes() {
+        let ms = Duration::from_millis;
+        assert_eq!([1, 48, 1_000].map(|it| tick_interval(ms(it))), [1, 6, 25].map(ms));
+        for worker in [0, 1] {
+            let sequencer = sequencer(WorkerId(worker));
+            assert_eq!(idle_interval(&sequencer), TICK_IDLE);
+            publish(&sequencer, published(Role::Leader, 3));
+            // Two election timeouts without a round cost the leadership.
+            let probe = sequencer.shared.config.election_timeout / 2;
+            assert_ne!(probe, TICK_IDLE);
+            let expected = if worker == 0 { probe } else { TICK_IDLE };
+            assert_eq!(idle_interval(&sequencer), expected);
         }
     }
 }

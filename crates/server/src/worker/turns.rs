@@ -165,9 +165,18 @@ impl<F: Future<Output = ()> + Unpin> Future for Paced<F> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Poll;
+    use std::task::{Poll, Wake};
 
     use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicU64);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     #[test]
     fn a_future_that_has_spent_its_allowance_waits_for_the_next_turn() {
@@ -225,14 +234,8 @@ mod tests {
 
     #[test]
     fn a_waiting_connection_is_woken_by_the_next_turn() {
-        struct Woken(AtomicU64);
-        impl std::task::Wake for Woken {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
         let turns = Turns::default();
-        let woken = Arc::new(Woken(AtomicU64::new(0)));
+        let woken = Arc::new(Wakes::default());
         let waker = Waker::from(woken.clone());
         let context = Context::from_waker(&waker);
         let _ = serve(&turns, 10_000, Duration::from_millis(1));
@@ -252,5 +255,39 @@ mod tests {
         assert!(Pin::new(&mut next).poll(&mut context).is_pending());
         turns.begin(&context);
         assert!(Pin::new(&mut next).poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_client_whose_turn_is_over_wakes_the_event_loop_for_the_next_one() {
+        let turns = Turns::default();
+        let wakes = Arc::new(Wakes::default());
+        let event_loop = Waker::from(wakes.clone());
+        turns.begin(&Context::from_waker(&event_loop));
+        let client = Context::from_waker(Waker::noop());
+        let start = Instant::now();
+        while !turns.is_over(&client) {
+            assert!(start.elapsed() < Duration::from_secs(10), "the turn does not end");
+        }
+        assert!(start.elapsed() >= TURN_MAX);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_clock_is_read_for_few_clients_and_a_turn_ends_at_its_time() {
+        let turns = Turns::default();
+        let context = Context::from_waker(Waker::noop());
+        turns.begin(&context);
+        let began = turns.origin + Duration::from_secs(1);
+        let mut looks = 0;
+        let mut is_over = |after| {
+            turns.is_over_at(&context, || {
+                looks += 1;
+                began + after
+            })
+        };
+        let mut clients = |count, after| (0..count).map(|_| is_over(after)).collect::<Vec<_>>();
+        assert_eq!(clients(2 * CLIENTS_PER_LOOK + 1, Duration::ZERO), [false; 9]);
+        assert_eq!(clients(CLIENTS_PER_LOOK, TURN_MAX), [false, false, false, true]);
+        assert_eq!(looks, 3);
     }
 }
