@@ -220,6 +220,8 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     fn action(error: OpenError) -> &'static str {
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_with_its_parents_also_below_the_working_directory() {
+    fn a_directory_is_made_with_its_parents() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a/b");
         make(&path).unwrap();
@@ -266,8 +268,23 @@ mod tests {
         make(&root.path().join("c/..")).unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         make(&root.path().join("file")).unwrap_err();
-        let relative = format!("made-{:x}", fastrand::u64(..));
-        make(Path::new(&relative)).unwrap();
-        fs::remove_dir(relative).unwrap();
+    }
+
+    /// The test runs itself in a process of its own, whose working directory is not the source tree.
+    #[test]
+    fn a_directory_is_made_below_the_working_directory() {
+        const NAME: &str =
+            "storage::directory::tests::a_directory_is_made_below_the_working_directory";
+        const CHILD: &str = "this-is-the-child";
+        if Path::new(CHILD).exists() {
+            make(Path::new("made")).unwrap();
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(CHILD), "").unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", NAME]).current_dir(&root).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(root.path().join("made").is_dir(), "{output:?}");
     }
 }
