@@ -167,8 +167,8 @@ function remember(now) {
   for (const it of now.members) {
     if (it.answerAgeMs !== null) it.answerAgeMs = Math.max(0, it.answerAgeMs - now.tickAgeMs);
   }
-  // A new version may have a new page.
-  if (was && was.commit !== now.commit) location.reload();
+  // Another version of the node may have another page.
+  if (was?.nodeID === now.nodeID && was.commit !== now.commit) location.reload();
   const isSame = was?.boot === now.boot;
   keep({ ...sampled(now, isSame ? was : null, at), isRestart: was && !isSame });
   state.document = now;
