@@ -6,7 +6,7 @@
 //! - [`consensus`]: the metrics of the consensus plane.
 //! - [`peers`]: what the consensus plane last saw of the other members.
 //! - [`hiccup`]: the meter of the machine's stalls.
-//! - [`process`]: what the operating system says about this process.
+//! - `process`: what the operating system says about this process.
 
 use std::sync::Arc;
 use std::time::SystemTime;
