@@ -14,6 +14,7 @@ use epicepoch_server::consensus::{ConsensusError, Fatal};
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::node::RunError;
 use epicepoch_server::storage::OpenError;
+use epicepoch_server::worker::ProcessorError;
 use epicepoch_server::{Node, StartError};
 use epicepoch_wire::peer_hello::RefusalCode;
 
@@ -30,8 +31,9 @@ pub(crate) fn command() -> Command {
          not an unset one. EPOCH_INTERVAL_MS, RESERVATION_MS, CLOCK_OFFSET_MAX_MS, MAX_N and \
          LEADER_ZONES seed the settings of a new cluster; later, \"epicepoch settings\" changes them \
          on all nodes at once.\n\n\
-         On SIGTERM, SIGINT or SIGHUP the node finishes open requests, hands over leadership and \
-         exits with 0. Another signal, more than a second later, ends it at once.\n\n\
+         On SIGTERM, SIGINT or SIGHUP the node hands leadership over, finishes open requests and \
+         exits with 0. A second signal ends it at once, if it comes more than a second after the \
+         first.\n\n\
          Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting; 3 this node was \
          removed from its cluster; 4 the data directory was emptied, is damaged, was rolled back, \
          belongs to another node id, or is of a history that has ended. After 2, 3 and 4 do not start it again unchanged: the \
@@ -123,7 +125,9 @@ fn not_started(error: StartError) -> Failure {
             | OpenError::Emptied { .. }
             | OpenError::Damaged { .. },
         ) => Failure::directory(error),
-        StartError::Config(_) | StartError::Faults(_) => Failure::usage(error),
+        StartError::Config(_)
+        | StartError::Faults(_)
+        | StartError::Processor(ProcessorError::Forbidden { .. }) => Failure::usage(error),
         other => other.into(),
     }
 }

@@ -71,7 +71,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Says that the process ends, why, and that the node uses at most `limit` for its orderly end.
+    /// Says that the process ends, and why. The node uses at most `limit` (`SHUTDOWN_TIMEOUT_MS`)
+    /// for its orderly end; the supervisor is asked to wait for [`END_MAX`] more.
     pub(crate) fn stopping(&self, why: &str, limit: Duration) {
         if let Some(socket) = &self.0 {
             socket.stop.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -137,8 +138,8 @@ fn one_line(text: &str) -> String {
 const LOOK: Duration = Duration::from_millis(500);
 /// A message waits at most this long for the supervisor to read earlier ones.
 const SEND_MAX: Duration = Duration::from_millis(100);
-/// Longest time from the end of the orderly end to the end of the process. The disk may use two
-/// seconds of it.
+/// How much longer than `SHUTDOWN_TIMEOUT_MS` a process may take to end. The disk may use two
+/// seconds of this time.
 const END_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //! clock, opens a connection or writes a file.
 //!
 //! The server and the simulator run loops around a [`Node`]. Each passes all events that have
-//! arrived, then makes one call a tick ([`Node::handle_tick`]), then does all actions. So both
-//! follow the rules of this module.
+//! arrived, then lets the node follow an offer of leadership ([`Node::follow_offer`]), then makes
+//! one call a tick ([`Node::handle_tick`]), then does all actions. So both follow the rules of this
+//! module.
 
 mod removal_notice;
 
@@ -122,7 +123,7 @@ impl Node {
     }
 
     /// Handles one tick. A tick that comes late still counts as one tick. Before this call, handle
-    /// all events that have arrived.
+    /// all events that have arrived, and call [`Node::follow_offer`].
     ///
     /// # Errors
     /// When this node must stop.
@@ -165,7 +166,7 @@ impl Node {
     }
 
     /// Handles a message of the peer `from`, whose connection has proved the data directory
-    /// `store`.
+    /// `store`. An offer of leadership waits for [`Node::follow_offer`].
     ///
     /// # Errors
     /// When the message was refused. [`MessageError::LostEntries`] is fatal for this node.
@@ -177,6 +178,12 @@ impl Node {
         message: &RaftMessage,
     ) -> Result<(), MessageError> {
         self.replica.handle_message(now_ns, from, store, message)
+    }
+
+    /// Follows the offer of leadership that has arrived, if it is still current. Call this when all
+    /// events that have arrived are handled, before a tick.
+    pub fn follow_offer(&mut self, now_ns: u64) {
+        self.replica.follow_offer(now_ns);
     }
 
     /// The writes up to and including `number` are durable.

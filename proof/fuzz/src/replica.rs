@@ -362,6 +362,7 @@ impl Bench {
         if RaftMessage::decode(&bytes).is_ok() {
             let (from, store) = (NodeId(from), member(NodeId(from)).store);
             let _ = self.node.handle_message(self.now_ns, from, store, message);
+            self.node.follow_offer(self.now_ns);
             self.drain();
         }
     }

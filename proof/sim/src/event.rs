@@ -319,6 +319,11 @@ pub(crate) enum Event {
     Strike {
         node: NodeId,
     },
+    /// The consensus plane of a node is paused, because the node was asked to lead.
+    PauseConsensus {
+        node: NodeId,
+        lasts_ns: u64,
+    },
     /// A node is cut off from some others.
     Divide {
         node: NodeId,
@@ -388,6 +393,7 @@ impl Event {
             | Self::Fault
             | Self::Strike { .. }
             | Self::Divide { .. }
+            | Self::PauseConsensus { .. }
             | Self::Operate
             | Self::End { .. } => return None,
         };
@@ -439,6 +445,7 @@ impl Event {
             Self::Operate => (25, 0),
             Self::Strike { node } => (22, node.0),
             Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
+            Self::PauseConsensus { node, .. } => (42, node.0),
             Self::WorkerTick { worker } => (21, *worker as u64),
             Self::Share => (24, 0),
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),

@@ -28,6 +28,7 @@ use crate::plant::Plant;
 use crate::stamper::Stamper;
 use crate::version::Version;
 use crate::world::handovers::Handovers;
+use crate::world::offers::Offers;
 
 /// One worker.
 pub(crate) struct Worker {
@@ -117,6 +118,8 @@ pub(crate) struct Running {
     pub(crate) hands_over: bool,
     /// What the world sees of its writes and handovers.
     pub(crate) handovers: Handovers,
+    /// What the world sees of the offers of leadership that it makes and reads.
+    pub(crate) offers: Offers,
     /// Whether the process was told to stop.
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
@@ -234,6 +237,7 @@ impl Node {
             stale: (Term(0), shared.promise.load()),
             hands_over: false,
             handovers: Handovers::default(),
+            offers: Offers::default(),
             is_told_to_stop: false,
             shutdown_in: None,
             consensus,

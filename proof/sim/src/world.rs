@@ -9,6 +9,7 @@ pub(crate) mod faults;
 pub(crate) mod features;
 pub(crate) mod handovers;
 mod links;
+pub(crate) mod offers;
 mod operators;
 mod orders;
 mod restore;
@@ -310,8 +311,9 @@ impl World {
         self.at(id).paused_until_ns[0] > 0
     }
 
-    /// Passes an event to the consensus plane of a running node, then does its actions. While the
-    /// plane is paused, its events are held and it is never called.
+    /// Passes an event to the consensus plane of a running node, then does its actions. No other
+    /// event has arrived, so an offer of leadership is followed at once. While the plane is paused,
+    /// its events are held and it is never called.
     pub(crate) fn drive<R>(
         &mut self,
         id: NodeId,
@@ -320,7 +322,9 @@ impl World {
         assert!(!self.is_paused(id), "the consensus plane of {id} is called in a pause");
         self.settle(id);
         let monotonic_ns = self.monotonic_ns(id);
-        let result = call(&mut self.node(id).running_mut().consensus, monotonic_ns);
+        let consensus = &mut self.node(id).running_mut().consensus;
+        let result = call(consensus, monotonic_ns);
+        consensus.follow_offer(monotonic_ns);
         self.pump(id);
         result
     }
@@ -577,6 +581,7 @@ impl World {
             | Event::Operate
             | Event::Strike { .. }
             | Event::Divide { .. }
+            | Event::PauseConsensus { .. }
             | Event::End { .. } => self.happen_outside(event),
         }
     }
@@ -596,6 +601,7 @@ impl World {
             Event::Operate => self.operate(),
             Event::Strike { node } => self.strike(node),
             Event::Divide { node, from, planes } => self.divide(node, from, planes),
+            Event::PauseConsensus { node, lasts_ns } => self.pause_consensus(node, lasts_ns),
             Event::End { end } => self.end(end),
             event => unreachable!("{event:?} is a node's"),
         }

@@ -7,21 +7,21 @@
 //! 2. The allocator stops as long as no grant is published, and only then its last epoch is read.
 //! 3. A reservation that is under way is waited for. It gives no grant.
 //! 4. The entry is proposed. It names the owner, its term and what is given back.
-//! 5. Leadership is offered, right behind the message with the entry, on the same link. The
-//!    successor writes the entry and its vote for itself at once, and commits the entry with its
-//!    own first one. If the entry is lost, the successor ignores the offer
-//!    ([`Replica::has_offered`]);
-//!    the library repeats both. If the successor's disk is not known to be fast, only the library
-//!    offers, once the successor has the entry on its disk. Order and uniqueness do not depend on
-//!    this step.
+//! 5. Leadership is offered. If the successor's disk is known to be fast, the offer follows the
+//!    message with the entry at once, on the same link. The successor then writes the entry and its
+//!    vote for itself with one sync. Otherwise the library offers leadership, when the successor
+//!    has the entry on its disk. Order and uniqueness do not depend on this step.
 //!
-//! While this leader waits, it answers nothing. So after half an election timeout it answers again,
-//! and offers leadership without giving anything back. Before step 4 it answers again from its old
-//! range, because nothing was given back. After step 4 it never uses the old range again: it
-//! reserves a new one, which begins where the entry says.
+//! The successor ignores an offer that is no longer current (`offer.rs`). When it acknowledges the
+//! entry, the library offers leadership again.
+//!
+//! This leader answers nothing while it waits for its successor. So it waits for half an election
+//! timeout at most. Then it answers again, and offers leadership without giving anything back. If
+//! the entry was not proposed, it uses its old range again. If the entry was proposed, it never
+//! uses the old range again, and reserves a new one, which begins where the entry says.
 
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
+use epicepoch_wire::{Epoch, NodeId, Term};
 use raft::{ProgressState, StateRole};
 
 use super::{HandOver, Replica, Report};
@@ -138,30 +138,27 @@ impl Replica {
     /// Offers leadership to a successor that was sent the whole log and has not acknowledged it.
     /// The library would wait for the acknowledgement. The offer names the last entry.
     ///
-    /// The successor's disk must be fast. Otherwise the vote might leave only when this leader has
-    /// answered again and reserved: then the successor would depose it, and lose the election.
+    /// The successor's disk must be fast. Otherwise its vote might leave only when this leader has
+    /// answered again and reserved. Then the successor would depose it, and lose the election.
     pub(super) fn offer_behind_entry(&mut self) {
         let Some(GivingBack { to, step: Step::Offered, .. }) = self.reservation.giving_back else {
             return;
         };
-        let (raft, term) = (&self.raw.raft, Term(self.raw.raft.term));
-        let last = raft.raft_log.last_index();
+        let raft = &self.raw.raft;
+        let (last, term) = (raft.raft_log.last_index(), Term(raft.term));
         let is_on_its_way = raft.prs().get(to.0).is_some_and(|peer| {
             peer.state == ProgressState::Replicate && peer.matched < last && last < peer.next_idx
         });
-        let wait = self.config.election_ticks / PARTS;
-        if is_on_its_way && self.is_disk_fast(to, wait / FAST_PARTS) {
-            let offer = RaftMessage::plain(MessageKind::TimeoutNow, to, term);
-            self.outbox.push_offer(RaftMessage { index: LogIndex(last), log_term: term, ..offer });
+        if is_on_its_way && self.is_disk_fast(to, self.fast_write_ticks()) {
+            let mut offer = RaftMessage::plain(MessageKind::TimeoutNow, to, term);
+            self.name_last_entry(&mut offer);
+            self.outbox.push_offer(offer);
         }
     }
 
-    /// Whether this node has the entry that an offer of leadership names. Without it, this node
-    /// would lose the election, and there would be no leader meanwhile. An offer of the library
-    /// names none, because the library has waited until this node had everything.
-    pub(super) fn has_offered(&self, offer: &RaftMessage) -> bool {
-        let log = &self.raw.raft.raft_log;
-        offer.index.0 <= log.committed || log.match_term(offer.index.0, offer.log_term.0)
+    /// For how many ticks a write may take on a disk that counts as fast.
+    pub(super) const fn fast_write_ticks(&self) -> usize {
+        self.config.election_ticks / PARTS / FAST_PARTS
     }
 
     /// Counts a tick of a handover that gives back. Asks again for the allocator to stop, or ends
@@ -183,9 +180,10 @@ impl Replica {
         let Some(it) = self.reservation.giving_back.take() else { return };
         self.raw.raft.abort_leader_transfer();
         // S18: what was proposed to be given back is never granted again.
-        let resumed = it.withdrawn.filter(|_| it.step != Step::Offered);
-        self.reports
-            .push_back(Report::AnswersAgain { to: it.to, range: resumed.map(|it| it.range) });
+        let is_offered = it.step == Step::Offered;
+        let resumed = it.withdrawn.filter(|_| !is_offered);
+        let range = resumed.map(|it| it.range);
+        self.reports.push_back(Report::AnswersAgain { to: it.to, is_offered, range });
         if resumed.is_some() {
             self.grant = resumed;
             self.publish();
@@ -221,7 +219,8 @@ impl Replica {
 /// A leader that waits for its successor answers again after an election timeout divided by this:
 /// 100 ms by default.
 const PARTS: usize = 2;
-/// The disk of a successor is fast if its last writes took at most the time for which this leader
-/// waits, divided by this: 20 ms by default. In that time, four writes one after the other are
-/// durable: the entry and the vote, two votes of others, and the first entry.
+/// The disk of a successor is fast if each of its last writes took at most the time for which this
+/// leader waits, divided by this, in whole ticks: 20 ms by default. So the leader's wait has time
+/// for four such writes one after the other: on the successor's disk a write in progress, then the
+/// entry with the vote; on the disk of the voter that decides a write in progress, then its vote.
 const FAST_PARTS: usize = 4;

@@ -23,6 +23,7 @@ mod format;
 mod give_back;
 mod graceful_shutdown;
 mod leader_checks;
+mod offer;
 mod operator;
 mod outbox;
 mod own_disk;
@@ -59,6 +60,7 @@ pub use errors::{ChangeError, LAG_MAX, MessageError, NotCaughtUp, RestoreError, 
 use format::Gate;
 use graceful_shutdown::GracefulShutdown;
 use leader_checks::LeaderChecks;
+use offer::Offers;
 use outbox::Outbox;
 pub use outbox::Outgoing;
 use position::KnownPositions;
@@ -96,6 +98,7 @@ pub struct Replica {
     reservation: Reservation,
     leader_checks: LeaderChecks,
     campaigns: Campaigns,
+    offers: Offers,
     preference: Preference,
     clients: Clients,
     graceful_shutdown: GracefulShutdown,
@@ -151,6 +154,7 @@ impl Replica {
             reservation: Reservation::new(&config),
             leader_checks: LeaderChecks::default(),
             campaigns: Campaigns::default(),
+            offers: Offers::default(),
             preference: Preference::default(),
             clients: Clients::default(),
             graceful_shutdown: GracefulShutdown::default(),
@@ -174,7 +178,7 @@ impl Replica {
     }
 
     /// Handles a message of the peer `from`, whose connection has proved the data directory
-    /// `store`.
+    /// `store`. An offer of leadership waits for [`Replica::follow_offer`].
     ///
     /// # Errors
     /// When the message was refused. [`MessageError::LostEntries`] is fatal for this node.
@@ -188,9 +192,8 @@ impl Replica {
         self.now_ns = now_ns;
         self.check_message(from, store, message)?;
         self.leader_checks.heard(from, now_ns);
-        if message.kind == MessageKind::TimeoutNow
-            && !(self.may_take_over() && self.has_offered(message))
-        {
+        if message.kind == MessageKind::TimeoutNow {
+            self.record_offer(from, message);
             return Ok(());
         }
         let mut message = translate::library_message(from, message);
@@ -208,13 +211,14 @@ impl Replica {
     }
 
     /// Handles one tick. A tick that comes late still counts as one tick. Before this call, handle
-    /// all messages that have arrived.
+    /// all messages that have arrived, and call [`Replica::follow_offer`].
     ///
     /// # Errors
     /// When this node must stop.
     pub fn handle_tick(&mut self, now_ns: u64, trusted_ns: u64) -> Result<(), Fatal> {
         self.now_ns = now_ns;
         self.trusted_ns = trusted_ns;
+        self.record_tick();
         self.check_gate()?;
         self.forget_overwritten_formats();
         if self.may_tick() {

@@ -37,11 +37,14 @@ pub enum Report {
         /// What was given back.
         range: EpochRange,
     },
-    /// The successor of a leader that gives its range back has not taken over in time: the leader
-    /// answers again, and still offers leadership.
+    /// A handover that gives the range back takes too long. The leader answers again, and offers
+    /// leadership without giving anything back.
     AnswersAgain {
         /// The successor.
         to: NodeId,
+        /// Whether leadership was offered, and the successor has not taken over. Otherwise the
+        /// allocator had not stopped, or an earlier reservation had not ended.
+        is_offered: bool,
         /// The range from which it answers at once. `None` if it has to reserve first.
         range: Option<EpochRange>,
     },

@@ -129,6 +129,9 @@ impl Replica {
                 if message.kind == MessageKind::HeartbeatResponse {
                     message.context = self.own_status().encode();
                 }
+                if message.kind == MessageKind::TimeoutNow {
+                    self.name_last_entry(&mut message);
+                }
                 self.outbox.push_message(number, message, is_after_write);
             }
         }

@@ -8,18 +8,24 @@ use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::voter_status::VoterStatus;
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term};
 
-use crate::support::bench::{Bench, append, genesis, message};
+use crate::support::bench::{Bench, append, genesis, message, store};
 use crate::support::disk::Disk;
-use crate::support::{ELECTION_TICKS, START_NS};
+use crate::support::{ELECTION_TICKS, START_NS, TICK_NS};
 
 /// Node 1 as the leader of three nodes that all read this format and have reported so.
 fn led(format: u32) -> Bench {
-    let mut bench =
-        Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| config.format_max = format);
+    led_in(format, ELECTION_TICKS)
+}
+
+/// Like [`led`], with an election timeout of so many ticks.
+fn led_in(format: u32, election_ticks: usize) -> Bench {
+    let mut bench = Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| {
+        (config.format_max, config.election_ticks) = (format, election_ticks);
+    });
     bench.elect(&[2, 3]);
     bench.persist();
     bench.report_formats(&[2, 3], format);
-    for _ in 0..5 * ELECTION_TICKS {
+    for _ in 0..5 * election_ticks {
         bench.beats(1, &[2, 3]);
         bench.ack_all(2);
         bench.ack_all(3);
@@ -54,10 +60,11 @@ fn stop(bench: &mut Bench, last: Epoch) {
     bench.drain();
 }
 
-/// The ranges from which the leader has answered again, as it has reported.
-fn resumed(bench: &Bench) -> Vec<Option<EpochRange>> {
+/// How often the leader has answered again, as it has reported: whether it had offered leadership,
+/// and from which range it answers.
+fn resumed(bench: &Bench) -> Vec<(bool, Option<EpochRange>)> {
     let resumed = |report: &Report| match report {
-        Report::AnswersAgain { range, .. } => Some(*range),
+        Report::AnswersAgain { is_offered, range, .. } => Some((*is_offered, *range)),
         _ => None,
     };
     bench.reports.iter().filter_map(resumed).collect()
@@ -97,19 +104,42 @@ fn a_handover_gives_back_what_is_above_the_last_timestamp_and_then_offers_leader
     let offer = sent.last().map(|out| &out.message).expect("leadership is offered behind it");
     assert_eq!(offer.kind, MessageKind::TimeoutNow);
     assert_eq!((offer.index, offer.log_term), (entry.index, entry.term), "the offer names it");
+    let named = (offer.index, offer.log_term);
     bench.ack_all(2);
-    assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "the library repeats the offer");
+    let repeated = bench.sent().into_iter().map(|out| out.message);
+    let mut repeated = repeated.filter(|message| message.kind == MessageKind::TimeoutNow);
+    let repeated = repeated.next().expect("the library repeats the offer");
+    assert_eq!((repeated.index, repeated.log_term), named, "every offer of a leader names it");
     let state = bench.replica.state();
     assert_eq!((state.range_end(), state.ceiling), (last, ceiling));
     assert!(bench.reports.contains(&Report::GivenBack { owner: me, range }));
+}
+
+/// An offer of leadership in term 2 that names an entry of that term.
+fn offer(index: LogIndex) -> RaftMessage {
+    RaftMessage { index, log_term: Term(2), ..message(MessageKind::TimeoutNow, 2) }
+}
+
+/// Node 1 as a follower in term 2, with a durable entry of that term at index 2.
+fn follower(election_ticks: usize) -> Bench {
+    let disk = Disk::genesis(&genesis(&[1, 2, 3]));
+    let mut bench = Bench::made(disk, |config| config.election_ticks = election_ticks);
+    bench.tick();
+    bench.take(2, &append(2, (1, 1), 1, 1)).expect("an append is taken");
+    bench.persist();
+    bench
+}
+
+/// Whether node 1 follows an offer of leadership that has just arrived.
+fn follows(bench: &mut Bench, offer: &RaftMessage) -> bool {
+    bench.take(2, offer).expect("an offer is taken");
+    bench.status().role == Role::Candidate
 }
 
 /// Without the entry it would lose the election, and depose its leader for nothing.
 #[test]
 fn an_offer_that_overtakes_its_entry_is_ignored_until_the_entry_is_there() {
     let mut bench = Bench::new(&[1, 2, 3]);
-    let log_term = Term(2);
-    let offer = |index| RaftMessage { index, log_term, ..message(MessageKind::TimeoutNow, 2) };
     bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
     bench.take(2, &offer(LogIndex(3))).unwrap();
     assert_eq!((bench.status().term, bench.status().role), (Term(2), Role::Follower));
@@ -124,6 +154,82 @@ fn an_offer_that_overtakes_its_entry_is_ignored_until_the_entry_is_there() {
     assert!(!bench.kinds_to(3).contains(&MessageKind::RequestVote));
     bench.persist();
     assert!(bench.kinds_to(3).contains(&MessageKind::RequestVote));
+}
+
+/// The leader answers again, and has reserved. Without the reservation, its successor would lose.
+#[test]
+fn an_offer_is_ignored_if_an_entry_has_arrived_behind_it() {
+    let mut bench = follower(ELECTION_TICKS);
+    let read = |bench: &mut Bench, message: &RaftMessage| {
+        let (now_ns, from) = (bench.now_ns, NodeId(2));
+        bench.replica.handle_message(now_ns, from, store(2), message).expect("it is taken");
+    };
+    // The node reads both before it acts, as after a stall of the link.
+    read(&mut bench, &offer(LogIndex(2)));
+    read(&mut bench, &append(2, (2, 2), 1, 1));
+    bench.replica.follow_offer(bench.now_ns);
+    assert_eq!((bench.status().term, bench.status().role), (Term(2), Role::Follower));
+    assert!(!follows(&mut bench, &offer(LogIndex(2))), "it comes once more, later");
+    assert!(follows(&mut bench, &offer(LogIndex(3))), "the offer that the leader makes now");
+}
+
+#[test]
+fn of_two_offers_that_arrive_together_the_one_of_the_newer_term_counts() {
+    let newer = |bench: &Bench| RaftMessage { term: Term(3), ..offer(bench.status().last) };
+    for is_newer_first in [true, false] {
+        let mut bench = follower(ELECTION_TICKS);
+        let mut both = [newer(&bench), offer(LogIndex(1))];
+        if !is_newer_first {
+            both.reverse();
+        }
+        for message in &both {
+            bench.replica.handle_message(bench.now_ns, NodeId(2), store(2), message).unwrap();
+        }
+        bench.replica.follow_offer(bench.now_ns);
+        assert_eq!((bench.status().term, bench.status().role), (Term(4), Role::Candidate));
+    }
+}
+
+/// The offer, and all that its leader has sent since, may have waited for as long as the pause.
+#[test]
+fn a_node_that_was_paused_ignores_offers_until_two_ticks_have_come_in_time() {
+    let late_ns = TICK_NS + ELECTION_TICKS as u64 * TICK_NS / 4;
+    let mut bench = follower(ELECTION_TICKS);
+    bench.now_ns += late_ns;
+    assert!(follows(&mut bench, &offer(LogIndex(2))), "the next tick is not late yet");
+
+    let mut bench = follower(ELECTION_TICKS);
+    bench.now_ns += late_ns + 1;
+    assert!(!follows(&mut bench, &offer(LogIndex(2))), "the next tick is late");
+    bench.now_ns -= TICK_NS;
+    for in_time in 0..2 {
+        bench.tick();
+        assert!(!follows(&mut bench, &offer(LogIndex(2))), "after {in_time} ticks in time");
+    }
+    bench.tick();
+    assert!(follows(&mut bench, &offer(LogIndex(2))));
+}
+
+/// The leader knows how long the last writes have taken, but not the one that has just begun. For
+/// an offer that the library makes later, the leader has waited for this node's disk.
+#[test]
+fn an_offer_right_behind_its_entry_is_followed_only_while_the_own_disk_is_free() {
+    // With an election timeout of 20 ticks, a write on a fast disk takes at most two.
+    for (ticks, is_followed) in [(2, true), (3, false)] {
+        let mut bench = follower(20);
+        let beat = RaftMessage { commit: LogIndex(2), ..message(MessageKind::Heartbeat, 2) };
+        bench.take(2, &beat).unwrap();
+        assert_eq!(bench.status().writes_outstanding, 1, "the commit index");
+        bench.ticks(ticks);
+        bench.take(2, &append(2, (2, 2), 1, 1)).unwrap();
+        assert_eq!(follows(&mut bench, &offer(LogIndex(3))), is_followed, "{ticks} ticks");
+
+        // The same old write, but the entry of the offer is durable.
+        let mut bench = follower(20);
+        bench.take(2, &beat).unwrap();
+        bench.ticks(ticks);
+        assert!(follows(&mut bench, &offer(LogIndex(2))), "{ticks} ticks");
+    }
 }
 
 /// The vote of such a successor might leave only when its leader has answered again.
@@ -142,6 +248,22 @@ fn a_successor_whose_disk_is_not_known_to_be_fast_is_asked_once_it_has_the_entry
         assert!(!bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "{slowest_ms:?}");
         bench.ack_all(2);
         assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow), "{slowest_ms:?}");
+    }
+}
+
+#[test]
+fn a_disk_is_fast_if_its_slowest_write_took_a_quarter_of_the_wait_at_most() {
+    // The leader waits for ten ticks. A quarter of that are two whole ticks: 20 ms.
+    for (slowest_ms, is_asked_at_once) in [(20, true), (21, false)] {
+        let mut bench = led_in(FORMAT_OF_GIVING_BACK, 20);
+        let grant = granted(&bench).expect("it serves");
+        say(&mut bench, slowest_ms);
+        ask(&mut bench);
+        stop(&mut bench, Epoch(grant.range.low.0 + 7));
+        bench.persist();
+        assert_eq!(given_back(&bench).len(), 1);
+        let is_asked = bench.kinds_to(2).contains(&MessageKind::TimeoutNow);
+        assert_eq!(is_asked, is_asked_at_once, "{slowest_ms} ms");
     }
 }
 
@@ -180,7 +302,7 @@ fn a_leader_whose_successor_does_not_come_reserves_anew_above_what_it_gave_back(
     let again = granted(&bench).expect("it answers again");
     assert_eq!((again.term, again.range.low), (grant.term, last));
     assert!(again.range.high > Epoch(START_NS + bench.now_ns), "it is a whole window");
-    assert_eq!(resumed(&bench), [None], "it had to reserve");
+    assert_eq!(resumed(&bench), [(true, None)], "it had to reserve");
 }
 
 #[test]
@@ -198,7 +320,7 @@ fn an_allocator_that_does_not_stop_delays_a_handover_by_half_an_election_timeout
     let again = granted(&bench).expect("it answers again");
     assert_eq!((again.term, again.range.low), (grant.term, grant.range.low), "nothing is lost");
     assert!(again.range.high >= grant.range.high);
-    assert_eq!(resumed(&bench), [Some(grant.range)]);
+    assert_eq!(resumed(&bench), [(false, Some(grant.range))]);
     assert_eq!(given_back(&bench), []);
 }
 
@@ -232,7 +354,7 @@ fn a_leader_that_has_proposed_nothing_answers_again_from_the_range_that_it_withd
         bench.beats(1, &[2, 3]);
     }
     assert_eq!(granted(&bench), Some(grant), "the reservation is late");
-    assert_eq!(resumed(&bench), [Some(grant.range)]);
+    assert_eq!(resumed(&bench), [(false, Some(grant.range))]);
     bench.persist();
     bench.ack_all(2);
     let longer = granted(&bench).expect("it serves");

@@ -206,6 +206,7 @@ pub(super) async fn run(
             let Ok(event) = events.try_recv() else { break };
             plane.on_event(event)?;
         }
+        plane.node.follow_offer(plane.shared.clock.monotonic_ns());
         plane.on_order(order);
         if is_tick {
             plane.tick()?;

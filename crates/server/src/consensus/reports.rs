@@ -211,13 +211,13 @@ impl Reports {
                     "a leader gave back the rest of its range"
                 );
             }
-            Report::AnswersAgain { to, range: Some(_) } => tracing::warn!(
+            Report::AnswersAgain { to, is_offered: true, .. } => tracing::warn!(
                 successor = to.0,
                 "the successor has not taken over in time: this leader answers again"
             ),
-            Report::AnswersAgain { to, range: None } => tracing::warn!(
+            Report::AnswersAgain { to, is_offered: false, .. } => tracing::warn!(
                 successor = to.0,
-                "the successor has not taken over in time: this leader reserves, then answers again"
+                "leadership could not be offered in time: this leader answers again"
             ),
             Report::ReservationLate { missed } => {
                 metrics.reservation_deadlines_missed.add(1);
@@ -561,6 +561,18 @@ mod tests {
         let line = log(later);
         assert!(line.starts_with("WARN an operator has moved the epoch"), "{line}");
         assert!(line.ends_with(&format!(" epoch={later}")), "{line}");
+    }
+
+    #[test]
+    fn a_handover_that_takes_too_long_is_a_warning_that_says_whether_leadership_was_offered() {
+        let mut reports = reports(&shared());
+        let mut log = |is_offered| {
+            let report = Report::AnswersAgain { to: NodeId(2), is_offered, range: None };
+            logged(|| reports.log(report, &clock())).concat()
+        };
+        let again = "in time: this leader answers again successor=2";
+        assert_eq!(log(true), format!("WARN the successor has not taken over {again}"));
+        assert_eq!(log(false), format!("WARN leadership could not be offered {again}"));
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub enum Invariant {
     /// S12: a node that is promoted, or that gets leadership from an operator or for its zone, is
     /// live and has all committed entries. After a change of members a majority is live, and the
     /// leader is not removed. Because of its disk, a leader hands over in time, and not to a voter
-    /// whose disk is known to be as slow.
+    /// whose disk is known to be as slow. A node follows an offer of leadership only while the offer
+    /// is current.
     CaughtUp,
     /// S9: correct peers send no impossible message, and lose no entries.
     Possible,

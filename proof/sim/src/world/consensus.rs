@@ -43,7 +43,7 @@ impl World {
         let are_accepts_failing = self.do_accepts_fail(id);
         let running = self.node(id).running_mut();
         running.ticks += 1;
-        running.ticked_ns = reading.monotonic_ns;
+        let before_ns = std::mem::replace(&mut running.ticked_ns, reading.monotonic_ns);
         let published = running.shared.published();
         let health = Health { round_completed_ns: running.completed_ns, are_accepts_failing };
         let result = running.consensus.handle_tick(reading, health);
@@ -59,6 +59,7 @@ impl World {
             self.count("clock believed without a majority's");
         }
         self.trusts(trusted_ns);
+        self.see_tick(id, before_ns);
         self.pump(id);
         self.check_late_disk(id);
         if let Err(fatal @ Fatal::Unreadable { .. }) = result {
@@ -289,6 +290,8 @@ impl World {
         }
         let message = RaftMessage::decode(bytes).expect("what a replica sends has an encoding");
         let store = self.at(from).store;
+        let before = self.at(to).running().replica().status().term;
+        self.see_arrival(to, from, &message);
         let taken =
             self.drive(to, |consensus, now| consensus.handle_message(now, from, store, &message));
         let Err(error) = taken else {
@@ -296,6 +299,7 @@ impl World {
             self.history.heard(boot, from, self.monotonic_ns(to));
             self.history.taken(to, (from, hello.boot), &message);
             self.see_status(to, from, &message);
+            self.see_followed(to, &message, before);
             return;
         };
         self.summary.refusals += 1;

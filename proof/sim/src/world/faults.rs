@@ -154,6 +154,21 @@ impl World {
         self.schedule_world(after_ns, Event::Strike { node });
     }
 
+    /// Whether the mix of the run has pauses of the consensus plane alone.
+    pub(crate) fn has_consensus_pauses(&self) -> bool {
+        let mut mix = self.nemesis.mix.iter().zip(KINDS);
+        mix.any(|(weight, (kind, _))| matches!(kind, Kind::PauseRaft) && *weight > 0)
+    }
+
+    /// The consensus plane of a node is paused at the moment when the node is asked to lead.
+    pub(crate) fn pause_consensus(&mut self, node: NodeId, lasts_ns: u64) {
+        if !self.is_quiet() && self.at(node).running.is_some() && !self.is_paused(node) {
+            self.count("successor paused");
+            self.record(|| format!("{node}: successor paused for {} ms", lasts_ns / MS));
+            self.pause(node, Plane::Raft.threads(), lasts_ns);
+        }
+    }
+
     /// Whether faults may not begin now.
     pub(crate) const fn is_quiet(&self) -> bool {
         let Nemesis { pause_ns, calm_at_ns, lull_until_ns, .. } = self.nemesis;

@@ -1,6 +1,7 @@
 //! What the world sees of handovers, for the checkers: how long the writes of a process have
-//! waited, what its peers say of their disks, and when it offers leadership. The core's own view is
-//! not used.
+//! waited, what its peers say of their disks, and when it offers leadership. The world counts and
+//! times all that itself. From the core it takes only facts that other checkers check: the voters,
+//! the grant, the format, the term and the last entry.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -53,12 +54,17 @@ impl Handovers {
     }
 
     /// For how many ticks the oldest write has waited.
-    fn waited(&self, tick: u64) -> u64 {
+    pub(crate) fn waited(&self, tick: u64) -> u64 {
         self.writes.front().map_or(0, |(_, since)| tick - since)
     }
 
+    /// A peer has named its slowest write.
+    pub(crate) fn names_slowest(&mut self, peer: NodeId, at_ns: u64, slowest_ms: Option<u16>) {
+        self.slowest.insert(peer, (at_ns, slowest_ms));
+    }
+
     /// The slowest write that a peer has named within an election timeout, milliseconds.
-    fn slowest_of(&self, peer: NodeId, now_ns: u64) -> Option<u16> {
+    pub(crate) fn slowest_of(&self, peer: NodeId, now_ns: u64) -> Option<u16> {
         let (at_ns, slowest) = self.slowest.get(&peer)?;
         slowest.filter(|_| now_ns.saturating_sub(*at_ns) <= ELECTION * TICK_NS)
     }
@@ -78,8 +84,8 @@ impl World {
         }
         let now_ns = self.monotonic_ns(id);
         if let Ok(status) = VoterStatus::decode(&message.context) {
-            let slowest = &mut self.node(id).running_mut().handovers.slowest;
-            slowest.insert(from, (now_ns, status.slowest_write_ms));
+            let handovers = &mut self.node(id).running_mut().handovers;
+            handovers.names_slowest(from, now_ns, status.slowest_write_ms);
         }
     }
 
@@ -117,7 +123,10 @@ impl World {
                 let handovers = &mut self.node(id).running_mut().handovers;
                 (handovers.overdue, handovers.has_offered) = (0, false);
             }
-            Report::HandingOver { to, why } => self.see_offer(id, to, why),
+            Report::HandingOver { to, why } => {
+                self.see_offer(id, to, why);
+                self.pause_successor(to);
+            }
             _ => {}
         }
     }
@@ -152,8 +161,9 @@ impl World {
         }
     }
 
-    /// S12: because of its disk, a leader hands over only to a voter whose disk is not known to be
-    /// as slow. While its range lasts, it waits longer, and the other disk must be known.
+    /// S12: because of its disk, a leader hands over only when its write is late, and only to a
+    /// voter whose disk is not known to be as slow. While its range lasts, it waits longer, and the
+    /// other disk must be known.
     fn check_disk_of_successor(&mut self, id: NodeId, to: NodeId) {
         if self.plant().is_some_and(Plant::is_in_disk) {
             return;
@@ -170,9 +180,9 @@ impl World {
         }
         let lasts =
             grant.is_some_and(|it| it.range.high.0.saturating_sub(now_ns) > ELECTION * TICK_NS);
-        if lasts && (waited < 2 * ELECTION || slowest.is_none()) {
+        if waited < ELECTION || lasts && (waited < 2 * ELECTION || slowest.is_none()) {
             let what = format!(
-                "{id} hands over to {to} after {waited} ticks, and its range lasts: {slowest:?}"
+                "{id} hands over to {to} after {waited} ticks: {slowest:?}, its range lasts: {lasts}"
             );
             self.history.violate(Invariant::CaughtUp, || what);
         }
@@ -180,6 +190,8 @@ impl World {
 
     /// A process sends a message.
     pub(crate) fn see_sent(&mut self, id: NodeId, out: &Outgoing) {
+        self.check_offer(id, out);
+        self.check_vote_asked(id, out);
         if out.message.kind != MessageKind::TimeoutNow {
             return;
         }
@@ -269,6 +281,16 @@ mod tests {
         assert_eq!(hands_over(2 * ELECTION, 200), None);
         assert_eq!(hands_over(2 * ELECTION, 201), Some(Invariant::CaughtUp), "it is as slow");
         assert_eq!(hands_over(2 * ELECTION - 1, 0), Some(Invariant::CaughtUp), "the range lasts");
+        let after_range = |waited: u64| {
+            let (mut world, leader, [to, _]) = late(waited, [0, 0]);
+            let running = world.node(leader).running_mut();
+            let grant = running.shared.published().grant.expect("it serves");
+            running.trusted_ns = grant.range.high.0 - ELECTION * TICK_NS;
+            world.check_disk_of_successor(leader, to);
+            broken(&world)
+        };
+        assert_eq!(after_range(ELECTION), None, "the range ends");
+        assert_eq!(after_range(ELECTION - 1), Some(Invariant::CaughtUp), "the write is not late");
         let (mut world, leader, [to, _]) = late(2 * ELECTION, [0, 0]);
         world.node(leader).running_mut().handovers.slowest.clear();
         world.check_disk_of_successor(leader, to);

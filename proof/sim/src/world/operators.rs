@@ -343,7 +343,7 @@ impl World {
     }
 
     /// The last index on a node's disk, unless the disk is rolled back.
-    fn durable_last(&self, node: NodeId) -> Option<LogIndex> {
+    pub(crate) fn durable_last(&self, node: NodeId) -> Option<LogIndex> {
         let disk = &self.at(node).disk;
         let durable = disk.durable();
         let last = durable.entries.last().map_or(durable.record.index, |entry| entry.index);

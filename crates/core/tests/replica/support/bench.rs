@@ -219,7 +219,7 @@ impl Bench {
         self.take(from, &beat).expect("an answer is taken");
     }
 
-    /// Handles a message from a node, with that node's right store id.
+    /// Handles a message from a node, with that node's right store id. No other event has arrived.
     pub(crate) fn take(&mut self, from: u64, message: &RaftMessage) -> Result<(), MessageError> {
         self.take_of(from, store(from), message)
     }
@@ -231,6 +231,7 @@ impl Bench {
         message: &RaftMessage,
     ) -> Result<(), MessageError> {
         let taken = self.replica.handle_message(self.now_ns, NodeId(from), store, message);
+        self.replica.follow_offer(self.now_ns);
         self.drain();
         taken
     }

@@ -431,6 +431,29 @@ bugs! {
     /// Breaks S12; found by `S12` within 100 seeds. Seen: etcd: a slow sync on a virtual machine
     /// caused elections ([#7617](https://github.com/etcd-io/etcd/issues/7617)).
     LateDiskHasty "late-disk-hasty",
+    // Offers of leadership.
+    /// A node that is told to campaign does so although the entry that the offer names is not the
+    /// last one of its log.
+    ///
+    /// Breaks S12; found by `S12` within 100 seeds. Seen: this core: the message with the entry may
+    /// be lost, and the leader may have gone on since.
+    OfferUnread "offer-unread",
+    /// A node that was paused follows an offer that has waited as long as the pause.
+    ///
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: this core, before a review: the leader had
+    /// answered again, was deposed, and the paused node lost the election.
+    OfferAfterPause "offer-after-pause",
+    /// A node follows an offer right behind its entry, although an older write is under way, and
+    /// the vote has to wait for it.
+    ///
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: this core, before a review: its limit was
+    /// the whole time for which the leader waits.
+    OfferBesideWrite "offer-beside-write",
+    /// Leadership is offered right behind the entry also to a voter whose disk is slow.
+    ///
+    /// Breaks S12; found by `S12` within 100 seeds. Seen: this core, before decision 35 had a rule
+    /// about disks.
+    OfferToSlowDisk "offer-to-slow-disk",
     // A restore.
     /// A restored history begins above the values in its backup.
     ///
@@ -574,10 +597,6 @@ bugs! {
     ///
     /// Harmless: the allocator refuses a grant with another term than the round.
     CurrentTermAsked "current-term-asked",
-    /// A node that is told to campaign does so although it lacks the last entry of the leader.
-    ///
-    /// Harmless: the node loses the election, or begins at the end of the old range.
-    OfferUnread "offer-unread",
 }
 
 /// The bug that is planted on this thread.
