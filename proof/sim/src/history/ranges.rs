@@ -124,8 +124,15 @@ impl History {
         self.moves_freely.insert(who.boot);
     }
 
-    /// S18: `owner` has given back everything above `end`, so it has stamped nothing there.
+    /// S18: `owner` has given back everything above `end`, so it has stamped nothing there. S14: no
+    /// operator was told that the epoch has moved beyond `end`.
     fn check_given_back(&mut self, owner: Owner, end: Epoch) {
+        let advanced = self.above();
+        if end < advanced {
+            self.violate(Invariant::Advanced, || {
+                format!("{owner:?} has given back all above {end}, and the epoch is {advanced}")
+            });
+        }
         let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
         if stamped > end {
             self.violate(Invariant::GivenBack, || {

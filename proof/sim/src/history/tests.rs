@@ -296,6 +296,13 @@ fn what_is_given_back_was_not_stamped_and_is_not_stamped_later() {
     };
     assert_eq!((kept(5), kept(6)), (None, Some(Invariant::GivenBack)), "something is kept");
     assert_eq!(taken(5, ME, 0, 30), None, "the same owner has more");
+    let moved = |end: u64| {
+        let mut history = handed(5, ME, 0, 20);
+        history.advanced(Epoch(NOW_NS + 10));
+        history.check_ranges(LogIndex(3), &holding(BACK, ME, NOW_NS, NOW_NS + end));
+        broken(&history)
+    };
+    assert_eq!((moved(10), moved(9)), (None, Some(Invariant::Advanced)), "S14: it was promised");
     let late = |epoch| {
         let mut history = handed(5, ME, 0, 5);
         stamp(&mut history, range(NOW_NS + epoch, 0, 1), NOW_NS, 2);
