@@ -306,6 +306,12 @@ impl Disk {
         }
     }
 
+    /// Whether the disk has no fault.
+    pub(crate) fn is_sound(&self) -> bool {
+        let is_broken = self.is_stuck || self.is_failing || self.is_full || self.is_damaged;
+        self.write_ns == WRITE_NS && !is_broken
+    }
+
     /// Repairs the disk and restores damaged content, unless the damage was found harmless. Returns
     /// whether the disk was damaged.
     pub(crate) fn repair(&mut self) -> bool {

@@ -118,10 +118,27 @@ pub(crate) enum Heard {
 pub(crate) enum AdminCommand {
     Advance,
     HandOver,
+    /// A handover to this node.
+    HandOverTo(NodeId),
     Members,
     Mistake,
     Settings,
     Repeat,
+}
+
+impl AdminCommand {
+    /// A number for the trace hash.
+    const fn number(self) -> u64 {
+        match self {
+            Self::Advance => 0,
+            Self::HandOver => 1,
+            Self::Members => 2,
+            Self::Mistake => 3,
+            Self::Settings => 4,
+            Self::Repeat => 5,
+            Self::HandOverTo(node) => node.0 << 8 | 6,
+        }
+    }
 }
 
 /// An event.
@@ -409,7 +426,7 @@ impl Event {
             Self::Raft { from, bytes, .. } => (3, from.0 << 32 ^ hashed(bytes)),
             Self::Closed { peer } => (4, peer.0),
             Self::Connected { from, boot, .. } => (26, from.0 << 32 ^ boot.0),
-            Self::Admin { command } => (27, *command as u64),
+            Self::Admin { command } => (27, command.number()),
             Self::Shutdown => (28, 0),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),

@@ -63,7 +63,7 @@ plants! {
     PromiseBeforeFrame "promise-before-frame",
     /// After a restart, a voter's Promise is 0, and rises only with a new term.
     ///
-    /// Breaks S4; found by `quorum` within 100 seeds. Seen: CockroachDB: promises to reads were
+    /// Breaks S4; found by `quorum` within 300 seeds. Seen: CockroachDB: promises to reads were
     /// only in memory, and a lease was taken again after a restart
     /// ([#141637](https://github.com/cockroachdb/cockroach/pull/141637)).
     RestartPromise "restart-promise",

@@ -552,7 +552,11 @@ impl World {
         if fresh.grant.is_some() || fresh.role == Role::Leader {
             running.hands_over = running.replica().is_handing_over();
         }
+        // A leader withdraws its grant to give its range back. If the grant were kept then, nothing
+        // could be given back, and the next leader would begin too far ahead (promise 3).
+        let is_withdrawn = fresh.role == Role::Leader && fresh.grant.is_none();
         let is_kept = match plant {
+            _ if is_withdrawn => false,
             Plant::RevokedLate => fresh.grant.is_none(),
             Plant::TransferKeepsGrant => fresh.grant.is_none() && running.hands_over,
             Plant::CoalescedPublication => {

@@ -160,6 +160,12 @@ impl World {
         mix.any(|(weight, (kind, _))| matches!(kind, Kind::PauseRaft) && *weight > 0)
     }
 
+    /// Whether the mix of the run has faults of disks.
+    pub(crate) fn has_disk_faults(&self) -> bool {
+        let mut mix = self.nemesis.mix.iter().zip(KINDS);
+        mix.any(|(weight, (kind, _))| matches!(kind, Kind::Disk) && *weight > 0)
+    }
+
     /// The consensus plane of a node is paused at the moment when the node is asked to lead.
     pub(crate) fn pause_consensus(&mut self, node: NodeId, lasts_ns: u64) {
         if !self.is_quiet() && self.at(node).running.is_some() && !self.is_paused(node) {

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use epicepoch_core::admin::Command;
 use epicepoch_core::replica::Outgoing;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
-use crate::event::Event;
+use crate::event::{AdminCommand, End, Event};
 use crate::history::Invariant;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
 use crate::plant::Plant;
@@ -24,6 +25,9 @@ const AFTER_LATE_TICKS: u64 = 2;
 /// This many of a thousand successors are paused while they are asked, in runs whose mix has pauses
 /// of the consensus plane.
 const PAUSED_SUCCESSORS: u32 = 150;
+/// The disk of this many of a thousand successors becomes slow just before they are asked, in runs
+/// whose mix has faults of disks.
+const SLOW_SUCCESSORS: u32 = 150;
 
 /// An entry of a log, and the term of the offer that names it. The index is 0 if it names none.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +151,39 @@ impl World {
         let lasts_ns = random.u64(20 * MS..=self.nemesis.lasts_ns.max(20 * MS));
         let after_ns = random.u64(0..=2 * self.conditions.delay_ns.1);
         self.schedule_world(after_ns, Event::PauseConsensus { node: to, lasts_ns });
+    }
+
+    /// An operator is about to ask `leader` to hand over. In some runs the disk of a voter becomes
+    /// slow instead, and gets an entry to write. The operator asks for a handover to this voter
+    /// while it writes, mostly before the leader knows of the slow disk. Returns whether this is
+    /// so. The other draws of the run stay as they are.
+    pub(crate) fn slow_successor(&mut self, leader: NodeId) -> bool {
+        let mut random = fastrand::Rng::with_seed(self.seed() ^ self.now_ns.rotate_left(40));
+        if !self.has_disk_faults() || random.u32(0..1_000) >= SLOW_SUCCESSORS {
+            return false;
+        }
+        let published = self.at(leader).running().shared.published();
+        let others: Vec<NodeId> = published
+            .voters
+            .iter()
+            .map(|(voter, _)| voter)
+            .filter(|voter| *voter != leader && self.at(*voter).disk.is_sound())
+            .collect();
+        if published.grant.is_none() || others.is_empty() {
+            return false;
+        }
+        let to = others[random.usize(0..others.len())];
+        let after_ns = random.u64(FAST_TICKS + 1..=2 * FAST_TICKS + 4) * TICK_NS;
+        let write_ns = after_ns + random.u64(10 * MS..=2 * WAIT_NS);
+        self.count("disk of a successor slow");
+        self.record(|| format!("{to}: disk slow for one write of {} ms", write_ns / MS));
+        self.node(to).disk.write_ns = write_ns;
+        self.schedule_world(after_ns, Event::End { end: End::Disk(to) });
+        // Without anything to hand over, the leader proposes an empty entry (S17).
+        self.command(leader, Command::Transfer(Some(leader)));
+        let command = AdminCommand::HandOverTo(to);
+        self.schedule_own(leader, after_ns, Event::Admin { command });
+        true
     }
 }
 

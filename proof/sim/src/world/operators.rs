@@ -67,11 +67,14 @@ impl World {
             AdminCommand::Advance => self.advance(node),
             AdminCommand::Settings => self.change_settings(node),
             AdminCommand::HandOver
+            | AdminCommand::HandOverTo(_)
             | AdminCommand::Members
             | AdminCommand::Mistake
             | AdminCommand::Repeat
                 if self.is_quiet() => {}
+            AdminCommand::HandOver if self.slow_successor(node) => {}
             AdminCommand::HandOver => self.hand_over(node),
+            AdminCommand::HandOverTo(to) => self.hand_over_to(node, Some(to)),
             AdminCommand::Members => self.change_members(node),
             AdminCommand::Mistake => self.mistake(node),
             AdminCommand::Repeat => self.repeat(node),
@@ -194,6 +197,10 @@ impl World {
         let is_stuck = |other: &&Node| other.disk.is_stuck && other.id != node;
         let stuck = self.nodes.iter().find(is_stuck).map(|other| other.id);
         let to = stuck.filter(|_| self.random.bool()).or(to);
+        self.hand_over_to(node, to);
+    }
+
+    fn hand_over_to(&mut self, node: NodeId, to: Option<NodeId>) {
         self.count("handover asked");
         let leader = self.deciding(node);
         // The transfer is first requested as an admin command. If the node refuses the command at

@@ -124,8 +124,8 @@ bugs! {
     WrongMailbox "wrong-mailbox",
     /// A yes counts although the voter's data directory is known to be rolled back.
     ///
-    /// Breaks S8; found by `quorum` within 3,000 seeds. Seen: a worker that looked at positions only at
-    /// its next tick.
+    /// Breaks S8; found by `quorum` within 3,000 seeds. Seen: a worker that looked at positions
+    /// only at its next tick.
     RolledBackCounts "rolled-back-counts",
     // The sequencer, and answers to confirms.
     /// A request joins the batch of a round that was already sent.
@@ -168,8 +168,8 @@ bugs! {
     ExpiredUnwoken "expired-unwoken",
     /// A voter loads its Promise once for all frames that it reads before it writes.
     ///
-    /// Breaks S4; found by `quorum` within 300 seeds. Seen: a mutant of the server that passed all
-    /// tests, until the simulator ran the same code.
+    /// Breaks S4; found by `quorum` within 2,000 seeds. Seen: a mutant of the server that passed
+    /// all tests, until the simulator ran the same code.
     PromisePerBurst "promise-per-burst",
     // Configurations.
     /// The workers use the voters of the node's start for ever.
@@ -210,7 +210,7 @@ bugs! {
     /// An operator's command hands leadership to a voter even if it lacks many entries or does not
     /// run.
     ///
-    /// Breaks S12; found by `S12` within 100 seeds. Seen: braft: leadership was handed to a dead
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: braft: leadership was handed to a dead
     /// peer, and no node led for an election timeout
     /// ([#289](https://github.com/baidu/braft/pull/289)); RabbitMQ's Raft: leadership was handed to
     /// a node that lacked too many entries to be elected
@@ -310,7 +310,7 @@ bugs! {
     /// A new leader publishes a range above the ceiling that it has applied so far, and takes it
     /// back in the same step.
     ///
-    /// Breaks S3; found by `S3` within 1,000 seeds. Seen: even a grant that is published for a
+    /// Breaks S3; found by `S3` within 2,000 seeds. Seen: even a grant that is published for a
     /// moment can be used.
     MomentaryGrant "momentary-grant",
     /// A reservation names only its end, in whole seconds, and no owner. Every node that finds the
@@ -333,9 +333,10 @@ bugs! {
     /// Breaks S5; found by `S5` within 100 seeds. Seen: Redis-Raft: snapshots ([Jepsen
     /// 2020](https://jepsen.io/analyses/redis-raft-1b3fbf6)).
     SnapshotForgetsOwner "snapshot-forgets-owner",
-    /// Snapshots and the compacted log do not have the ceiling.
+    /// Snapshots and the compacted log have the end of the last range in place of the ceiling. So
+    /// they lose what was given back.
     ///
-    /// Breaks S5; found by `S5` within 100 seeds. Seen: Redis-Raft: snapshots ([Jepsen
+    /// Breaks S5; found by `S5` within 300 seeds. Seen: Redis-Raft: snapshots ([Jepsen
     /// 2020](https://jepsen.io/analyses/redis-raft-1b3fbf6)).
     SnapshotForgetsCeiling "snapshot-forgets-ceiling",
     /// Snapshots and the compacted log do not have the raised format.
@@ -391,13 +392,13 @@ bugs! {
     /// A new leader proposes again what it gave back in an earlier term, and the entry is applied
     /// to the range of another owner and term.
     ///
-    /// Breaks S18, S5; found by `S5` within 100 seeds. Seen: a proposal whose outcome is unknown is
+    /// Breaks S18, S5; found by `S5` within 300 seeds. Seen: a proposal whose outcome is unknown is
     /// repeated, as clients of Raft do (dissertation, 6.3).
     GivenBackForAnother "given-back-for-another",
     /// A leader that hands over gives back all above its last timestamp, also what an advance has
     /// promised to be used up.
     ///
-    /// Breaks S14; found by `S14` within 100 seeds. Seen: a high-water mark that is restored from
+    /// Breaks S14; found by `S14` within 300 seeds. Seen: a high-water mark that is restored from
     /// the last use and not from the last promise.
     GivenBackBelowAdvance "given-back-below-advance",
     /// A leader that hands over as planned gives nothing back.
@@ -412,7 +413,7 @@ bugs! {
     AdvanceEarlyAck "advance-early-ack",
     /// An advance may go any distance ahead of the clock.
     ///
-    /// Breaks promise 3; found by `promise 3` within 20 seeds. Seen: PD's `reset-ts` has a bound
+    /// Breaks promise 3; found by `promise 3` within 100 seeds. Seen: PD's `reset-ts` has a bound
     /// unless it is forced ([tikv/pd#6964](https://github.com/tikv/pd/pull/6964)).
     AdvanceUnbounded "advance-unbounded",
     // A leader whose disk is late.
@@ -440,13 +441,13 @@ bugs! {
     OfferUnread "offer-unread",
     /// A node that was paused follows an offer that has waited as long as the pause.
     ///
-    /// Breaks S12; found by `S12` within 300 seeds. Seen: this core, before a review: the leader had
-    /// answered again, was deposed, and the paused node lost the election.
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: this core, before a review: the leader
+    /// had answered again, was deposed, and the paused node lost the election.
     OfferAfterPause "offer-after-pause",
     /// A node follows an offer right behind its entry, although an older write is under way, and
     /// the vote has to wait for it.
     ///
-    /// Breaks S12; found by `S12` within 300 seeds. Seen: this core, before a review: its limit was
+    /// Breaks S12; found by `S12` within 500 seeds. Seen: this core, before a review: its limit was
     /// the whole time for which the leader waits.
     OfferBesideWrite "offer-beside-write",
     /// Leadership is offered right behind the entry also to a voter whose disk is slow.
@@ -478,7 +479,7 @@ bugs! {
     LongestWindowForgotten "longest-window-forgotten",
     /// A restored history forgets which ids were removed.
     ///
-    /// Breaks S13; found by `S8` within 100 seeds. Seen: as `reused-id`.
+    /// Breaks S13; found by `S8` within 300 seeds. Seen: as `reused-id`.
     RestoreForgetsRemoved "restore-forgets-removed",
     // The allocator.
     /// The index begins again at 0 at every interval, even if the epoch stands still.
@@ -533,8 +534,8 @@ bugs! {
     MedianOfKnown "median-of-known",
     /// A node that has just started believes its own wall clock.
     ///
-    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: Milvus: the saved timestamp was not
-    /// loaded ([#7516](https://github.com/milvus-io/milvus/issues/7516)).
+    /// Breaks S11; found by `promise 3` within 1,000 seeds. Seen: Milvus: the saved timestamp was
+    /// not loaded ([#7516](https://github.com/milvus-io/milvus/issues/7516)).
     RestartTrustsWall "restart-trusts-wall",
     /// A wall clock that jumps is followed.
     ///
@@ -545,7 +546,7 @@ bugs! {
     /// A wall clock that runs too fast is followed, because it is compared only with the time a
     /// moment ago.
     ///
-    /// Breaks S11; found by `promise 3` within 800 seeds. Seen: EpicEpoch itself, until a review
+    /// Breaks S11; found by `promise 3` within 1,500 seeds. Seen: EpicEpoch itself, until a review
     /// found it.
     CreepFollowed "creep-followed",
     /// A wall clock that was once not followed is never followed again.
@@ -562,7 +563,7 @@ bugs! {
     /// A reservation is under way when leadership ends. It still counts as under way when the node
     /// leads again, so the node never proposes another.
     ///
-    /// Breaks liveness; found by `liveness` within 20 seeds. Seen: hashicorp/raft: a transfer that
+    /// Breaks liveness; found by `liveness` within 100 seeds. Seen: hashicorp/raft: a transfer that
     /// was under way when leadership was lost made the node refuse everything when it led again
     /// ([#696](https://github.com/hashicorp/raft/issues/696)).
     LostReservation "lost-reservation",
