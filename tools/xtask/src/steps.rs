@@ -104,7 +104,7 @@ pub(crate) const STEPS: &[Step] = &[
         Function(|sh| sh.own("alerts --check"))),
     Step::new("imports", "No circle of imports, no import of a higher layer", ALL, 60,
         Function(|sh| sh.own("imports"))),
-    Step::new("tools", "The programs that other steps need are installed", BOTH, 500, Function(dependencies::tools))
+    Step::new("tools", "The programs that other steps need are installed", BOTH, 1500, Function(dependencies::tools))
         .beside(Beside::Downloads),
     Step::new("old-program", "The oldest supported version builds", BOTH, 1500,
         Function(smoke::old_program)).beside(Beside::Computes),
@@ -151,7 +151,7 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::java)).after(&["tests"]),
     Step::new("typescript", "TypeScript client: tests, package, benchmark", BOTH, 300,
         Function(smoke::typescript)).after(&["tests"]),
-    Step::new("conformance", "Each client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
+    Step::new("conformance", "Each client keeps the contract, also while leaders are killed", BOTH, 900, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
          --test planted_clients -- --ignored --nocapture",
         // This is the command with which the author of another client would test it.
