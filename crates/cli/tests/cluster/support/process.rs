@@ -26,6 +26,18 @@ pub(crate) fn processor_time(pid: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
+/// Returns how often the threads of a process that still run have waited and were woken.
+pub(crate) fn wakeups(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
+    let counts = tasks.filter_map(|task| {
+        // A thread may end while its figures are read. Such a thread is left out.
+        let text = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line?.trim().parse::<u64>().ok()
+    });
+    counts.sum()
+}
+
 /// Returns how many bytes the files below `dir` take on disk.
 pub(crate) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
