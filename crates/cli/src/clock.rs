@@ -243,6 +243,7 @@ fn table(rows: &[Row]) -> Option<String> {
             Err(error) => writeln!(text, "{id:<4} {addr:<width$} {error}"),
         };
     }
+    text += &offsets(rows);
     if let Some(ahead_ms) = recovers_in_ms(rows).filter(|ms| *ms > AHEAD_TOLD_MS) {
         let _infallible = writeln!(
             text,
@@ -252,6 +253,33 @@ fn table(rows: &[Row]) -> Option<String> {
         );
     }
     Some(text)
+}
+
+/// Draws the offsets of the clocks, each on a line with the same scale. Nothing if all are small.
+fn offsets(rows: &[Row]) -> String {
+    let known = rows.iter().filter_map(|row| {
+        let clock = row.clock.as_ref().ok()?;
+        Some((row.member.node_id, clock["offsetMs"].as_f64()?))
+    });
+    let most_ms = known.clone().map(|(_, offset_ms)| offset_ms.abs()).fold(0.0, f64::max);
+    if most_ms < OFFSET_DRAWN_MS {
+        return String::new();
+    }
+    let last = SCALES[SCALES.len() - 1];
+    let (scale_ms, name) = SCALES.into_iter().find(|(ms, _)| *ms >= most_ms).unwrap_or(last);
+    let left = format!("-{name}");
+    let mut text = format!("{left:>12} {:^width$} +{name}\n", "trusted time", width = 2 * HALF + 1);
+    for (node, offset_ms) in known {
+        let share = (offset_ms / scale_ms).clamp(-1.0, 1.0);
+        // From 0 to twice the half: the share is between -1 and 1.
+        let at = ((share + 1.0) * HALF as f64).round() as usize;
+        let mut line = vec!['─'; 2 * HALF + 1];
+        (line[0], line[HALF], line[2 * HALF]) = ('├', '┼', '┤');
+        line[at] = '●';
+        let line: String = line.into_iter().collect();
+        let _infallible = writeln!(text, "{:>12} {line}", format!("node {node}"));
+    }
+    text
 }
 
 /// Returns how long it takes until wall time has caught up with the epochs, in ms; `None` if
@@ -268,6 +296,22 @@ fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
     of_leader.reduce(f64::max).or_else(|| clocks().filter_map(begun).reduce(f64::max))
 }
 
+/// Offsets are drawn if one is at least this large, in ms. Smaller ones are shown by the table.
+const OFFSET_DRAWN_MS: f64 = 1.0;
+/// The ends of the scale of offsets, in ms, with their names.
+const SCALES: [(f64, &str); 9] = [
+    (10.0, "10 ms"),
+    (100.0, "100 ms"),
+    (1e3, "1 s"),
+    (1e4, "10 s"),
+    (6e4, "1 min"),
+    (6e5, "10 min"),
+    (3.6e6, "1 h"),
+    (8.64e7, "1 d"),
+    (3.2e10, "1 year"),
+];
+/// Characters on each side of the middle of an offset's line.
+const HALF: usize = 20;
 /// Shown for a voter whose address is not known.
 const NOT_GIVEN: &str = "a voter whose address was not given: name it in --addr";
 const FOLLOWED: &str = "followed";
@@ -310,8 +354,21 @@ ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
 1    n1:8080 followed         0.0 ms        71.5 ms       912.2 ms 2023-11-14T22:13:20.000000001Z
 2    n2:8080 outvoted  -3600000.5 ms              -   3600912.0 ms 2023-11-14T22:13:20.000000001Z
 3    n3:8080 no answer
+        -1 d               trusted time                +1 d
+      node 1 ├───────────────────●───────────────────┤
+      node 2 ├──────────────────●┼───────────────────┤
 ";
         assert_eq!(table(&rows).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn small_offsets_are_not_drawn_and_large_ones_stay_on_the_line() {
+        let drawn = |offset_ms| offsets(&[row(1, Ok(clock("followed", offset_ms, 900.0)))]);
+        assert_eq!(drawn(0.9), "");
+        let line = |offset_ms| drawn(offset_ms).lines().nth(1).expect("a line").to_owned();
+        let ticks = "─".repeat(HALF - 1);
+        assert_eq!(line(10.0), format!("      node 1 ├{ticks}┼{ticks}●"));
+        assert_eq!(line(-1e15), format!("      node 1 ●{ticks}┼{ticks}┤"));
     }
 
     #[test]

@@ -152,6 +152,7 @@ fn table(document: &Value) -> Option<String> {
             member["zone"].as_str().unwrap_or("-"),
         ]);
     }
+    text += &margin(members);
     for member in members.iter().filter(|member| member["agreesOnZones"] == false) {
         let id = member["nodeID"].as_u64()?;
         let _infallible = writeln!(
@@ -180,6 +181,28 @@ fn table(document: &Value) -> Option<String> {
         let _infallible = writeln!(text, "removed for ever: {}", removed.join(", "));
     }
     Some(text)
+}
+
+/// Draws which voters the leader hears, and says how many more may be lost. A leader hears itself.
+/// While members change, two majorities are needed, and the line says only who is heard.
+fn margin(members: &[Value]) -> String {
+    let role = |member: &Value| member["role"].as_str().unwrap_or_default().to_owned();
+    let is_joint = members.iter().any(|member| role(member) == "leaving");
+    let voters = members.iter().filter(|member| matches!(&*role(member), "leader" | "voter"));
+    let heard: Vec<bool> = voters.map(|voter| voter["heard"] == true).collect();
+    if heard.is_empty() {
+        return String::new();
+    }
+    let marks: Vec<_> = heard.iter().map(|heard| if *heard { "●" } else { "○" }).collect();
+    let (count, majority) = (heard.iter().filter(|heard| **heard).count(), heard.len() / 2 + 1);
+    let more = match count.checked_sub(majority) {
+        _ if is_joint => "the members change".to_owned(),
+        None => "too few to answer".to_owned(),
+        Some(0) => "the loss of one more stops the service".to_owned(),
+        Some(spare) => format!("{spare} more may be lost"),
+    };
+    let (marks, all) = (marks.join(" "), heard.len());
+    format!("voters {marks}  {count} of {all} heard: {more}\n")
 }
 
 #[cfg(test)]
@@ -224,9 +247,25 @@ mod tests {
 ID   ADDR    RAFT ADDR ROLE     BEHIND HEARD
 1    n1:8080 n1:60001  leader        0 yes
 4    n4:8080 n4:60001  learner    1234 yes
+voters ●  1 of 1 heard: the loss of one more stops the service
 removed for ever: 2, 3
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_margin_says_how_many_voters_may_be_lost() {
+        let of = |voters: &[(&str, bool)]| {
+            let voter = |(role, heard): &(&str, bool)| json!({"role": role, "heard": heard});
+            margin(&voters.iter().map(voter).collect::<Vec<_>>())
+        };
+        let (leader, heard, lost) = (("leader", true), ("voter", true), ("voter", false));
+        assert_eq!(of(&[leader, heard, heard]), "voters ● ● ●  3 of 3 heard: 1 more may be lost\n");
+        let bare = "voters ● ● ○  2 of 3 heard: the loss of one more stops the service\n";
+        assert_eq!(of(&[leader, heard, lost, ("learner", true)]), bare);
+        assert_eq!(of(&[leader, lost, lost]), "voters ● ○ ○  1 of 3 heard: too few to answer\n");
+        let joint = "voters ● ●  2 of 2 heard: the members change\n";
+        assert_eq!(of(&[leader, heard, ("leaving", true)]), joint);
     }
 
     #[test]
@@ -251,6 +290,7 @@ removed for ever: 2, 3
 ID   ADDR RAFT ADDR ROLE     BEHIND HEARD ZONE
 1    n1:1 n1:2      voter         0 yes   near
 2    n2:1 n2:2      voter         0 yes   -
+voters ● ●  2 of 2 heard: the loss of one more stops the service
 node 2 has other LEADER_ZONES than the leader, which never prefers it; make them the same
 LEADER_ZONES names \"nera\", and no voter is in that zone
 ";

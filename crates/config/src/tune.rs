@@ -2,7 +2,7 @@
 //! nodes; the output is a report for people and programs. This module asks no node. Numbers out of
 //! range are refused, because an answer may come from another version or another program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -146,6 +146,28 @@ impl Report {
         }
     }
 
+    /// The usual round trips as a matrix, for people. With two nodes the list says the same, so
+    /// there is none.
+    fn matrix(&self) -> Vec<String> {
+        let nodes: BTreeSet<u64> = self.links.iter().flat_map(|it| [it.from, it.to]).collect();
+        if nodes.len() < MATRIX_NODES_MIN {
+            return Vec::new();
+        }
+        let row = |name: String, cells: Vec<String>| {
+            cells.iter().fold(format!("{name:<9}"), |row, cell| format!("{row} {cell:>8}"))
+        };
+        let cell = |from: u64, to: u64| {
+            let link = self.links.iter().find(|it| (it.from, it.to) == (from, to));
+            link.map_or_else(|| "-".to_owned(), |link| format!("{:.2}", link.usual_ms))
+        };
+        let head = nodes.iter().map(|to| format!("to {to}")).collect();
+        let rows = nodes.iter().map(|from| {
+            let cells = nodes.iter().map(|to| cell(*from, *to)).collect();
+            row(format!("from {from}"), cells)
+        });
+        std::iter::once(row("usual, ms".to_owned(), head)).chain(rows).collect()
+    }
+
     /// The report as JSON.
     pub fn document(&self) -> Value {
         let ms = |duration: Duration| duration.as_millis() as u64;
@@ -185,6 +207,7 @@ impl Report {
         for Link { from, to, usual_ms, max_ms } in &self.links {
             line(format!("{from:<4} {to:<4} {usual_ms:>8.2} ms {max_ms:>8.2} ms"));
         }
+        self.matrix().into_iter().for_each(&mut line);
         for (from, to) in &self.unmeasured {
             line(format!("{from:<4} {to:<4} not measured in the last seconds"));
         }
@@ -325,6 +348,9 @@ const STEP_MS: u64 = 50;
 const MS_MAX: u64 = 86_400_000;
 const OTHER_VERSION: &str = "does not report its links: it runs another version";
 
+/// Round trips between at least so many nodes are drawn as a matrix.
+const MATRIX_NODES_MIN: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,6 +382,18 @@ the settings suit the links
 ";
         assert_eq!(report.text(), expected);
         assert!(report.is_well());
+    }
+
+    #[test]
+    fn round_trips_of_three_nodes_are_a_matrix() {
+        let rows = [row(1, 200, &[(2, 0.25), (3, 70.0)]), row(2, 200, &[(1, 0.3)])];
+        let expected = [
+            "usual, ms     to 1     to 2     to 3",
+            "from 1           -     0.25    70.00",
+            "from 2        0.30        -        -",
+            "from 3           -        -        -",
+        ];
+        assert_eq!(Report::of(rows).matrix(), expected);
     }
 
     #[test]
