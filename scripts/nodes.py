@@ -2,6 +2,7 @@
 stays on loopback. Every started process is stopped at the end of its `with` block."""
 import base64
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 import zlib
@@ -196,6 +198,59 @@ class Cluster:
     def memory_max(self):
         """Returns the highest resident memory of any node so far, in bytes."""
         return max(memory(pid) for pid in self.pids)
+
+
+class Proxy:
+    """A TCP proxy in front of a port. It delays each chunk of bytes, or is cut: it then closes every connection."""
+
+    def __init__(self, port, target, delay=0.0):
+        self.target, self.delay, self.is_cut, self.sockets = target, delay, False, set()
+        self.listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            try:
+                far = None if self.is_cut else socket.create_connection(("127.0.0.1", self.target), 1)
+            except OSError:
+                far = None
+            if far is None:
+                near.close()
+                continue
+            far.settimeout(None)
+            self.sockets |= {near, far}
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=self.pump, args=ends, daemon=True).start()
+
+    def pump(self, source, target):
+        try:
+            while data := source.recv(65536):
+                time.sleep(self.delay)
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        self.is_cut = True
+        for end in list(self.sockets):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Wakes the thread that accepts. Until then the port stays in use.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.cut()
 
 
 class Echoes:

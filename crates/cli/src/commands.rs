@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{
     backup, bench, certs, check_config, clock, cluster_settings, decode, dev, encode, get, init,
-    leader, manual, member, probe, rolling, serve, sim, status, tune, version,
+    leader, manual, member, probe, rolling, serve, sim, status, top, tune, version,
 };
 
 /// Builds the command line with all commands.
@@ -28,6 +28,7 @@ pub(crate) fn tree() -> Command {
             decode::command(),
             encode::command(),
             status::command(),
+            top::command(),
         ])
         .subcommands([
             member::command(),
@@ -81,6 +82,7 @@ Try it:
   curl -fsS localhost:8881/timestamp | xxd     a timestamp
   epicepoch get -n 3 | epicepoch decode        three, with their wall time
   epicepoch status                             who leads
+  epicepoch top                                how the nodes do, again and again
   epicepoch member list                        its members, and how far behind each is
   epicepoch leader transfer                    let another node lead
   epicepoch settings list                      the settings of the cluster

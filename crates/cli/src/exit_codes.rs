@@ -52,7 +52,9 @@ fn wrong_values(command: &str, argument: &str) -> &'static [&'static str] {
         ("rolling", "nodes") => &["x", "0", "1,1"],
 
         (_, "addr") => &["nohost", "n1:99999", ""],
-        (_, "timeout" | "wait" | "settle" | "duration" | "warmup" | "interval") => &["5", "-1s"],
+        (_, "timeout" | "wait" | "settle" | "duration" | "warmup" | "interval" | "watch") => {
+            &["5", "-1s"]
+        }
         (_, "cluster") => &["a/b", ""],
         (
             _,
@@ -180,7 +182,8 @@ fn an_old_flag_is_refused_with_the_new_one() {
 }
 
 /// Commands that print no data. All others have `--output`.
-const WITHOUT_DATA: [&str; 11] = [
+const WITHOUT_DATA: [&str; 12] = [
+    "top",
     "serve",
     "dev",
     "rolling",

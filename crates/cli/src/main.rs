@@ -12,6 +12,7 @@
 //! - [`probe`]: measures until it is stopped, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] finds it, and [`expected`] is the one that
 //!   the operator means.
+//! - [`top`]: watches a cluster in the terminal.
 //! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: show and change a cluster;
 //!   [`operator`] sends the orders.
 //! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: shows settings that suit the
@@ -60,6 +61,7 @@ mod signals;
 mod sim;
 mod status;
 mod supervisor;
+mod top;
 mod tune;
 mod version;
 
@@ -113,6 +115,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("probe", matches)) => probe::run(matches, environment),
         Some(("bench", matches)) => bench::run(matches, environment),
         Some(("status", matches)) => status::run(matches, environment),
+        Some(("top", matches)) => top::run(matches, environment),
         Some(("member", matches)) => member::run(matches, environment),
         Some(("clock", matches)) => clock::run(matches, environment),
         Some(("settings", matches)) => cluster_settings::run(matches, environment),

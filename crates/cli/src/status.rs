@@ -1,19 +1,22 @@
-//! `epicepoch status`: shows the members of a cluster, and whether each is ready. It changes nothing.
+//! `epicepoch status`: shows the members of a cluster, and whether each is ready. With `--watch`, it
+//! shows them again and again. It changes nothing.
 
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use epicepoch_client::{Build, Client, Member, Members};
 use epicepoch_config::Environment;
 use serde_json::{Value, json};
 
 use crate::addresses;
-use crate::arguments::{client_arguments, is_json, output as output_argument};
+use crate::arguments::{client_arguments, is_json, output as output_argument, text};
 use crate::expected::{self, Expected};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::output;
 
 /// One member.
@@ -31,11 +34,60 @@ struct Row {
 pub(crate) fn command() -> Command {
     Command::new("status")
         .about("Show the members of a cluster; exits with 0 when a leader serves, else with 1")
+        .after_help(
+            "Examples:\n  epicepoch status --addr n1:8080,n2:8080,n3:8080\n  epicepoch status \
+             --watch\n  epicepoch status --watch=10s --output json >> status.log",
+        )
         .args(client_arguments())
         .arg(output_argument())
+        .arg(
+            text("watch", "TIME", "Show it again every so often, until you stop it [default: 2s]")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("2s")
+                .long_help(
+                    "Show it again every so often, 100ms to 1h, until you stop it; without a value \
+                     every 2s. On a terminal each one replaces the one before. In JSON each is one \
+                     line. A failure is written to standard error, and the command goes on.",
+                ),
+        )
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let Some(watch) = matches.get_one::<String>("watch") else {
+        return show(matches, environment, "");
+    };
+    let every = addresses::duration(watch, EVERY_MAX).filter(|every| *every >= EVERY_MIN);
+    let every = every.ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "--watch is {watch:?}; allowed is a whole number with its unit, from 100ms to 3600s"
+        ))
+    })?;
+    let is_replaced = std::io::stdout().is_terminal() && !is_json(matches);
+    let before = if is_replaced { CLEAR } else { "" };
+    loop {
+        let due = Instant::now() + every;
+        match show(matches, environment, before) {
+            Ok(_) => {}
+            // What is wrong by itself stays wrong, and without a reader there is nothing to do.
+            Err(failure) if failure.code == USAGE || failure.is_of_reader() => return Err(failure),
+            Err(failure) => log_failure(&failure),
+        }
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Writes why one look failed. If standard error is closed, the text is lost.
+fn log_failure(failure: &Failure) {
+    let _unread = writeln!(std::io::stderr(), "epicepoch: {:#}", failure.error);
+}
+
+/// Looks once, and prints what it has found, after `before`.
+fn show(
+    matches: &ArgMatches,
+    environment: &Environment,
+    before: &str,
+) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let expected = Expected::of(matches, environment)?;
     let (members, rows) = addresses::block_on(async {
@@ -46,8 +98,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     if is_json(matches) {
         writeln!(out, "{}", object(&members, &rows))?;
     } else {
-        write!(out, "{}", table(&members, &rows))?;
+        write!(out, "{before}{}", table(&members, &rows))?;
     }
+    out.flush()?;
     let served = rows.iter().any(|row| row.role == LEADER);
     Ok(if served { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -103,6 +156,9 @@ fn table(members: &Members, rows: &[Row]) -> String {
         let (Ok(detail) | Err(detail)) = detail;
         line(&member.node_id.to_string(), &member.addr, role, ready, version, detail);
     }
+    let marks: Vec<_> = rows.iter().map(|row| if row.ready { "●" } else { "○" }).collect();
+    let count = rows.iter().filter(|row| row.ready).count();
+    let _infallible = writeln!(text, "nodes {}  {count} of {} ready", marks.join(" "), rows.len());
     text
 }
 
@@ -155,6 +211,11 @@ pub(crate) fn example() -> Value {
     object(&members, &[row(Ok("leader=1".into())), row(Err("no answer".into()))])
 }
 
+/// The shortest and the longest time between two looks of `--watch`.
+const EVERY_MIN: Duration = Duration::from_millis(100);
+const EVERY_MAX: Duration = Duration::from_hours(1);
+/// Clears a terminal, and begins at its first line (ECMA-48).
+const CLEAR: &str = "\x1b[H\x1b[2J";
 /// The role of a node that holds a grant and serves requests.
 const LEADER: &str = "leader";
 const FOLLOWER: &str = "follower";

@@ -50,6 +50,7 @@ mod together {
     mod rolling;
     mod supervisor;
     mod tls;
+    mod top;
     mod transfers;
     mod tune;
     mod unsettled;
