@@ -181,6 +181,10 @@ pub(crate) const STEPS: &[Step] = &[
         .after(&["release-build"]),
     Step::new("no-faults", "A release build refuses test faults and planted bugs", BOTH, 60,
         Function(smoke::no_faults)).after(&["release"]),
+    Step::new("footprint", "An idle release build takes little, and restarts soon", NIGHT, 300, Commands(&[
+        "EPICEPOCH_BIN=$PWD/target/release/epicepoch cargo test -p epicepoch --locked --test cluster measuring::footprint \
+         -- --nocapture",
+    ])).after(&["tests", "release"]),
     Step::new("seeds", "Simulated clusters keep every invariant on 60 fresh seeds", CI, 120, Commands(&[
         "target/release/epicepoch sim --jobs 2 --seeds 60",
     ])).after(&["release"]),

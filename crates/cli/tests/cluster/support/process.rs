@@ -20,10 +20,21 @@ pub(crate) fn processor_time(pid: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let nanos = tasks.filter_map(|task| {
         // A thread may end while its figures are read. Such a thread is left out.
-        let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
+        processor_nanos(&task.ok()?.path())
     });
     Duration::from_nanos(nanos.sum())
+}
+
+/// Returns the CPU time of the thread that calls. Its resolution is nanoseconds.
+pub(crate) fn processor_time_of_thread() -> Duration {
+    let nanos = processor_nanos(Path::new("/proc/thread-self"));
+    Duration::from_nanos(nanos.expect("a thread has a run time"))
+}
+
+/// The first field of `schedstat` of a thread: how long it has run, in nanoseconds.
+fn processor_nanos(task: &Path) -> Option<u64> {
+    let text = fs::read_to_string(task.join("schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns how often the threads of a process that still run have waited and were woken.
