@@ -30,6 +30,8 @@ pub(crate) struct ConfirmLinks {
     /// The links of each worker of each node that take no question: a link that is asked to send
     /// one ends.
     full: [[NodeSet; WORKERS]; NODES_MAX],
+    /// The links that stay broken, also when a fault that broke them before ends.
+    lost: [[NodeSet; WORKERS]; NODES_MAX],
 }
 
 impl ConfirmLinks {
@@ -51,8 +53,15 @@ impl ConfirmLinks {
         }
     }
 
+    /// Breaks all links of a worker for good.
+    const fn lose(&mut self, node: NodeId, worker: usize) {
+        self.lost[at(node)][worker] = NodeSet::ALL;
+        self.broken[at(node)][worker] = NodeSet::ALL;
+    }
+
     const fn end(&mut self, node: NodeId, worker: usize, nodes: NodeSet) {
         self.broken[at(node)][worker].remove(nodes);
+        self.broken[at(node)][worker].add(self.lost[at(node)][worker]);
         self.full[at(node)][worker].remove(nodes);
     }
 }
@@ -311,7 +320,7 @@ impl World {
             for worker in 0..WORKERS {
                 self.join_confirm_links(id, worker, NodeSet::ALL);
                 if is_one_without && worker == without {
-                    self.confirm_links.broken[at(id)][worker] = NodeSet::ALL;
+                    self.confirm_links.lose(id, worker);
                     self.end_later(id, worker, NodeSet::ALL);
                 }
             }
@@ -411,6 +420,20 @@ mod tests {
         live_on(&mut world, 50 * MS);
         assert_eq!(world.summary.answered, 1);
         assert_eq!(world.summary.rounds_asked_again, again + 2);
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_fault_gives_a_worker_no_link_that_is_lost_for_good() {
+        let (mut world, leader) = three();
+        world.confirm_links.lose(leader, 1);
+        world.end_later(leader, 1, NodeSet::ALL);
+        world.join_confirm_links(leader, 1, NodeSet::ALL);
+        live_on(&mut world, 2 * SECOND);
+        let links = world.at(leader).running().workers[1].links;
+        assert!(world.ids().all(|id| !links.contains(id)));
+        ask_worker(&mut world, leader, 1);
+        live_on(&mut world, 50 * MS);
+        assert_eq!(world.summary.answered, 1, "over the links of its sibling");
     }
 
     #[test]
