@@ -16,6 +16,7 @@
 //! - [`node`]: starts and stops one node.
 
 mod abort;
+pub mod addresses;
 pub mod admin_queue;
 pub mod build;
 // The settings of a node, for programs that embed it.

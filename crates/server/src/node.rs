@@ -17,6 +17,7 @@ use http::HeaderValue;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
+use crate::addresses::Addresses;
 use crate::admin_queue::AdminQueue;
 use crate::build::Build;
 use crate::config::{self, Config, ConfigError};
@@ -210,9 +211,8 @@ impl Node {
         if let Some(peer_tls) = &peer_tls {
             peer_tls.keep(&mut certificates);
         }
-        let opened =
+        let Opened { storage, store, restored } =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
-        let Opened { storage, store, restored } = opened;
         check_beginning(&config, restored.is_some())?;
         let restore = match &restored {
             None => Restore::read(&config, &faults).map_err(StartError::Restore)?,
@@ -241,6 +241,7 @@ impl Node {
             health: Health::default(),
             authz,
             peer_tls,
+            addresses: Addresses::load(&config.data_dir),
             tls,
             certificates,
             alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),

@@ -13,6 +13,7 @@ use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{NodeId, StorePosition};
 
+use crate::addresses::Addresses;
 use crate::admin_queue::AdminQueue;
 use crate::build::Build;
 use crate::config::{Config, host_and_port};
@@ -54,6 +55,8 @@ pub struct NodeShared {
     pub authz: Authorization,
     /// Mutual TLS between nodes; `None` when it is off.
     pub peer_tls: Option<PeerTls>,
+    /// Where the peers are, as far as this node knows.
+    pub addresses: Addresses,
     /// The most timestamps that one answer may have. This is the node's own `MAX_N` until the
     /// cluster's settings are known.
     pub max_n: AtomicU64,
@@ -82,6 +85,7 @@ impl NodeShared {
             authz: Authorization::load(&config.authz).expect("no files"),
             alt_svc: None,
             peer_tls: None,
+            addresses: Addresses::default(),
             max_n: config.max_n.into(),
             config,
             core,

@@ -12,7 +12,7 @@ const SERVER: Rows = &[
     &["sync", "abort", "build", "reload", "faults", "framed"],
     &["metrics"],
     &["security"],
-    &["admin_queue"],
+    &["admin_queue", "addresses"],
     &["shared"],
     &["peers"],
     &["worker"],

@@ -170,8 +170,9 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("wire", "Bytes on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
     ])).after(&["tests", "tools"]),
-    Step::new("page", "The page for operators works in a browser and asks only its node", BOTH, 180, Commands(&[
+    Step::new("page", "The page for operators works in a browser and asks only its node", BOTH, 240, Commands(&[
         "BIN=target/debug/epicepoch scripts/page",
+        "BIN=target/debug/epicepoch scripts/incidents --quick leader-lost top",
     ])).after(&["tests", "tools"]),
     Step::new("prometheus", "A real Prometheus gets what rules and dashboard need, and a healthy cluster no alert", BOTH,
         300, Function(smoke::prometheus)).after(&["tests", "tools"]),
@@ -200,6 +201,8 @@ pub(crate) const STEPS: &[Step] = &[
         .after(&["tests"]),
     Step::new("cut-links", "A leader whose links are cut is replaced", NIGHT, 900, Function(night::links))
         .after(&["tests"]),
+    Step::new("moves", "A node that moves is soon found while its name server fails", NIGHT, 300,
+        Commands(&["scripts/moves --trials 10"])).after(&["release"]),
     Step::new("gate", "The cost of a request is within the accepted limits", NIGHT, 400, Commands(&["scripts/gate"])),
     Step::new("http3", "HTTP/3 clients of other projects work with a cluster", NIGHT, 700,
         Commands(&["scripts/http3-clients"])),

@@ -167,7 +167,11 @@ impl Accepted {
                 }
                 match hello.link {
                     LinkKind::Confirm(_) => self.hand_to_worker(node, hello, stream),
-                    LinkKind::Raft => self.serve_raft(node, hello, stream, link).await,
+                    LinkKind::Raft => {
+                        let book = &self.shared.addresses.book;
+                        book.record_caller(node, from.ip(), &hello.raft_addr, hello.boot);
+                        self.serve_raft(node, hello, stream, link).await;
+                    }
                     LinkKind::Bootstrap => {}
                 }
             }

@@ -71,6 +71,7 @@ impl Link {
             inbox,
             is_up: is_up.clone(),
             reads: reads.clone(),
+            tried: Cell::new(0),
         };
         let task = tokio::task::spawn_local(dialler.run(queued)).abort_handle();
         Self { peer, queue, task, is_up, reads }
@@ -112,6 +113,8 @@ struct Dialler {
     is_up: Rc<Notify>,
     /// The newest format that the connected peer reads; see [`Link::reads`].
     reads: Rc<Cell<Option<u32>>>,
+    /// The turn of the last entry of the address book that was tried.
+    tried: Cell<u64>,
 }
 
 /// Why a link is not connected, or why its connection ended.
@@ -131,6 +134,8 @@ enum LinkError {
     Closed,
     #[error("the peer is silent")]
     Silent,
+    #[error("the peer was started again")]
+    Replaced,
     #[error("this node ends")]
     Ended,
 }
@@ -211,7 +216,9 @@ impl Dialler {
     ) -> Result<(FrameReader<PeerReader>, PeerWriter, BootId), LinkError> {
         let hello = self.shared.hello(LinkKind::Raft, self.peer.node);
         let attempt = async {
-            let stream = peers::connect(&self.shared, addr, self.peer.node).await?;
+            let (shared, node) = (&self.shared, self.peer.node);
+            let stream = peers::connect_link(shared, addr, node, &self.tried).await?;
+            let peer_addr = stream.socket()?.peer_addr()?;
             let (reader, mut writer) = stream.into_split();
             let mut frames = Vec::new();
             let me = self.shared.identity.node;
@@ -236,6 +243,7 @@ impl Dialler {
                         ..self.peer.clone()
                     };
                     let boot = welcome.boot;
+                    shared.addresses.book.record(node, peer_addr, boot);
                     self.inbox.send(Event::PeerHello { member, hello: welcome }).await;
                     boot
                 }
@@ -266,8 +274,11 @@ impl Dialler {
         // For the last ping: when it was sent, and the peer's position that this node knew then.
         let mut pinged = (0, StorePosition(0));
         let mut frames = Vec::new();
+        let replaced = self.shared.addresses.book.replaced(self.peer.node, boot);
+        tokio::pin!(replaced);
         loop {
             tokio::select! {
+                () = &mut replaced => return LinkError::Replaced,
                 written = write_frames(&mut writer, &mut frames), if !frames.is_empty() => {
                     if let Err(error) = written { return error.into() }
                 }
@@ -374,6 +385,7 @@ mod tests {
             inbox,
             is_up: Rc::new(Notify::new()),
             reads: Rc::new(Cell::new(None)),
+            tried: Cell::new(0),
         };
         (dialler, events)
     }

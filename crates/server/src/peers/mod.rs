@@ -10,6 +10,7 @@
 //! - `handshake`: the checks of a peer's hello.
 //! - `probe`: asks a node whether it is empty or a member.
 
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -51,7 +52,21 @@ pub(crate) async fn connect(
     addr: &str,
     node: NodeId,
 ) -> io::Result<PeerStream> {
-    begin(shared, TcpStream::connect(addr).await?, node).await
+    begin(shared, shared.addresses.dial_name(addr).await?, node).await
+}
+
+/// [`connect`], also at the address of the book if the link has not tried that yet. The turn of the
+/// last entry that this link has tried is in `tried`.
+///
+/// # Errors
+/// As [`connect`], once no address of the book is being tried.
+pub(crate) async fn connect_link(
+    shared: &NodeShared,
+    addr: &str,
+    node: NodeId,
+    tried: &Cell<u64>,
+) -> io::Result<PeerStream> {
+    begin(shared, shared.addresses.dial(addr, node, tried).await?, node).await
 }
 
 /// [`connect`] over an open TCP connection.

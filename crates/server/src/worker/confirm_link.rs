@@ -128,7 +128,8 @@ impl Link {
         sequencer: &Sequencer,
     ) -> Result<(FrameReader<PeerReader>, PeerWriter), LinkError> {
         let (shared, node) = (&sequencer.shared, self.member.node);
-        let connecting = peers::connect(shared, &self.member.raft_addr, node);
+        let addr = &self.member.raft_addr;
+        let connecting = peers::connect_link(shared, addr, node, &self.tried);
         let stream = timeout(CONNECT_TIMEOUT, connecting)
             .await
             .map_err(|_| LinkError::Silent(CONNECT_TIMEOUT))??;

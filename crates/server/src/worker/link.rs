@@ -30,6 +30,8 @@ pub(crate) struct Link {
     pub(super) is_removed: Cell<bool>,
     /// The boot of the process at the other end, and the position at which it began.
     pub(super) boot: Cell<(BootId, StorePosition)>,
+    /// The turn of the last entry of the address book that was tried.
+    pub(super) tried: Cell<u64>,
     pub(super) retry: Signal,
     pub(super) flush: Signal,
     pub(super) hang_up: Signal,
@@ -52,6 +54,7 @@ impl Link {
             progress_ns: Cell::new(0),
             is_removed: Cell::new(false),
             boot: Cell::default(),
+            tried: Cell::new(0),
             retry: Signal::default(),
             flush: Signal::default(),
             hang_up: Signal::default(),

@@ -16,6 +16,7 @@ use epicepoch_wire::{ClusterId, NodeId, WorkerId};
 
 use super::link::Link;
 use super::mailbox::{Mailbox, WorkerMessage};
+use crate::addresses::book::AddressBook;
 use crate::metrics::Metrics;
 use crate::shared::nanos;
 
@@ -150,10 +151,14 @@ impl Links {
         }
     }
 
-    /// Closes links on which a confirm has waited too long for its answer.
-    pub(crate) fn close_silent(&self, now_ns: u64) {
+    /// Closes links on which a confirm has waited too long for its answer, and links to processes
+    /// that are known to be replaced. Their machine may be gone, and then nothing closes them.
+    pub(crate) fn close_dead(&self, book: &AddressBook, now_ns: u64) {
         for link in self.own.borrow().iter() {
             link.close_if_silent(now_ns, self.silence_ns_max);
+            if link.is_up() && book.is_replaced(link.member.node, link.boot.get().0) {
+                link.hang_up.set();
+            }
         }
     }
 

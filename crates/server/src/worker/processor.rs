@@ -61,8 +61,7 @@ pub(super) struct CpuPlacement {
 }
 
 impl CpuPlacement {
-    /// Starts a thread with this placement. The thread's own child threads would inherit the
-    /// placement, so `runtime` moves them back to the processors of the caller.
+    /// Starts a thread with this placement.
     ///
     /// # Errors
     /// The error of the system.
@@ -78,11 +77,6 @@ impl CpuPlacement {
         }
         let Some(cpu) = self.cpu else { return spawn(runtime) };
         let before = sched_getaffinity(None)?;
-        runtime.on_thread_start(move || {
-            if let Err(error) = sched_setaffinity(None, &before) {
-                tracing::warn!(%error, "a resolver stays on its worker's processor");
-            }
-        });
         let mut cpu_placement = CpuSet::new();
         cpu_placement.set(cpu);
         // A new thread inherits the processors of the thread that starts it.
@@ -117,14 +111,10 @@ mod tests {
         let cpu_placement = CpuPlacement { cpu: Some(cpu), is_spinning: false };
         let mut runtime = Builder::new_current_thread();
         let pinned = cpu_placement.spawn(&mut runtime, |runtime| {
-            let runtime = runtime.build()?;
-            let body = move || {
-                let resolver = runtime.block_on(runtime.spawn_blocking(own)).unwrap();
-                (own(), resolver)
-            };
-            std::thread::Builder::new().spawn(body)
+            runtime.build()?;
+            std::thread::Builder::new().spawn(own)
         });
-        assert_eq!(pinned.unwrap().join().unwrap(), (vec![cpu], before.clone()));
+        assert_eq!(pinned.unwrap().join().unwrap(), [cpu]);
         assert_eq!(own(), before);
     }
 

@@ -169,7 +169,7 @@ impl Sequencer {
     pub(crate) fn handle_tick(&self) {
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
-        self.links.close_silent(now_ns);
+        self.links.close_dead(&self.shared.addresses.book, now_ns);
         // The probe begins only after this line, so it does not make the worker active. Its
         // deadline is checked at the tick of the next probe. So an idle node wakes half as often.
         self.is_active.set(self.state.borrow().is_active());

@@ -49,9 +49,6 @@ const TICK_IDLE: Duration = Duration::from_millis(250);
 const CALLERS_MAX: usize = 1024;
 /// At most this many messages are read before peers and clients get their turn.
 const MESSAGES_PER_TURN_MAX: usize = 256;
-/// At most this many threads resolve names. Name resolution needs a thread of its own, because the
-/// system offers it only as a blocking call.
-const RESOLVERS_MAX: usize = 1;
 
 /// The parts of a worker, before its thread is started.
 pub(crate) struct Start {
@@ -69,8 +66,7 @@ impl Start {
     /// Starts the thread on its processor.
     pub(crate) fn spawn(self, cpu_placement: CpuPlacement) -> io::Result<JoinHandle<()>> {
         let mut builder = Builder::new_current_thread();
-        builder.enable_io().enable_time().max_blocking_threads(RESOLVERS_MAX);
-        builder.thread_name(format!("resolve-{}", self.worker));
+        builder.enable_io().enable_time();
         cpu_placement.spawn(&mut builder, |builder| {
             self.spawn_on(builder.build()?, cpu_placement.is_spinning)
         })
@@ -102,8 +98,7 @@ impl Start {
             runtime.block_on(local.run_until(worker.serve(messages)));
             // Clients' tasks are dropped first, because they hold slots of the sequencer.
             drop(local);
-            // A name may still be being resolved. This call does not wait for that.
-            runtime.shutdown_background();
+            drop(runtime);
             drop(ended);
         })
     }

@@ -12,6 +12,7 @@ use epicepoch_core::allocator::Allocator;
 use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, Shared};
 use epicepoch_core::quorum::Voters;
 use epicepoch_server::Config;
+use epicepoch_server::addresses::Addresses;
 use epicepoch_server::admin_queue::AdminQueue;
 use epicepoch_server::build::Build;
 use epicepoch_server::faults::Faults;
@@ -132,6 +133,7 @@ impl Cluster {
             authz: Authorization::load(&config.authz).unwrap(),
             alt_svc: None,
             peer_tls: None,
+            addresses: Addresses::default(),
             max_n: config.max_n.into(),
             config,
             core,

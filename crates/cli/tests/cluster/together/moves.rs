@@ -38,3 +38,35 @@ fn a_cluster_whose_nodes_all_moved_recovers_by_their_peers_setting() {
     });
     cluster.assert_well();
 }
+
+/// A node comes back where no name leads to it, as a container does while its name still has the
+/// old address. Its peers dial it back at the address from which it has come.
+#[test]
+fn a_node_that_comes_back_at_another_address_is_dialled_back_where_it_is() {
+    let mut cluster = Cluster::down(&[]);
+    let moved = cluster.nodes.len() - 1;
+    let port = cluster.nodes[moved].raft_port;
+    // Later this address stands for a name whose name server still tells the old address.
+    let old = format!("127.0.0.9:{port}");
+    cluster.nodes[moved].set("RAFT_ADDR", &old);
+    let peers = peers(&cluster.nodes).replace(&format!("127.0.0.1:{port}"), &old);
+    for node in &mut cluster.nodes {
+        node.set("PEERS", &peers);
+    }
+    cluster.nodes[moved].set("RAFT_BIND", &old);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    cluster.nodes[moved].kill();
+    cluster.nodes[moved].set("RAFT_BIND", format!("127.0.0.1:{port}"));
+    cluster.nodes[moved].start();
+    wait_until("all links are up again", FOUND_MAX, || {
+        cluster.nodes.iter().all(|node| {
+            let links = node.metric("epicepoch_confirm_links");
+            links.is_some() && links == node.metric("epicepoch_confirm_links_expected")
+        })
+    });
+    wait_until("the leader hears the moved node", FOUND_MAX, || {
+        cluster.order(&["member", "list"]).contains("3 of 3 heard")
+    });
+    cluster.assert_well();
+}
