@@ -24,6 +24,10 @@ mod resolver;
 /// another node, and the book seldom does. A round trip between distant places takes as long.
 const BOOK_FIRST: Duration = Duration::from_millis(300);
 
+/// An address of the book is tried for this long. A link gives up an attempt only later, so an
+/// entry whose machine is gone is tried once.
+const BOOK_MAX: Duration = Duration::from_millis(700);
+
 /// Where the peers of a node are, as far as the node knows.
 #[derive(Debug, Default)]
 pub struct Addresses {
@@ -65,6 +69,7 @@ impl Addresses {
                     dialled = TcpStream::connect(entry.addr) => dialled.ok(),
                     // Where the node is now is worth more than where it was.
                     _ = book.newer(node, entry.turn) => None,
+                    () = sleep(BOOK_MAX) => None,
                 };
                 tried.set(entry.turn);
                 if let Some(stream) = dialled {

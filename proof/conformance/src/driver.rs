@@ -233,7 +233,10 @@ impl Driver {
         let last_id = AtomicU64::new(0);
         let hedge = command.hedge;
         let mut driver = Self { child, input, shared, last_id, clock, hedge };
-        for _ in 0..CLOCK_READINGS {
+        for reading in 0..CLOCK_READINGS_MAX {
+            if reading >= CLOCK_READINGS && driver.clock_uncertainty() <= CLOCK_UNCERTAINTY {
+                break;
+            }
             let before = Instant::now();
             let pending = driver.send(0, |id| Command::Clock { id });
             let reply = pending.receiver.recv_timeout(WAIT_MAX);
@@ -365,9 +368,13 @@ impl Shared {
     }
 }
 
-/// How often the driver's clock is read at its start. The readings with the shortest round trip
-/// bound the offset of the clock.
+/// How often the driver's clock is read at its start, at the least. The readings with the shortest
+/// round trip bound the offset of the clock.
 const CLOCK_READINGS: usize = 32;
+/// On a busy machine every one of these round trips may be long. So the clock is read on until it
+/// is known as well as this, but at most this often.
+const CLOCK_UNCERTAINTY: Duration = Duration::from_micros(500);
+const CLOCK_READINGS_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
