@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{
     backup, bench, certs, check_config, clock, cluster_settings, decode, dev, encode, get, init,
-    leader, manual, member, probe, rolling, serve, sim, status, top, tune, version,
+    lab, leader, manual, member, probe, rolling, serve, sim, status, top, tune, version,
 };
 
 /// Builds the command line with all commands.
@@ -42,6 +42,7 @@ pub(crate) fn tree() -> Command {
             certs::command(),
             probe::command(),
             bench::command(),
+            lab::command(),
             sim::command(),
             manual::completions(),
             manual::man(),
@@ -152,6 +153,7 @@ mod tests {
             "certs",
             "probe",
             "bench",
+            "lab",
             "sim",
             "curl",
             "Exit codes",

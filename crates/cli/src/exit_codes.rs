@@ -10,7 +10,7 @@ use crate::commands;
 use crate::failure::USAGE;
 
 /// Arguments that a command needs beside the one that is tested.
-const NEEDED: [(&str, &[&str]); 14] = [
+const NEEDED: [(&str, &[&str]); 15] = [
     ("encode", &["1s"]),
     ("member add", &["4=n4:60001"]),
     ("member promote", &["4"]),
@@ -25,6 +25,7 @@ const NEEDED: [(&str, &[&str]); 14] = [
     ("certs show", &[NO_FILE]),
     ("init", &["1=a"]),
     ("completions", &["bash"]),
+    ("lab", &["one-zone"]),
 ];
 
 /// Arguments of which every text is a right value.
@@ -49,6 +50,8 @@ fn wrong_values(command: &str, argument: &str) -> &'static [&'static str] {
         ("man", "out") => &["/dev/null/man"],
         ("dev", "data-dir") => &[""],
         ("sim", "nodes") => &["9"],
+        ("lab", "name") => &["no-such", NO_FILE],
+        ("lab", "only") => &["7", "x"],
         ("rolling", "nodes") => &["x", "0", "1,1"],
 
         (_, "addr") => &["nohost", "n1:99999", ""],
@@ -59,7 +62,8 @@ fn wrong_values(command: &str, argument: &str) -> &'static [&'static str] {
         (
             _,
             "ca-file" | "cert-file" | "key-file" | "token-file" | "CONFIG" | "binary" | "names"
-            | "check" | "dir" | "data-dir" | "out" | "report" | "hlog" | "base" | "new",
+            | "check" | "dir" | "data-dir" | "out" | "report" | "hlog" | "html" | "svg" | "base"
+            | "new",
         ) => &[NO_FILE],
         (_, "output") => &["xml", "Json"],
         (

@@ -20,6 +20,7 @@
 //! - [`backup`]: writes what a restore needs; [`certs`]: issues certificates from a small
 //!   authority; [`init`]: writes all files of a new cluster.
 //! - [`decode`], [`encode`]: convert between timestamps and wall time; [`moment`] formats both.
+//! - [`lab`]: runs a topology of regions, behind delayed links.
 //! - [`sim`]: simulates whole clusters of the core under faults.
 //! - [`version`]: the build of this binary.
 //! - [`output`]: standard output; [`failure`]: errors and exit codes.
@@ -45,6 +46,7 @@ mod expected;
 mod failure;
 mod get;
 mod init;
+mod lab;
 mod leader;
 mod load;
 mod logging;
@@ -125,6 +127,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("leader", matches)) => leader::run(matches, environment),
         Some(("certs", matches)) => certs::run(matches),
         Some(("init", matches)) => init::run(matches),
+        Some(("lab", matches)) => lab::run_command(matches),
         Some(("sim", matches)) => sim::run(matches),
         Some(("completions", matches)) => manual::run_completions(matches, commands::tree()),
         Some(("man", matches)) => manual::run_man(matches, commands::tree()),

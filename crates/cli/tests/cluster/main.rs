@@ -38,6 +38,7 @@ mod together {
     mod http3;
     mod init;
     mod intruders;
+    mod lab;
     mod links;
     mod logs;
     mod members;

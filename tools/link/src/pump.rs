@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::sleep_until;
 
+use crate::alarm::Alarm;
 use crate::fault::{Cut, Fault};
 use crate::party::Party;
 use crate::schedule::{Piece, Schedule};
@@ -46,6 +46,7 @@ pub(crate) struct Pump<'a> {
     has_hole: bool,
     /// How many bytes the rate limit allows next, and at which time.
     slot: Option<(usize, Instant)>,
+    alarm: Alarm,
 }
 
 impl<'a> Pump<'a> {
@@ -66,6 +67,7 @@ impl<'a> Pump<'a> {
             is_sink_gone: false,
             has_hole: false,
             slot: None,
+            alarm: Alarm::default(),
         }
     }
 
@@ -91,7 +93,7 @@ impl<'a> Pump<'a> {
                     }
                 }
                 readable = self.source.readable(), if may_read => self.read(readable),
-                writable = ready(self.sink, write_at), if write_at.is_some() => {
+                writable = ready(&mut self.alarm, self.sink, write_at), if write_at.is_some() => {
                     if let Some(ended) = self.write(writable) {
                         return ended;
                     }
@@ -192,9 +194,9 @@ impl<'a> Pump<'a> {
 }
 
 /// Waits until `at`, and until the socket accepts bytes.
-async fn ready(sink: &TcpStream, at: Option<Instant>) -> io::Result<()> {
-    if let Some(at) = at.filter(|at| *at > Instant::now()) {
-        sleep_until(at.into()).await;
+async fn ready(alarm: &mut Alarm, sink: &TcpStream, at: Option<Instant>) -> io::Result<()> {
+    if let Some(at) = at {
+        alarm.until(at).await;
     }
     sink.writable().await
 }

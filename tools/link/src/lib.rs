@@ -17,8 +17,10 @@
 //! - `schedule`: when each piece of a stream is due; pure.
 //! - `pump`: one direction of one connection.
 //! - `front`: a listener, and how it identifies its clients.
-//! - `port`: unused ports for the listeners of tests.
+//! - `alarm`: waits for a time more precisely than tokio's timer.
+//! - `port`: unused ports for listeners.
 
+mod alarm;
 mod fault;
 mod front;
 mod party;

@@ -1,9 +1,9 @@
-//! Unused ports for the listeners of tests. It never keeps a port bound.
+//! Unused ports for the listeners of tests and of `epicepoch lab`. It never keeps a port bound.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The ports that tests use, all below the range from which Linux by default takes ports for
+/// The ports that this crate gives out, all below the range from which Linux by default takes ports for
 /// outgoing connections.
 const FIRST: u16 = 12_000;
 const COUNT: u16 = 20_000;

@@ -1,0 +1,184 @@
+//! `epicepoch lab`: runs a topology of regions on this machine, and says what distance costs. The
+//! crate `epicepoch-lab` does the work.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use clap::{Arg, ArgMatches, Command};
+use epicepoch_bench::record::Program;
+use epicepoch_lab::builtin::{self, BUILT_IN};
+use epicepoch_lab::{
+    LabError, Outcome, Plan, Setup, Topology, file, page, picture, report, run, text,
+};
+
+use crate::arguments::{is_json, number, output as output_argument, switch, text as text_argument};
+use crate::failure::Failure;
+use crate::{output, signals};
+
+pub(crate) fn command() -> Command {
+    Command::new("lab")
+        .about("Try what distance costs: regions on this machine, behind delayed links")
+        .long_about(
+            "Try what distance costs, before a machine is rented: real nodes on this machine, behind \
+             links with the delays of your regions. The command says what a timestamp costs from \
+             each region, wherever the leader is, what the loss of a region costs, and what it \
+             advises.\n\nIt verifies the delays before it measures, and checks every answer. It \
+             needs no privileges, and contacts no other machine. Without NAME it lists the built-in \
+             topologies.",
+        )
+        .after_help(
+            "Steps: 0 floor, 1 at rest, 2 each leader, 3 a region is lost, 4 the leader is killed, \
+             5 the leader is not heard, 6 modes.\n\n\
+             Examples:\n  epicepoch lab two-dc-50ms\n  epicepoch lab three-regions --only 2,3 --html \
+             lab.html\n  epicepoch lab mine.toml --dry\n\n\
+             Exit codes: 0 all is as expected; 1 a time is above what is expected, an answer was \
+             wrong, or the run failed; 2 wrong usage, or a wrong file.",
+        )
+        .arg(
+            Arg::new("name")
+                .value_name("NAME")
+                .help("A built-in topology, or a TOML file (docs/topologies.md)"),
+        )
+        .arg(number("seconds", Plan::SECONDS, "Length of each measurement").default_value("5"))
+        .arg(text_argument("only", "STEPS", "Only these steps, such as 1,2 [default: all]"))
+        .arg(text_argument("seed", "S", "Seed of the jitter").default_value("1"))
+        .arg(switch("dry", "Print what is expected, and start nothing"))
+        .arg(text_argument("html", "FILE", "Write a page with map, heat map and time lines"))
+        .arg(text_argument("svg", "FILE", "Write the map and the heat map"))
+        .arg(output_argument())
+}
+
+pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let Some(name) = matches.get_one::<String>("name") else { return list(matches) };
+    let topology = topology(name)?;
+    let seconds = matches.get_one::<u64>("seconds").copied().unwrap_or(5);
+    let mut plan = Plan::new(Duration::from_secs(seconds));
+    if let Some(steps) = matches.get_one::<String>("only") {
+        plan = plan.only(steps).map_err(|error| Failure::usage(anyhow!("--only: {error}")))?;
+    }
+    let seed = matches.get_one::<String>("seed").map_or("", String::as_str);
+    let seed = seed
+        .parse()
+        .map_err(|_| Failure::usage(anyhow!("--seed is {seed:?}; allowed is a whole number")))?;
+    if matches.get_flag("dry") {
+        return dry(matches, &topology);
+    }
+    // A file that cannot be written is known before minutes of measuring.
+    let (html, svg) = (created(matches, "html")?, created(matches, "svg")?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = stop.clone();
+    signals::watch(move || stopping.store(true, Ordering::Relaxed))?;
+    let program = std::env::current_exe().context("the path of this program")?;
+    let setup = Setup { program, plan, seed, stop, expected_factor: 1.0 };
+    let outcome = measured(&topology, &setup)?;
+    if let Some(mut file) = html {
+        file.write_all(page::page(&outcome).as_bytes()).context("--html")?;
+    }
+    if let Some(mut file) = svg {
+        let picture = picture::picture(&outcome.topology, Some(&outcome));
+        file.write_all(picture.as_bytes()).context("--svg")?;
+    }
+    let mut out = output::account();
+    if is_json(matches) {
+        writeln!(out, "{}", report::report(&outcome, &this_program()))?;
+    } else {
+        write!(out, "{}", text::outcome(&outcome))?;
+    }
+    let is_good = outcome.problems().is_empty();
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the topology, with a line on standard error for everything that begins or was measured.
+fn measured(topology: &Topology, setup: &Setup) -> Result<Outcome, Failure> {
+    let settings = run::node_settings(topology).map_err(wrong)?;
+    let about = setup.plan.about(topology, run::election_ms(&settings));
+    let began = Instant::now();
+    let mut tell = |line: &str| {
+        // Progress that nobody can read is no reason to stop.
+        let _unread = writeln!(io::stderr(), "{:>4} s  {line}", began.elapsed().as_secs());
+    };
+    tell(&format!("{}: about {} s", topology.name, about.as_secs()));
+    run::run(topology, setup, &mut tell).map_err(wrong)
+}
+
+/// A failure of a run. What the file is to blame for is wrong usage.
+fn wrong(error: LabError) -> Failure {
+    match error {
+        LabError::Settings(_) => Failure::usage(error),
+        _ => Failure::from(anyhow::Error::from(error)),
+    }
+}
+
+/// The topology of a name, or of a file.
+fn topology(name: &str) -> Result<Topology, Failure> {
+    if let Some(topology) = builtin::find(name) {
+        return Ok(topology);
+    }
+    let path = Path::new(name);
+    let is_file = path.extension().is_some() || path.exists();
+    if !is_file {
+        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        return Err(Failure::usage(anyhow!(
+            "{name:?} is no topology; allowed are {}, or a TOML file",
+            names.join(", ")
+        )));
+    }
+    file::read(path).map_err(|error| Failure::usage(anyhow!("{name}: {error}")))
+}
+
+/// The file that an argument names, created; `None` if the argument is not given.
+fn created(matches: &ArgMatches, argument: &str) -> Result<Option<File>, Failure> {
+    let path = matches.get_one::<String>(argument);
+    let create = |path: &String| {
+        let refused = |error| Failure::usage(anyhow!("--{argument} is {path:?}: {error}"));
+        File::create(path).map_err(refused)
+    };
+    path.map(create).transpose()
+}
+
+/// Prints the built-in topologies.
+fn list(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let all = || BUILT_IN.iter().filter_map(|(name, _)| builtin::find(name));
+    let mut out = output::product();
+    if is_json(matches) {
+        for topology in all() {
+            writeln!(out, "{}", topology.document())?;
+        }
+    } else {
+        for topology in all() {
+            writeln!(out, "{:<18} {}", topology.name, topology.about)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what is expected.
+fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
+    if matches.get_one::<String>("html").is_some() {
+        return Err(Failure::usage(anyhow!("--html needs a run: leave out --dry")));
+    }
+    if let Some(mut file) = created(matches, "svg")? {
+        file.write_all(picture::picture(topology, None).as_bytes()).context("--svg")?;
+    }
+    let mut out = output::product();
+    if is_json(matches) {
+        writeln!(out, "{}", topology.document())?;
+    } else {
+        write!(out, "{}", text::expectation(topology))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn this_program() -> Program {
+    Program {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("EPICEPOCH_COMMIT").map(str::to_owned),
+        command: std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect(),
+    }
+}

@@ -1,0 +1,336 @@
+//! What a run measured, and whether it is as expected. All times are milliseconds.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use epicepoch_bench::machine::Machine;
+use hdrhistogram::Histogram;
+
+use crate::expected;
+use crate::plan::{Plan, Step};
+use crate::topology::Topology;
+
+/// The latency of at most so many callers in each region is compared with what is expected.
+pub const JUDGED_CALLERS_MAX: u32 = 4;
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was run.
+    pub topology: Topology,
+    /// Which steps, and for how long.
+    pub plan: Plan,
+    /// Settings of the nodes: the file's, and the advised ones.
+    pub settings: BTreeMap<String, String>,
+    /// When it began.
+    pub started: SystemTime,
+    /// How long all of it took, seconds.
+    pub elapsed_s: f64,
+    /// The machine, and its load before the run.
+    pub machine: Machine,
+    /// Seed of the jitter.
+    pub seed: u64,
+    /// p50 without delays, by region of clients.
+    pub floor_ms: BTreeMap<usize, f64>,
+    /// The links as measured before the steps.
+    pub links: Vec<Link>,
+    /// Latencies of the steps 1, 2, 3 and 6.
+    pub cells: Vec<Cell>,
+    /// Handovers of step 2.
+    pub handovers: Vec<Handover>,
+    /// Outages of the steps 3, 4 and 5.
+    pub outages: Vec<Outage>,
+    /// Answers that the checker of order and uniqueness has seen.
+    pub checked: u64,
+    /// Wrong answers.
+    pub violations: u64,
+    /// The first wrong answers, described.
+    pub described: Vec<String>,
+}
+
+/// An end of a link that was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A node.
+    Node(u64),
+    /// The clients of a region.
+    Clients(usize),
+}
+
+/// One link as it was measured and as it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// The end that measured.
+    pub from: End,
+    /// The node at the other end.
+    pub to: u64,
+    /// Round trip as asked for.
+    pub asked_ms: f64,
+    /// Round trip as measured.
+    pub measured_ms: f64,
+}
+
+/// The latency of clients of one region while one node leads.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The step that measured it.
+    pub step: Step,
+    /// Region of the clients.
+    pub client: usize,
+    /// The node that answered.
+    pub leader: u64,
+    /// Callers at the same time.
+    pub callers: u32,
+    /// The region that is lost meanwhile.
+    pub lost: Option<usize>,
+    /// What the p50 should be, with the floor.
+    pub expected_ms: f64,
+    /// Latency of the answers, nanoseconds.
+    pub latency_ns: Histogram<u64>,
+    /// Answers per second.
+    pub rate: f64,
+}
+
+/// A handover by command.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Handover {
+    /// The node that led.
+    pub from: u64,
+    /// The node that leads now.
+    pub to: u64,
+    /// Longest time without an answer.
+    pub silence_ms: f64,
+}
+
+/// What was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// All links of a region to others were cut.
+    Region(usize),
+    /// The leader's process was killed.
+    Killed,
+    /// The leader heard the others and was not heard.
+    OneWay,
+}
+
+/// What an outage cost.
+#[derive(Clone, Debug)]
+pub struct Outage {
+    /// What was broken.
+    pub fault: Fault,
+    /// The leader before.
+    pub before: u64,
+    /// The leader that answered afterwards, if there was one.
+    pub after: Option<u64>,
+    /// Whether a majority was left, so that answers are expected.
+    pub is_survivable: bool,
+    /// Longest time without an answer, by region of clients; `None` if none came until the fault
+    /// ended.
+    pub silence_ms: BTreeMap<usize, Option<f64>>,
+    /// About how long it should be; 0 if the leader was not affected.
+    pub expected_ms: f64,
+    /// Answers for each tenth of a second of each region, from a second before the fault.
+    pub timeline: BTreeMap<usize, Vec<u32>>,
+    /// What must not happen and did: answers without a majority, or of a leader that is not heard.
+    pub forbidden: u64,
+}
+
+impl Cell {
+    /// Latency at a quantile, ms.
+    #[must_use]
+    pub fn at_ms(&self, share: f64) -> f64 {
+        self.latency_ns.value_at_quantile(share) as f64 / 1e6
+    }
+
+    /// The median, ms.
+    #[must_use]
+    pub fn p50_ms(&self) -> f64 {
+        self.at_ms(0.5)
+    }
+
+    /// Whether the median is above what is expected, or nothing was answered. With many callers a
+    /// request may also wait for a round that is under way and for the processors of this machine,
+    /// so only an answer is expected then.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        let is_slow = self.p50_ms() > expected::bound_ms(self.expected_ms);
+        self.latency_ns.is_empty() || (self.callers <= JUDGED_CALLERS_MAX && is_slow)
+    }
+}
+
+impl Outage {
+    /// The longest silence of all regions; `None` if a region had no answer again.
+    #[must_use]
+    pub fn longest_ms(&self) -> Option<f64> {
+        let longest = |one: f64, other: &Option<f64>| Some(one.max((*other)?));
+        self.silence_ms.values().try_fold(0.0, longest)
+    }
+
+    /// Whether the cluster did what it should: it answered again, or it refused.
+    #[must_use]
+    pub fn is_as_expected(&self) -> bool {
+        let is_answered = self.silence_ms.values().all(Option::is_some);
+        self.forbidden == 0 && (is_answered || !self.is_survivable)
+    }
+}
+
+impl Outcome {
+    /// Cells of a step.
+    pub fn of(&self, step: Step) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(move |cell| cell.step == step)
+    }
+
+    /// The cell of step 2 with these clients and a leader in this region.
+    #[must_use]
+    pub fn cell(&self, client: usize, region: usize) -> Option<&Cell> {
+        let is_it =
+            |it: &&Cell| it.client == client && self.topology.region_of(it.leader) == region;
+        self.of(Step::EachLeader).find(is_it)
+    }
+
+    /// The outage of a lost region.
+    #[must_use]
+    pub fn loss(&self, region: usize) -> Option<&Outage> {
+        self.outages.iter().find(|it| it.fault == Fault::Region(region))
+    }
+
+    /// Everything that is not as expected, a sentence each.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let region = |region| self.topology.region(region);
+        let mut problems = Vec::new();
+        for cell in self.cells.iter().filter(|cell| cell.is_marked()) {
+            let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
+            problems.push(format!(
+                "{}: clients in {}, {} callers, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
+                 expected {:.1} ms, at most {:.1} ms",
+                cell.step,
+                region(cell.client),
+                cell.callers,
+                cell.leader,
+                region(self.topology.region_of(cell.leader)),
+                cell.p50_ms(),
+                cell.latency_ns.len(),
+                cell.expected_ms,
+                expected::bound_ms(cell.expected_ms),
+            ));
+        }
+        for outage in self.outages.iter().filter(|outage| !outage.is_as_expected()) {
+            let what = self.fault(outage.fault);
+            problems.push(match outage.forbidden {
+                0 => format!("{what}: a majority was left, but clients got no answer again"),
+                count => format!("{what}: {count} answers that nobody may give"),
+            });
+        }
+        if self.violations > 0 {
+            let first = self.described.first().map(String::as_str).unwrap_or_default();
+            problems.push(format!("{} WRONG ANSWERS. The first: {first}", self.violations));
+        }
+        problems
+    }
+
+    /// A fault in words.
+    #[must_use]
+    pub fn fault(&self, fault: Fault) -> String {
+        match fault {
+            Fault::Region(region) => format!("{} lost", self.topology.region(region)),
+            Fault::Killed => "leader killed".to_owned(),
+            Fault::OneWay => "leader not heard".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use epicepoch_bench::latency;
+
+    use super::*;
+    use crate::builtin;
+
+    pub(crate) fn cell(step: Step, client: usize, leader: u64, ms: u64, expected_ms: f64) -> Cell {
+        let mut latency_ns = latency::histogram();
+        for _ in 0..10 {
+            latency::record(&mut latency_ns, Duration::from_millis(ms));
+        }
+        let rate = 1e3 / ms as f64;
+        Cell { step, client, leader, callers: 1, lost: None, expected_ms, latency_ns, rate }
+    }
+
+    /// An outcome of `two-dc-50ms` in which all is as expected.
+    pub(crate) fn good() -> Outcome {
+        let topology = builtin::find("two-dc-50ms").expect("built in");
+        let each = Step::EachLeader;
+        let outage = |fault, is_survivable: bool, silence| Outage {
+            fault,
+            before: 1,
+            after: is_survivable.then_some(2),
+            is_survivable,
+            silence_ms: BTreeMap::from([(0, silence)]),
+            expected_ms: 900.0,
+            timeline: BTreeMap::from([(0, vec![2, 0, 0, 1])]),
+            forbidden: 0,
+        };
+        Outcome {
+            plan: Plan::new(Duration::from_secs(3)),
+            settings: BTreeMap::from([("ELECTION_TIMEOUT_MS".into(), "500".into())]),
+            started: SystemTime::UNIX_EPOCH,
+            elapsed_s: 60.0,
+            machine: Machine::default(),
+            seed: 1,
+            floor_ms: BTreeMap::from([(0, 0.8), (1, 0.9)]),
+            links: Vec::new(),
+            cells: vec![
+                cell(each, 0, 1, 51, 50.8),
+                cell(each, 1, 1, 101, 100.9),
+                cell(each, 0, 2, 52, 50.8),
+                cell(each, 1, 2, 1, 0.9),
+            ],
+            handovers: vec![Handover { from: 1, to: 2, silence_ms: 51.0 }],
+            outages: vec![
+                outage(Fault::Region(0), true, Some(950.0)),
+                outage(Fault::Region(1), false, None),
+            ],
+            checked: 1234,
+            violations: 0,
+            described: Vec::new(),
+            topology,
+        }
+    }
+
+    #[test]
+    fn what_is_as_expected_has_no_problem() {
+        assert_eq!(good().problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_wrong_expectation_is_marked() {
+        let mut outcome = good();
+        outcome.cells[1].expected_ms = 80.0;
+        assert!(outcome.cells[1].is_marked(), "101 ms is above 97");
+        let problems = outcome.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("clients in dc2") && problems[0].contains("at most 97.0 ms"));
+        outcome.cells[1].expected_ms = 84.0;
+        assert!(!outcome.cells[1].is_marked(), "101 ms is below 101.8");
+        outcome.cells[1].expected_ms = 80.0;
+        outcome.cells[1].callers = JUDGED_CALLERS_MAX + 1;
+        assert!(!outcome.cells[1].is_marked(), "many callers wait for each other");
+        outcome.cells[1].latency_ns.reset();
+        assert!(outcome.cells[1].is_marked(), "no answer is no good answer");
+    }
+
+    #[test]
+    fn an_answer_without_a_majority_and_a_cluster_that_does_not_recover_are_problems() {
+        let mut outcome = good();
+        outcome.outages[1].forbidden = 3;
+        outcome.outages[0].silence_ms.insert(0, None);
+        let problems = outcome.problems().join("\n");
+        assert!(problems.contains("dc2 lost: 3 answers that nobody may give"), "{problems}");
+        assert!(problems.contains("dc1 lost: a majority was left"), "{problems}");
+        assert_eq!(outcome.outages[0].longest_ms(), None);
+        outcome.violations = 1;
+        assert!(outcome.problems().join("\n").contains("1 WRONG ANSWERS"));
+    }
+}

@@ -1,0 +1,74 @@
+//! The clients: a closed loop for each region, behind the links of its region. Each caller waits for
+//! its answer, then for [`PAUSE`], and asks again. Callers follow the leader, as every client does.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::Operation;
+use epicepoch_bench::run::load::{Load, Report};
+use epicepoch_bench::run::{RunConfig, Transport as Wire};
+
+use super::wires::Wires;
+use crate::topology::{Topology, Transport};
+
+/// Pause of a caller after an answer. Without it, callers near the leader would use all processors
+/// of the machine, which the nodes need.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Clients that run.
+pub(super) struct Callers {
+    loads: BTreeMap<usize, Load>,
+}
+
+impl Callers {
+    /// Starts the clients of these regions.
+    pub(super) fn start(
+        topology: &Topology,
+        wires: &Wires,
+        regions: &[usize],
+        callers: u32,
+        attempt: Duration,
+    ) -> Self {
+        let transport = match topology.measure.transport {
+            Transport::Http => Wire::Http1 { pipeline: 1 },
+            Transport::Native => Wire::Native { in_flight: 1 },
+        };
+        let load = |region: &usize| {
+            let config = RunConfig {
+                transport,
+                connections: callers as usize,
+                request_timeout: attempt,
+                answer_pause: PAUSE,
+                ..RunConfig::new(wires.targets(*region).to_vec())
+            };
+            (*region, Load::start(config))
+        };
+        Self { loads: regions.iter().map(load).collect() }
+    }
+
+    /// Whether clients of every region were answered a request that they sent after `at`.
+    pub(super) fn are_answered_since(&self, at: Instant) -> bool {
+        self.loads.values().all(|load| load.answered_since(at))
+    }
+
+    /// Ends all clients. Open requests still get their answer, or time out.
+    pub(super) fn stop(self) -> BTreeMap<usize, Report> {
+        // All threads are told before the first one is waited for.
+        let stopping = self.loads.into_iter();
+        let threads = stopping.map(|(region, load)| (region, std::thread::spawn(|| load.stop())));
+        let threads: Vec<_> = threads.collect();
+        let join = |(region, thread): (usize, std::thread::JoinHandle<Report>)| {
+            (region, thread.join().expect("a load never panics"))
+        };
+        threads.into_iter().map(join).collect()
+    }
+}
+
+/// The node that gave most of these answers.
+pub(super) fn mostly<'a>(operations: impl Iterator<Item = &'a Operation>) -> Option<u64> {
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    for operation in operations {
+        *counts.entry(operation.node).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(node, _)| node)
+}

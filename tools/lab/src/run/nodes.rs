@@ -1,0 +1,231 @@
+//! The nodes as processes of their own, in a temporary directory that is deleted at the end.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use epicepoch_link::unused_port;
+use epicepoch_wire::http::{
+    PATH_ADMIN_CLOCK, PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_READY, PATH_UP,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::error::LabError;
+use super::http::ask;
+use crate::topology::Topology;
+
+/// How long a node may take to answer a question.
+const ASK_MAX: Duration = Duration::from_secs(1);
+/// How long a node may take to hand over.
+const ORDER_MAX: Duration = Duration::from_secs(6);
+/// An error shows this many lines from the end of a log.
+const TAIL_LINES: usize = 3;
+
+/// One node.
+pub(super) struct Node {
+    /// Where clients of the lab's own questions reach it, without a proxy.
+    pub(super) http: SocketAddr,
+    /// The address that other nodes dial: a proxy's.
+    pub(super) front: SocketAddr,
+    /// Where it listens for other nodes.
+    pub(super) bind: SocketAddr,
+    home: PathBuf,
+    settings: BTreeMap<String, String>,
+    child: Option<Child>,
+}
+
+/// All nodes.
+pub(super) struct Nodes {
+    program: PathBuf,
+    pub(super) all: BTreeMap<u64, Node>,
+    /// Deleted when the nodes have ended.
+    _dir: TempDir,
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> LabError {
+    move |error| LabError::System { what, error }
+}
+
+fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, unused_port()).into()
+}
+
+impl Nodes {
+    /// Chooses ports and directories. Nothing is started.
+    pub(super) fn new(
+        topology: &Topology,
+        given: &BTreeMap<String, String>,
+        program: PathBuf,
+    ) -> Result<Self, LabError> {
+        let failed = system("a temporary directory cannot be made");
+        let dir = TempDir::with_prefix("epicepoch-lab-").map_err(&failed)?;
+        let mut all = BTreeMap::new();
+        for (id, region) in &topology.nodes {
+            let home = dir.path().join(format!("node-{id}"));
+            fs::create_dir(&home).map_err(&failed)?;
+            let (http, front, bind) = (loopback(), loopback(), loopback());
+            let own = [
+                ("NODE_ID", id.to_string()),
+                ("RAFT_ADDR", front.to_string()),
+                ("RAFT_BIND", bind.to_string()),
+                ("HTTP_BIND", http.ip().to_string()),
+                ("HTTP_PORT", http.port().to_string()),
+                ("ADVERTISE_ADDR", http.to_string()),
+                ("DATA_DIR", home.join("data").display().to_string()),
+                ("CLUSTER", "lab".to_owned()),
+                ("BOOTSTRAP", "1".to_owned()),
+                ("ZONE", topology.region(*region).to_owned()),
+            ];
+            let mut settings = given.clone();
+            settings.extend(own.map(|(name, value)| (name.to_owned(), value)));
+            all.insert(*id, Node { http, front, bind, home, settings, child: None });
+        }
+        let peers: Vec<_> = all.iter().map(|(id, node)| format!("{id}={}", node.front)).collect();
+        let peers = peers.join(",");
+        for node in all.values_mut() {
+            node.settings.insert("PEERS".to_owned(), peers.clone());
+        }
+        Ok(Self { program, all, _dir: dir })
+    }
+
+    fn command(&self, node: &Node) -> Command {
+        let mut command = Command::new(&self.program);
+        // A group of its own, so that an interrupt from the terminal reaches only the lab.
+        command.env_clear().envs(&node.settings).current_dir(&node.home).process_group(0);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Asks the program whether nodes could start with their settings.
+    pub(super) fn check(&self) -> Result<(), LabError> {
+        let node = self.all.values().next().expect("a topology has nodes");
+        let checked = self.command(node).arg("check-config").output();
+        let checked = checked.map_err(system("the program of the nodes cannot be started"))?;
+        if checked.status.success() {
+            return Ok(());
+        }
+        let said = [checked.stdout, checked.stderr].concat();
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        Err(LabError::Settings(format!("a node would refuse its settings: {said}")))
+    }
+
+    /// Starts every node.
+    pub(super) fn start_all(&mut self) -> Result<(), LabError> {
+        let ids: Vec<u64> = self.all.keys().copied().collect();
+        ids.into_iter().try_for_each(|id| self.start(id))
+    }
+
+    /// Starts a node. Does not wait for it.
+    pub(super) fn start(&mut self, id: u64) -> Result<(), LabError> {
+        let node = &self.all[&id];
+        let log = || -> io::Result<File> {
+            OpenOptions::new().create(true).append(true).open(node.home.join("log"))
+        };
+        let failed = system("a node cannot be started");
+        let (out, error) = (log().map_err(&failed)?, log().map_err(&failed)?);
+        let mut command = self.command(node);
+        let child = command.arg("serve").stdout(out).stderr(error).spawn().map_err(&failed)?;
+        self.all.entry(id).and_modify(|node| node.child = Some(child));
+        Ok(())
+    }
+
+    /// Kills a node with SIGKILL, and waits for its end.
+    pub(super) fn kill(&mut self, id: u64) {
+        if let Some(node) = self.all.get_mut(&id) {
+            node.end();
+        }
+    }
+
+    /// Fails if a node that should run has ended.
+    pub(super) fn check_running(&mut self) -> Result<(), LabError> {
+        for (id, node) in &mut self.all {
+            let ended = node.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = ended {
+                let tail = node.tail();
+                return Err(LabError::Node(format!("node {id} ended with {status}: {tail}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every node is ready.
+    pub(super) fn are_ready(&self) -> bool {
+        self.all.values().all(|node| node.says_yes(PATH_READY))
+    }
+
+    /// The node that leads and holds a grant.
+    pub(super) fn leader(&self) -> Option<u64> {
+        self.all.keys().copied().find(|id| self.leads(*id))
+    }
+
+    /// Whether this node leads.
+    pub(super) fn leads(&self, id: u64) -> bool {
+        self.all[&id].says_yes(PATH_LEADER)
+    }
+
+    /// Asks the leader to hand over. The caller looks who leads.
+    pub(super) fn hand_over(&self, leader: u64, to: u64) {
+        let target = format!("{PATH_ADMIN_TRANSFER}?to={to}");
+        // A refusal shows in who leads afterwards.
+        let _answer = ask(self.all[&leader].http, "POST", &target, ORDER_MAX);
+    }
+
+    /// The usual round trips from a node to others, as it measures them, ms.
+    pub(super) fn round_trips(&self, id: u64) -> BTreeMap<u64, f64> {
+        let Ok((200, said)) = ask(self.all[&id].http, "GET", PATH_ADMIN_CLOCK, ASK_MAX) else {
+            return BTreeMap::new();
+        };
+        let trips = said["roundTrips"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let trip = |it: &Value| Some((it["nodeID"].as_u64()?, it["usualMs"].as_f64()?));
+        trips.iter().filter_map(trip).collect()
+    }
+
+    /// The last lines of every log.
+    pub(super) fn log_tail(&self) -> String {
+        let tails = self.all.iter().map(|(id, node)| format!("node {id}: {}", node.tail()));
+        tails.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// How long a question takes over this address, the shortest of some tries.
+pub(super) fn question_ms(addr: SocketAddr, tries: usize) -> Option<f64> {
+    let ask_once = |_| {
+        let from = std::time::Instant::now();
+        let asked = ask(addr, "GET", PATH_UP, 2 * ASK_MAX).ok()?;
+        (asked.0 == 200).then(|| from.elapsed().as_secs_f64() * 1e3)
+    };
+    (0..tries).filter_map(ask_once).min_by(f64::total_cmp)
+}
+
+impl Node {
+    fn says_yes(&self, path: &str) -> bool {
+        self.child.is_some() && matches!(ask(self.http, "GET", path, ASK_MAX), Ok((200, _)))
+    }
+
+    fn tail(&self) -> String {
+        let log = fs::read(self.home.join("log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log).into_owned();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL_LINES)..].join(" | ")
+    }
+
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Errors are ignored, because the process may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,197 @@
+//! The steps that measure latency.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::latency;
+use epicepoch_bench::run::load::Report;
+use epicepoch_bench::{Operation, Outcome as Answer};
+
+use super::callers::{Callers, mostly};
+use super::{Lab, LabError};
+use crate::expected;
+use crate::outcome::{Cell, Handover};
+use crate::plan::{FLOOR_MAX, Step};
+
+/// A part of a run: what was answered between two moments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+}
+
+/// What is measured, beside the answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    pub(super) step: Step,
+    pub(super) callers: u32,
+    pub(super) lost: Option<usize>,
+    pub(super) leader: u64,
+}
+
+/// How long callers run before a handover.
+const BEFORE: Duration = Duration::from_millis(300);
+
+impl Lab<'_> {
+    /// Starts clients of these regions.
+    pub(super) fn callers(&self, regions: &[usize], count: u32) -> Callers {
+        Callers::start(self.topology(), &self.wires, regions, count, self.attempt())
+    }
+
+    /// All regions with clients.
+    pub(super) fn client_regions(&self) -> Vec<usize> {
+        self.topology().clients.keys().copied().collect()
+    }
+
+    /// How long it takes after a change until answers show the new state.
+    pub(super) fn warm_up(&self) -> Duration {
+        2 * self.longest_answer() + Duration::from_millis(200)
+    }
+
+    /// Lets clients run until there is something to measure, and measures.
+    pub(super) fn window(&self, length: Duration) -> Result<Window, LabError> {
+        self.pause(self.warm_up())?;
+        let from = Instant::now();
+        self.pause(length)?;
+        Ok(Window { from, to: Instant::now() })
+    }
+
+    pub(super) fn floor(&mut self) -> Result<(), LabError> {
+        let leader = self.wait_until_well()?;
+        self.tell("step 0, floor: without delays");
+        let callers = self.callers(&self.client_regions(), 1);
+        let window = self.window(self.setup.plan.length.min(FLOOR_MAX))?;
+        let reports = callers.stop();
+        self.record(&reports);
+        for (client, report) in &reports {
+            let (latency_ns, _) = latencies(report, window, None);
+            if latency_ns.is_empty() {
+                let what = format!("node {leader} leads, but clients get no answer without delays");
+                return Err(LabError::Node(what));
+            }
+            let ms = latency_ns.value_at_quantile(0.5) as f64 / 1e6;
+            self.outcome.floor_ms.insert(*client, ms);
+        }
+        Ok(())
+    }
+
+    pub(super) fn at_rest(&mut self) -> Result<(), LabError> {
+        for count in self.topology().measure.callers.clone() {
+            let leader = self.wait_until_well()?;
+            let kind = Kind { step: Step::AtRest, callers: count, lost: None, leader };
+            self.measure(kind)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn each_leader(&mut self) -> Result<(), LabError> {
+        for region in self.topology().voting_regions() {
+            let to = self.topology().voters_in(region)[0];
+            let leader = self.wait_until_well()?;
+            let kind = Kind { step: Step::EachLeader, callers: 1, lost: None, leader: to };
+            if leader == to {
+                self.measure(kind)?;
+                continue;
+            }
+            let callers = self.callers(&self.client_regions(), 1);
+            self.pause(self.warm_up().max(BEFORE))?;
+            let from = Instant::now();
+            self.lead(to)?;
+            let silence_to = Instant::now() + self.warm_up();
+            let window = self.window(self.setup.plan.length)?;
+            let reports = callers.stop();
+            let silences = reports.values().map(|it| it.answer_times().gap_max(from, silence_to));
+            let silence = silences.max().unwrap_or_default();
+            let silence_ms = silence.as_secs_f64() * 1e3;
+            self.outcome.handovers.push(Handover { from: leader, to, silence_ms });
+            self.record(&reports);
+            self.add_cells(&reports, window, kind);
+        }
+        Ok(())
+    }
+
+    pub(super) fn modes(&mut self) -> Result<(), LabError> {
+        // Quorum is the only mode. The file's other modes were refused when it was read.
+        self.lead_home()?;
+        let leader = self.wait_until_well()?;
+        self.measure(Kind { step: Step::Modes, callers: 1, lost: None, leader })
+    }
+
+    /// Gives leadership to the first node of the region where the leader belongs.
+    pub(super) fn lead_home(&mut self) -> Result<u64, LabError> {
+        let home = self.topology().voters_in(expected::home(self.topology()))[0];
+        self.lead(home)?;
+        Ok(home)
+    }
+
+    fn measure(&mut self, kind: Kind) -> Result<(), LabError> {
+        let callers = self.callers(&self.client_regions(), kind.callers);
+        let window = self.window(self.setup.plan.length)?;
+        let reports = callers.stop();
+        self.record(&reports);
+        self.add_cells(&reports, window, kind);
+        Ok(())
+    }
+
+    /// Adds a cell for each region of clients.
+    pub(super) fn add_cells(
+        &mut self,
+        reports: &BTreeMap<usize, Report>,
+        window: Window,
+        kind: Kind,
+    ) {
+        // If leadership moved by itself, the node that gave most answers is the one to compare with.
+        let of_window = |report| within(report, window);
+        let leader = mostly(reports.values().flat_map(of_window)).unwrap_or(kind.leader);
+        let lost: Vec<usize> = kind.lost.into_iter().collect();
+        for (client, report) in reports {
+            let (latency_ns, rate) = latencies(report, window, Some(leader));
+            let alive = self.topology().voters_outside(&lost);
+            let path = expected::answer_ms(self.topology(), *client, leader, &alive);
+            let floor = self.outcome.floor_ms.get(client).copied().unwrap_or(0.0);
+            let expected_ms = (path.unwrap_or(0.0) + floor) * self.setup.expected_factor;
+            let cell = Cell {
+                step: kind.step,
+                client: *client,
+                leader,
+                callers: kind.callers,
+                lost: kind.lost,
+                expected_ms,
+                latency_ns,
+                rate,
+            };
+            let line = format!(
+                "{}: leader in {}, {} callers in {}: {:.1} ms, expected {expected_ms:.1}",
+                kind.step,
+                self.topology().region(self.topology().region_of(leader)),
+                kind.callers,
+                self.topology().region(*client),
+                cell.p50_ms(),
+            );
+            self.tell(&line);
+            self.outcome.cells.push(cell);
+        }
+    }
+}
+
+/// The answers to requests that were sent and answered in a window.
+pub(super) fn within(report: &Report, window: Window) -> impl Iterator<Item = &Operation> {
+    report.operations.iter().filter(move |it| {
+        matches!(it.outcome, Answer::Answered(_)) && it.start >= window.from && it.end <= window.to
+    })
+}
+
+/// The latencies in a window, of one node's answers or of all, and the answers per second.
+fn latencies(
+    report: &Report,
+    window: Window,
+    node: Option<u64>,
+) -> (hdrhistogram::Histogram<u64>, f64) {
+    let mut latency_ns = latency::histogram();
+    for it in within(report, window).filter(|it| node.is_none_or(|node| it.node == node)) {
+        latency::record(&mut latency_ns, it.end - it.start);
+    }
+    let seconds = (window.to - window.from).as_secs_f64().max(f64::MIN_POSITIVE);
+    let rate = latency_ns.len() as f64 / seconds;
+    (latency_ns, rate)
+}
