@@ -1,5 +1,6 @@
-//! What needs attention in a cluster, and what to do about it. The same rules and words as on the
-//! page for operators (`/ui`), and the severities of `docs/alerts.md`.
+//! What needs attention in a cluster, and what to do about it, in the words of the page for
+//! operators (`/ui`). Rules of the page about events and times are missing here;
+//! `docs/operations/monitoring.md` lists them.
 
 use crate::top::figures::{lasting, ms};
 use crate::top::model::{Health, Model, Row, Status};
