@@ -272,7 +272,11 @@ fn offsets(rows: &[Row]) -> String {
     for (node, offset_ms) in known {
         let share = (offset_ms / scale_ms).clamp(-1.0, 1.0);
         // From 0 to twice the half: the share is between -1 and 1.
-        let at = ((share + 1.0) * HALF as f64).round() as usize;
+        let mut at = ((share + 1.0) * HALF as f64).round() as usize;
+        // What is drawn at all is not at the middle, which would mean that the clock is right.
+        if at == HALF && offset_ms.abs() >= OFFSET_DRAWN_MS {
+            at = if offset_ms < 0.0 { HALF - 1 } else { HALF + 1 };
+        }
         let mut line = vec!['─'; 2 * HALF + 1];
         (line[0], line[HALF], line[2 * HALF]) = ('├', '┼', '┤');
         line[at] = '●';
@@ -299,7 +303,7 @@ fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
 /// Offsets are drawn if one is at least this large, in ms. Smaller ones are shown by the table.
 const OFFSET_DRAWN_MS: f64 = 1.0;
 /// The ends of the scale of offsets, in ms, with their names.
-const SCALES: [(f64, &str); 9] = [
+const SCALES: [(f64, &str); 11] = [
     (10.0, "10 ms"),
     (100.0, "100 ms"),
     (1e3, "1 s"),
@@ -308,6 +312,8 @@ const SCALES: [(f64, &str); 9] = [
     (6e5, "10 min"),
     (3.6e6, "1 h"),
     (8.64e7, "1 d"),
+    (8.64e8, "10 d"),
+    (8.64e9, "100 d"),
     (3.2e10, "1 year"),
 ];
 /// Characters on each side of the middle of an offset's line.

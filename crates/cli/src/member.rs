@@ -152,7 +152,7 @@ fn table(document: &Value) -> Option<String> {
             member["zone"].as_str().unwrap_or("-"),
         ]);
     }
-    text += &margin(members);
+    text += &margin(members, document["joint"] == true);
     for member in members.iter().filter(|member| member["agreesOnZones"] == false) {
         let id = member["nodeID"].as_u64()?;
         let _infallible = writeln!(
@@ -185,10 +185,9 @@ fn table(document: &Value) -> Option<String> {
 
 /// Draws which voters the leader hears, and says how many more may be lost. A leader hears itself.
 /// While members change, two majorities are needed, and the line says only who is heard.
-fn margin(members: &[Value]) -> String {
-    let role = |member: &Value| member["role"].as_str().unwrap_or_default().to_owned();
-    let is_joint = members.iter().any(|member| role(member) == "leaving");
-    let voters = members.iter().filter(|member| matches!(&*role(member), "leader" | "voter"));
+fn margin(members: &[Value], is_joint: bool) -> String {
+    let voters =
+        members.iter().filter(|member| matches!(member["role"].as_str(), Some("leader" | "voter")));
     let heard: Vec<bool> = voters.map(|voter| voter["heard"] == true).collect();
     if heard.is_empty() {
         return String::new();
@@ -255,17 +254,20 @@ removed for ever: 2, 3
 
     #[test]
     fn the_margin_says_how_many_voters_may_be_lost() {
-        let of = |voters: &[(&str, bool)]| {
+        let drawn = |voters: &[(&str, bool)], is_joint| {
             let voter = |(role, heard): &(&str, bool)| json!({"role": role, "heard": heard});
-            margin(&voters.iter().map(voter).collect::<Vec<_>>())
+            margin(&voters.iter().map(voter).collect::<Vec<_>>(), is_joint)
         };
+        let of = |voters: &[_]| drawn(voters, false);
         let (leader, heard, lost) = (("leader", true), ("voter", true), ("voter", false));
         assert_eq!(of(&[leader, heard, heard]), "voters ● ● ●  3 of 3 heard: 1 more may be lost\n");
         let bare = "voters ● ● ○  2 of 3 heard: the loss of one more stops the service\n";
         assert_eq!(of(&[leader, heard, lost, ("learner", true)]), bare);
         assert_eq!(of(&[leader, lost, lost]), "voters ● ○ ○  1 of 3 heard: too few to answer\n");
         let joint = "voters ● ●  2 of 2 heard: the members change\n";
-        assert_eq!(of(&[leader, heard, ("leaving", true)]), joint);
+        assert_eq!(drawn(&[leader, heard, ("leaving", true)], true), joint);
+        // A learner becomes a voter, and nobody leaves.
+        assert_eq!(drawn(&[leader, heard], true), joint);
     }
 
     #[test]

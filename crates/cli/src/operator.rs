@@ -138,7 +138,7 @@ impl Order {
                     // Nodes name the leader by its client address. If the leader has an OPS_ADDR,
                     // it refuses orders at its client address. So the other given addresses are
                     // tried, too.
-                    Err(error @ RequestError::Final(_)) => {
+                    Err(error @ (RequestError::Final(_) | RequestError::Denied(_))) => {
                         last = pass.record(error, last);
                         continue;
                     }
@@ -146,7 +146,11 @@ impl Order {
                 };
                 match taken {
                     Ok(document) => return Ok(document),
-                    Err(RequestError::Final(error) | RequestError::WrongCluster(error)) => {
+                    Err(
+                        RequestError::Final(error)
+                        | RequestError::Denied(error)
+                        | RequestError::WrongCluster(error),
+                    ) => {
                         return Err(error.into());
                     }
                     Err(error) => last = pass.record(error, last),
@@ -216,7 +220,7 @@ impl Order {
             )),
             // The error names the node, because the operator must know which node to configure.
             (ErrorCode::Forbidden | ErrorCode::Unauthorized, _) => {
-                RequestError::Final(anyhow!("{addr}: {text}"))
+                RequestError::Denied(anyhow!("{addr}: {text}"))
             }
             _ => RequestError::Final(anyhow!("{text}")),
         })
@@ -268,6 +272,8 @@ pub(crate) enum RequestError {
     Tls(anyhow::Error),
     /// The node belongs to another cluster than the one that the operator means.
     WrongCluster(anyhow::Error),
+    /// The right is missing. The node counts such requests.
+    Denied(anyhow::Error),
     /// Another attempt cannot succeed, or could carry out the order twice.
     Final(anyhow::Error),
 }
@@ -281,6 +287,7 @@ impl RequestError {
             | Self::Unanswered(error)
             | Self::Tls(error)
             | Self::WrongCluster(error)
+            | Self::Denied(error)
             | Self::Final(error) => format!("{error:#}"),
         }
     }
@@ -321,7 +328,9 @@ impl Pass {
                 self.tls.get_or_insert(error);
                 last
             }
-            RequestError::WrongCluster(error) | RequestError::Final(error) => {
+            RequestError::WrongCluster(error)
+            | RequestError::Denied(error)
+            | RequestError::Final(error) => {
                 self.refused.get_or_insert(error);
                 last
             }

@@ -14,6 +14,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// ends the process with exit code 128 plus its number, as a shell reports it. When this function
 /// returns, signals are caught.
 pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    watch_and_leave(stop, || ())
+}
+
+/// Like [`watch`], and calls `leave` before a later signal ends the process. It must not wait for
+/// anything.
+pub(crate) fn watch_and_leave(
+    stop: impl FnOnce() + Send + 'static,
+    leave: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let mut terminate = signal(SignalKind::terminate())?;
@@ -35,13 +44,15 @@ pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
             "stopping; another signal after {ECHO_MAX:?} ends the process at once"
         );
         stop();
-        loop {
+        let later = loop {
             let later = runtime.block_on(next());
             if Instant::now() >= echoes_end {
-                tracing::warn!(signal = later.as_raw_value(), "stopped at once");
-                std::process::exit(SIGNAL_CODE + later.as_raw_value());
+                break later;
             }
-        }
+        };
+        leave();
+        tracing::warn!(signal = later.as_raw_value(), "stopped at once");
+        std::process::exit(SIGNAL_CODE + later.as_raw_value());
     };
     thread::Builder::new().name("signals".to_owned()).spawn(waiting)?;
     Ok(())

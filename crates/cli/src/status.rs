@@ -2,7 +2,7 @@
 //! shows them again and again. It changes nothing.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use crate::arguments::{client_arguments, is_json, output as output_argument, tex
 use crate::expected::{self, Expected};
 use crate::failure::{Failure, USAGE};
 use crate::output;
+use crate::top::terminal::moves_its_cursor;
 
 /// One member.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ pub(crate) fn command() -> Command {
                 .require_equals(true)
                 .default_missing_value("2s")
                 .long_help(
-                    "Show it again every so often, 100ms to 1h, until you stop it; without a value \
+                    "Show it again every so often, 100ms to 3600s, until you stop it; without a value \
                      every 2s. On a terminal each one replaces the one before. In JSON each is one \
                      line. A failure is written to standard error, and the command goes on.",
                 ),
@@ -63,23 +64,34 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
             "--watch is {watch:?}; allowed is a whole number with its unit, from 100ms to 3600s"
         ))
     })?;
-    let is_replaced = std::io::stdout().is_terminal() && !is_json(matches);
-    let before = if is_replaced { CLEAR } else { "" };
+    let is_replaced = moves_its_cursor(environment)? && !is_json(matches);
     loop {
         let due = Instant::now() + every;
-        match show(matches, environment, before) {
+        let before = format!("{}{}\n", if is_replaced { CLEAR } else { "" }, now());
+        match show(matches, environment, &before) {
             Ok(_) => {}
             // What is wrong by itself stays wrong, and without a reader there is nothing to do.
             Err(failure) if failure.code == USAGE || failure.is_of_reader() => return Err(failure),
-            Err(failure) => log_failure(&failure),
+            Err(failure) => {
+                // The table from before is not true any more.
+                let mut out = output::account();
+                write!(out, "{}", if is_replaced { &before } else { "" })?;
+                out.flush()?;
+                log_failure(&failure);
+            }
         }
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Writes why one look failed. If standard error is closed, the text is lost.
+/// Writes why one look failed, and when. If standard error is closed, the text is lost.
 fn log_failure(failure: &Failure) {
-    let _unread = writeln!(std::io::stderr(), "epicepoch: {:#}", failure.error);
+    let _unread = writeln!(std::io::stderr(), "epicepoch: {}: {:#}", now(), failure.error);
+}
+
+/// The time by this machine's clock, RFC 3339 in UTC, in milliseconds.
+fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
 }
 
 /// Looks once, and prints what it has found, after `before`.
@@ -188,6 +200,7 @@ fn object(members: &Members, rows: &[Row]) -> Value {
     // The header has both ids: CLUSTER.HISTORY.
     let ids = members.cluster.as_deref().map(|ids| ids.split_once('.').unwrap_or((ids, "")));
     json!({
+        "time": now(),
         "cluster": ids.map(|(cluster, _)| cluster),
         "history": ids.map(|(_, history)| history),
         "clusterName": members.cluster_name,

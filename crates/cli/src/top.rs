@@ -2,16 +2,17 @@
 //! who leads, how each node does, warnings with what to do, and rates. It asks each node for
 //! `/status` again and again, and changes nothing.
 //!
-//! - [`model`]: what is known of the nodes; [`warnings`]: what needs attention.
+//! - [`model`]: what is known of the nodes; [`warnings`] and [`events`]: what needs attention.
 //! - [`draw`]: the screen as text, a pure function of the model; [`terminal`]: the terminal.
 
 mod draw;
+mod events;
 mod figures;
 mod model;
-mod terminal;
+pub(crate) mod terminal;
 mod warnings;
 
-use std::io::{IsTerminal, Read, stdin, stdout};
+use std::io::{IsTerminal, Read, stdin};
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -28,10 +29,11 @@ use crate::addresses::{self, TokenFor};
 use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, text};
 use crate::expected::Expected;
 use crate::failure::Failure;
-use crate::operator::{self, Order};
+use crate::operator::{self, Order, RequestError};
 use crate::signals;
-use crate::top::model::Model;
+use crate::top::model::{Model, Unanswered};
 use crate::top::terminal::Terminal;
+use crate::top::warnings::Attention;
 
 /// The shortest and the longest time between two questions to a node.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
@@ -67,8 +69,8 @@ pub(crate) fn command() -> Command {
 #[derive(Debug)]
 enum Event {
     Key(Key),
-    /// The answer of the node at this place in the model.
-    Answer(usize, Result<Value, String>),
+    /// The answer of the node at this address.
+    Answer(String, Result<Value, Unanswered>),
     /// The process is told to stop, or its terminal is gone.
     Stop,
 }
@@ -91,38 +93,40 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         expected: Expected::of(matches, environment)?,
     };
     let is_colour = variable(environment, "NO_COLOR").map_err(Failure::usage)?.is_none();
-    let is_dumb = variable(environment, "TERM").map_err(Failure::usage)? == Some("dumb".to_owned());
-    if !stdin().is_terminal() || !stdout().is_terminal() || is_dumb {
+    if !stdin().is_terminal() || !terminal::moves_its_cursor(environment)? {
         return Err(Failure::usage(anyhow!(
             "top needs a terminal that can move its cursor; without one, use epicepoch status --watch"
         )));
     }
     let (sender, events) = sync_channel(EVENTS_MAX);
     let stop = sender.clone();
-    // If the loop has ended, there is nothing to stop.
-    signals::watch(move || drop(stop.send(Event::Stop)))?;
     let mut terminal = Terminal::open()?;
+    // If the loop has ended, there is nothing to stop.
+    let stop = move || drop(stop.send(Event::Stop));
+    signals::watch_and_leave(stop, terminal.mode_back())?;
     let keys = sender.clone();
     thread::Builder::new().name("keys".to_owned()).spawn(move || read_keys(&keys))?;
     let began = Instant::now();
     let now_ms = || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let mut model = Model::new(addrs, interval);
+    let (mut model, mut attention) = (Model::new(addrs, interval), Attention::default());
     let mut due = began;
     loop {
         if Instant::now() >= due {
             due = Instant::now() + interval;
-            for (at, addr) in model.poll_asks(now_ms()) {
-                asker.clone().ask(at, addr, sender.clone())?;
+            for addr in model.poll_asks(now_ms()) {
+                asker.clone().ask(addr, sender.clone())?;
             }
         }
-        let size = terminal.size()?;
-        terminal.show(&draw::screen(&model, now_ms(), size), size, is_colour)?;
+        let (size, at_ms) = (terminal.size()?, now_ms());
+        attention.judge(&model, at_ms);
+        let lines = draw::screen(&model, &attention.found, at_ms, size);
+        terminal.show(&lines, size, is_colour)?;
         let wait = due.saturating_duration_since(Instant::now()).min(REDRAW);
         match events.recv_timeout(wait) {
             Ok(Event::Key(Key::Quit) | Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Key(Key::Up)) => model.choose(-1, now_ms()),
             Ok(Event::Key(Key::Down)) => model.choose(1, now_ms()),
-            Ok(Event::Answer(at, answer)) => model.record(at, answer, now_ms()),
+            Ok(Event::Answer(addr, answer)) => model.record(&addr, answer, now_ms()),
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
@@ -149,14 +153,16 @@ struct Asker {
 
 impl Asker {
     /// Asks one node, on a thread of its own, which ends after the timeout at the latest.
-    fn ask(self, at: usize, addr: String, answers: SyncSender<Event>) -> Result<(), Failure> {
+    fn ask(self, addr: String, answers: SyncSender<Event>) -> Result<(), Failure> {
         let asking = move || {
             let order = Order::look(PATH_STATUS).expecting(self.expected);
             let answer = order.ask(&self.dialer, &addr, Instant::now() + self.timeout);
+            let answer = answer.map_err(|error| {
+                let is_denied = matches!(error, RequestError::Denied(_));
+                Unanswered { text: error.into_text(), is_denied }
+            });
             // If the loop has ended, nothing needs the answer.
-            drop(
-                answers.send(Event::Answer(at, answer.map_err(operator::RequestError::into_text))),
-            );
+            drop(answers.send(Event::Answer(addr, answer)));
         };
         thread::Builder::new().name("ask".to_owned()).spawn(asking)?;
         Ok(())
@@ -165,30 +171,50 @@ impl Asker {
 
 /// Reads keys until the terminal is gone, or the loop has ended.
 fn read_keys(events: &SyncSender<Event>) {
-    let mut bytes = [0; 64];
+    let (mut bytes, mut keys) = ([0; 64], Keys::default());
     loop {
-        let event = match stdin().read(&mut bytes) {
-            Ok(0) | Err(_) => Event::Stop,
-            Ok(count) => match key(&bytes[..count]) {
-                Some(key) => Event::Key(key),
-                None => continue,
-            },
+        let count = match stdin().read(&mut bytes) {
+            // If the loop has ended, there is nothing to stop.
+            Ok(0) | Err(_) => return drop(events.send(Event::Stop)),
+            Ok(count) => count,
         };
-        let is_last = matches!(event, Event::Stop);
-        if events.send(event).is_err() || is_last {
-            return;
+        for key in bytes[..count].iter().filter_map(|byte| keys.take(*byte)) {
+            if events.send(Event::Key(key)).is_err() {
+                return;
+            }
         }
     }
 }
 
-/// The key that a terminal in raw mode sends as these bytes.
-fn key(bytes: &[u8]) -> Option<Key> {
-    const CTRL_C: u8 = 3;
-    match bytes {
-        [b'q' | b'Q' | CTRL_C, ..] => Some(Key::Quit),
-        [b'k', ..] | b"\x1b[A" | b"\x1bOA" => Some(Key::Up),
-        [b'j', ..] | b"\x1b[B" | b"\x1bOB" => Some(Key::Down),
-        _ => None,
+/// Tells keys from the bytes that a terminal in raw mode sends, in whatever pieces they come.
+#[derive(Debug, Default)]
+enum Keys {
+    #[default]
+    Ground,
+    /// After ESC, which begins the sequence of an arrow.
+    Escape,
+    /// After ESC and `[` or `O`: parameters come before the last byte.
+    Sequence,
+}
+
+impl Keys {
+    fn take(&mut self, byte: u8) -> Option<Key> {
+        const CTRL_C: u8 = 3;
+        const ESC: u8 = 0x1b;
+        let (next, key) = match (&self, byte) {
+            (_, CTRL_C) => (Self::Ground, Some(Key::Quit)),
+            (_, ESC) => (Self::Escape, None),
+            (Self::Escape, b'[' | b'O') | (Self::Sequence, 0x20..=0x3f) => (Self::Sequence, None),
+            (Self::Sequence, b'A') => (Self::Ground, Some(Key::Up)),
+            (Self::Sequence, b'B') => (Self::Ground, Some(Key::Down)),
+            (Self::Sequence, _) => (Self::Ground, None),
+            (_, b'q' | b'Q') => (Self::Ground, Some(Key::Quit)),
+            (_, b'k') => (Self::Ground, Some(Key::Up)),
+            (_, b'j') => (Self::Ground, Some(Key::Down)),
+            _ => (Self::Ground, None),
+        };
+        *self = next;
+        key
     }
 }
 
@@ -198,9 +224,13 @@ mod tests {
 
     #[test]
     fn keys_are_known_by_their_bytes() {
-        let quits: [&[u8]; 3] = [b"q", b"Q", b"\x03"];
-        assert!(quits.iter().all(|bytes| key(bytes) == Some(Key::Quit)));
-        assert_eq!((key(b"\x1b[A"), key(b"\x1bOB")), (Some(Key::Up), Some(Key::Down)));
-        assert_eq!((key(b"x"), key(b"\x1b"), key(b"\x1b[5~")), (None, None, None));
+        let keys = |bytes: &[u8]| {
+            let mut keys = Keys::default();
+            bytes.iter().filter_map(|byte| keys.take(*byte)).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(b"qQ\x03"), [Key::Quit; 3]);
+        assert_eq!(keys(b"\x1b[A\x1bOBkj"), [Key::Up, Key::Down, Key::Up, Key::Down]);
+        assert_eq!(keys(b"x\x1b[5~\x1b[1;5C\x1b[Z"), [], "page down, and others that mean nothing");
+        assert_eq!(keys(b"\x1b\x1b[Aq"), [Key::Up, Key::Quit]);
     }
 }

@@ -19,14 +19,24 @@ fn digits(value: f64) -> String {
     }
 }
 
+/// From this number of milliseconds on, whole minutes are said.
+const LONG_MS: f64 = 600_000.0;
+
 /// A number of milliseconds for people.
 pub(super) fn ms(value: f64) -> String {
+    let sign = if value < 0.0 { "-" } else { "" };
     match value.abs() {
         0.0 => "0 ms".to_owned(),
+        LONG_MS.. => format!("{sign}{}", lasting(value.abs())),
         1e3.. => format!("{} s", digits(value / 1e3)),
         1.0.. => format!("{} ms", digits(value)),
         _ => format!("{:.0} us", value * 1e3),
     }
+}
+
+/// A number of milliseconds for people. Above the last bound of what is measured it is infinite.
+pub(super) fn ms_up_to(value: f64, last_bound_ms: f64) -> String {
+    if value.is_finite() { ms(value) } else { format!("> {}", ms(last_bound_ms)) }
 }
 
 /// A number of milliseconds with its sign, for people.
@@ -58,6 +68,11 @@ mod tests {
         assert_eq!(counts, ["0", "0.5", "9999", "12.3 k", "1.50 M"]);
         let times = [0.0, 0.0123, 1.5, 15.0, 150.0, 2_500.0, -0.5].map(ms);
         assert_eq!(times, ["0 ms", "12 us", "1.50 ms", "15.0 ms", "150 ms", "2.50 s", "-500 us"]);
+        assert_eq!([3_600_000.0, -660_500.0].map(ms), ["1 h 0 min", "-11 min 0 s"]);
+        assert_eq!(
+            (ms_up_to(9.0, 10.0), ms_up_to(f64::INFINITY, 10.0)),
+            ("9.00 ms".into(), "> 10.0 ms".into())
+        );
         let lasts = [0.0, 59_999.0, 3_600_000.0, 90_000_000.0, -5.0].map(lasting);
         assert_eq!(lasts, ["0 s", "59 s", "1 h 0 min", "1 d 1 h", "0 s"]);
     }

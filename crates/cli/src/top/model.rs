@@ -1,18 +1,23 @@
-//! What `epicepoch top` knows of a cluster: the last `/status` of each node, and the rates since
-//! then. Time is an argument, in milliseconds since the start of the command. Nothing here asks a
-//! node or draws.
+//! What `epicepoch top` knows of a cluster: the last `/status` of each node, and what each node did
+//! in the last minutes. Time is an argument, in milliseconds since the start of the command. Nothing
+//! here asks a node or draws.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// So many rates of each node are kept, and drawn: five minutes at the default interval.
-pub(super) const RATES_MAX: usize = 300;
+/// Samples of a node are kept for so long, as on the page. At the shortest interval these are 3,000.
+const WINDOW_MS: u64 = 600_000;
 /// At most so many nodes are asked. A cluster has at most as many members.
 const ASKED_MAX: usize = 64;
 /// A member answers five pings a second. It counts as silent after this time.
-const SILENT_MS: f64 = 1_500.0;
+pub(super) const SILENT_MS: f64 = 1_500.0;
+/// Counts are not compared across a longer gap, such as the sleep of this machine.
+const GAP_MAX_S: f64 = 90.0;
+/// A stall of a machine that is at least this long is counted.
+const STALL_MS: f64 = 50.0;
 /// An answer is old after so many intervals, and this time at the least.
 const OLD_INTERVALS: u64 = 3;
 const OLD_MS_MIN: u64 = 3_000;
@@ -33,6 +38,12 @@ impl Status {
     /// A text; empty if the node does not say it.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_default()
+    }
+
+    /// A number among the settings of this group.
+    pub(super) fn setting(&self, group: &str, name: &str) -> Option<f64> {
+        let value = &self.0[group][name];
+        value.as_f64().or_else(|| value.as_str()?.parse().ok())
     }
 
     pub(super) fn is(&self, name: &str) -> bool {
@@ -60,8 +71,21 @@ impl Status {
         self.0["counters"][name].as_f64().unwrap_or(0.0)
     }
 
-    fn failed(&self) -> f64 {
-        FAILED.iter().filter_map(|code| self.0["refusals"][*code].as_f64()).sum()
+    fn refused(&self, code: &str) -> f64 {
+        self.0["refusals"][code].as_f64().unwrap_or(0.0)
+    }
+
+    /// Stalls of the machine that were long enough to count.
+    fn stalls(&self) -> f64 {
+        let bounds = self.bounds();
+        let is_long = |at: usize| at > 0 && bounds.get(at - 1).is_some_and(|low| *low >= STALL_MS);
+        let counts = self.durations("hiccup").into_iter().enumerate();
+        counts.filter(|(at, _)| is_long(*at)).map(|(_, count)| count).sum()
+    }
+
+    /// The ids of the cluster and of its history.
+    fn ids(&self) -> (&str, &str) {
+        (self.text("cluster"), self.text("history"))
     }
 
     fn bounds(&self) -> Vec<f64> {
@@ -83,38 +107,73 @@ pub(super) struct Rates {
     pub(super) timestamps_per_s: f64,
     pub(super) answered_per_s: f64,
     pub(super) failed_per_s: f64,
+    /// Infinite if it was above the last bound of `boundsMs`; so are the other two.
     pub(super) confirm_p50_ms: Option<f64>,
     pub(super) confirm_p99_ms: Option<f64>,
     pub(super) disk_p99_ms: Option<f64>,
     /// Of one processor.
     pub(super) cpu_percent: f64,
+    pub(super) events: Events,
+}
+
+/// How often what needs attention happened between two answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Events {
+    pub(super) overloaded: f64,
+    pub(super) leader_changes: f64,
+    /// Connections refused at a limit of the node.
+    pub(super) full: f64,
+    /// Connections refused because one address had too many.
+    pub(super) crowded: f64,
+    pub(super) reservations_missed: f64,
+    pub(super) rounds_timed_out: f64,
+    pub(super) messages_dropped: f64,
+    pub(super) stalls: f64,
+    pub(super) denied: f64,
+    /// The time in which requests were refused because there was no leader or no quorum.
+    pub(super) headless_ms: f64,
 }
 
 impl Rates {
-    /// The rates between two answers of one process. `None` for another process.
+    /// The rates between two answers of one process. `None` for another process, or after a gap.
     fn between(was: &Status, now: &Status) -> Option<Self> {
         let seconds = (now.number("uptimeMs") - was.number("uptimeMs")) / 1e3;
-        if seconds <= 0.0 || now.text("boot") != was.text("boot") {
+        if seconds <= 0.0 || seconds > GAP_MAX_S || now.text("boot") != was.text("boot") {
             return None;
         }
-        let per_s = |name| (now.counter(name) - was.counter(name)).max(0.0) / seconds;
+        let grown = |name| (now.counter(name) - was.counter(name)).max(0.0);
+        let refused = |code: &str| (now.refused(code) - was.refused(code)).max(0.0);
         let bounds = now.bounds();
         let time =
             |name, share| quantile(&now.durations(name), &was.durations(name), &bounds, share);
+        let crowded = grown("connectionsRefusedByAddress");
+        let is_headless = refused("NO_QUORUM") + refused("NO_LEADER") > 0.0;
         Some(Self {
-            timestamps_per_s: per_s("timestamps"),
-            answered_per_s: per_s("answered"),
-            failed_per_s: (now.failed() - was.failed()).max(0.0) / seconds,
+            timestamps_per_s: grown("timestamps") / seconds,
+            answered_per_s: grown("answered") / seconds,
+            failed_per_s: FAILED.iter().map(|code| refused(code)).sum::<f64>() / seconds,
             confirm_p50_ms: time("confirm", 0.5),
             confirm_p99_ms: time("confirm", 0.99),
             disk_p99_ms: time("diskWrite", 0.99),
-            cpu_percent: per_s("cpuMs") / 10.0,
+            cpu_percent: grown("cpuMs") / seconds / 10.0,
+            events: Events {
+                overloaded: refused("OVERLOADED"),
+                leader_changes: grown("leaderChanges"),
+                full: grown("acceptFailures") + grown("connectionsRefused") - crowded,
+                crowded,
+                reservations_missed: grown("reservationDeadlinesMissed"),
+                rounds_timed_out: grown("roundsTimedOut"),
+                messages_dropped: grown("raftMessagesDropped"),
+                stalls: (now.stalls() - was.stalls()).max(0.0),
+                denied: grown("denied"),
+                headless_ms: if is_headless { seconds * 1e3 } else { 0.0 },
+            },
         })
     }
 }
 
 /// The duration that a share of those counted since `was` did not exceed, by linear interpolation
-/// in its bucket. The last bucket has no upper bound: its durations count as the last bound.
+/// in its bucket. Infinite in the last bucket, which has no upper bound.
 fn quantile(now: &[f64], was: &[f64], bounds: &[f64], share: f64) -> Option<f64> {
     let fresh = now.iter().zip(was).map(|(now, was)| (now - was).max(0.0));
     let mut rank = share * fresh.clone().sum::<f64>();
@@ -129,7 +188,15 @@ fn quantile(now: &[f64], was: &[f64], bounds: &[f64], share: f64) -> Option<f64>
         rank -= count;
         low = *bound;
     }
-    Some(low)
+    Some(f64::INFINITY)
+}
+
+/// What one question to a node has shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) at_ms: u64,
+    /// `None` if the node did not answer, or this was the first answer of its process.
+    pub(super) rates: Option<Rates>,
 }
 
 /// A node that is asked.
@@ -141,16 +208,62 @@ pub(super) struct Asked {
     pub(super) at_ms: u64,
     /// Why the last question was not answered.
     pub(super) error: Option<String>,
-    pub(super) rates: VecDeque<Rates>,
+    /// The samples of the last [`WINDOW_MS`], the newest last.
+    pub(super) samples: VecDeque<Sample>,
+    /// Whether the command line names this address. Others are those of members.
+    is_given: bool,
     /// Whether an answer is waited for.
     is_waiting: bool,
+    /// Whether the node has said that the right is missing. It is not asked again, because it
+    /// counts such questions, and the page warns of them.
+    is_denied: bool,
 }
 
 impl Asked {
-    fn new(addr: String) -> Self {
-        let (status, error, rates) = (None, None, VecDeque::new());
-        Self { addr, status, at_ms: 0, error, rates, is_waiting: false }
+    fn new(addr: String, is_given: bool) -> Self {
+        Self {
+            addr,
+            status: None,
+            at_ms: 0,
+            error: None,
+            samples: VecDeque::new(),
+            is_given,
+            is_waiting: false,
+            is_denied: false,
+        }
     }
+
+    /// What the last question has shown.
+    pub(super) fn last_rates(&self) -> Option<&Rates> {
+        self.samples.back().and_then(|it| it.rates.as_ref())
+    }
+
+    /// The rates of the last so many milliseconds, the newest first.
+    pub(super) fn lately(&self, within_ms: u64, now_ms: u64) -> impl Iterator<Item = &Rates> {
+        let from_ms = now_ms.saturating_sub(within_ms);
+        let recent = self.samples.iter().rev().take_while(move |it| it.at_ms >= from_ms);
+        recent.filter_map(|it| it.rates.as_ref())
+    }
+
+    /// The last bound of the node's buckets, in milliseconds.
+    pub(super) fn last_bound_ms(&self) -> f64 {
+        self.status.as_ref().and_then(|it| it.bounds().pop()).unwrap_or(0.0)
+    }
+
+    fn keep(&mut self, at_ms: u64, rates: Option<Rates>) {
+        self.samples.push_back(Sample { at_ms, rates });
+        while self.samples.front().is_some_and(|it| at_ms.saturating_sub(it.at_ms) > WINDOW_MS) {
+            self.samples.pop_front();
+        }
+    }
+}
+
+/// Why a node gave no status.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) text: String,
+    /// Whether the right to see it is missing.
+    pub(super) is_denied: bool,
 }
 
 /// How a member is.
@@ -161,8 +274,8 @@ pub(super) enum Health {
     NotReady,
     /// It answers the other nodes. This command gets no answer, or has not asked it.
     AnswersNodes,
-    /// It has answered neither this command nor the node that is asked about it. For so many
-    /// milliseconds; `None` since that node has started.
+    /// It does not answer the node that is asked about the others, whether or not it answers this
+    /// command. For so many milliseconds; `None` since that node has started.
     Silent(Option<f64>),
 }
 
@@ -181,6 +294,28 @@ pub(super) struct Row<'a> {
     pub(super) version: &'a str,
     /// The node's own answer, if it is not old.
     pub(super) own: Option<&'a Asked>,
+    /// Why this command has no answer of it.
+    pub(super) error: Option<&'a str>,
+}
+
+impl Row<'_> {
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.health, Health::Silent(_))
+    }
+
+    pub(super) fn is_voter(&self) -> bool {
+        is_voter(self.role)
+    }
+}
+
+pub(super) fn is_voter(role: &str) -> bool {
+    matches!(role, "voter" | "leader")
+}
+
+/// How long ago a member answered the node of this status, in milliseconds, when the status came.
+/// The consensus thread receives these answers. While it is stuck, their ages say nothing.
+pub(super) fn answer_age_ms(of: &Status, member: &Value) -> Option<f64> {
+    Some((member["answerAgeMs"].as_f64()? - of.number("tickAgeMs")).max(0.0))
 }
 
 /// What is known of the cluster.
@@ -194,118 +329,165 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(addrs: Vec<String>, interval: Duration) -> Self {
-        let asked = addrs.into_iter().map(Asked::new).collect();
+        let mut asked: Vec<Asked> = Vec::new();
+        for addr in addrs {
+            if !asked.iter().any(|it| it.addr == addr) {
+                asked.push(Asked::new(addr, true));
+            }
+        }
         Self { asked, interval, chosen: None }
     }
 
-    /// The nodes to ask now: all that do not owe an answer. Members that nobody has answered for
-    /// are asked from now on.
-    pub(super) fn poll_asks(&mut self, now_ms: u64) -> Vec<(usize, String)> {
-        let found = self.view(now_ms).and_then(|it| it.status.as_ref()).map(|view| {
-            let is_known = |member: &&Value| {
-                let is_same = |it: &Asked| {
-                    let node = it.status.as_ref().map(Status::node);
-                    node == member["nodeID"].as_u64() || it.addr == member["addr"]
-                };
-                !self.asked.iter().any(is_same)
-            };
-            let addrs = view.members().iter().filter(is_known);
-            addrs.filter_map(|it| it["addr"].as_str()).map(str::to_owned).collect::<Vec<_>>()
-        });
-        for addr in found.unwrap_or_default() {
-            if self.asked.len() < ASKED_MAX {
-                self.asked.push(Asked::new(addr));
-            }
+    /// The nodes to ask now: all that do not owe an answer. Once every given address has answered or
+    /// failed, members that nobody has answered for are asked, too. Those that are no members any
+    /// more are forgotten.
+    pub(super) fn poll_asks(&mut self, now_ms: u64) -> Vec<String> {
+        let view = self.view(now_ms).filter(|it| self.is_current(it, now_ms));
+        let members = view.and_then(|it| it.status.as_ref()).map(|it| it.members().to_vec());
+        let is_tried = |it: &Asked| !it.is_given || it.status.is_some() || it.error.is_some();
+        if let Some(members) = members.filter(|_| self.asked.iter().all(is_tried)) {
+            self.ask_only(&members);
         }
         let mut due = Vec::new();
-        for (at, it) in self.asked.iter_mut().enumerate().filter(|(_, it)| !it.is_waiting) {
+        for it in self.asked.iter_mut().filter(|it| !it.is_waiting && !it.is_denied) {
             it.is_waiting = true;
-            due.push((at, it.addr.clone()));
+            due.push(it.addr.clone());
         }
         due
     }
 
-    /// Records the answer of a node, or why there is none.
-    pub(super) fn record(&mut self, at: usize, answer: Result<Value, String>, now_ms: u64) {
-        let Some(asked) = self.asked.get_mut(at) else { return };
+    /// Asks each of these members at one address: the given one, if it answers there.
+    fn ask_only(&mut self, members: &[Value]) {
+        let is_node = |it: &Asked, member: &Value| {
+            let node = it.status.as_ref().map(Status::node);
+            node.is_some() && node == member["nodeID"].as_u64()
+        };
+        let (given, mut found): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.asked).into_iter().partition(|it| it.is_given);
+        let is_new = |member: &&Value| {
+            !given.iter().any(|it| is_node(it, member) || it.addr == member["addr"])
+        };
+        let mut missing: Vec<_> = members.iter().filter(is_new).collect();
+        found.retain(|it| {
+            let of = missing.iter().position(|member| it.addr == member["addr"]);
+            of.map(|at| missing.remove(at)).is_some()
+        });
+        let room = ASKED_MAX.saturating_sub(given.len() + found.len());
+        let addrs = missing.iter().filter_map(|it| it["addr"].as_str()).take(room);
+        let fresh: Vec<_> = addrs.map(|addr| Asked::new(addr.to_owned(), false)).collect();
+        self.asked = given.into_iter().chain(found).chain(fresh).collect();
+    }
+
+    /// Records the answer of the node that was asked at `addr`, or why there is none.
+    pub(super) fn record(&mut self, addr: &str, answer: Result<Value, Unanswered>, now_ms: u64) {
+        let answer =
+            answer.map(Status).and_then(|status| match self.stranger(addr, &status, now_ms) {
+                Some(text) => Err(Unanswered { text, is_denied: false }),
+                None => Ok(status),
+            });
+        // A node that is no member any more was forgotten.
+        let Some(asked) = self.asked.iter_mut().find(|it| it.addr == addr) else { return };
         asked.is_waiting = false;
         match answer {
-            Err(error) => asked.error = Some(error),
-            Ok(document) => {
-                let now = Status(document);
-                let was = asked.status.as_ref();
-                match was.and_then(|was| Rates::between(was, &now)) {
-                    Some(rates) => asked.rates.push_back(rates),
-                    None => asked.rates.clear(),
-                }
-                while asked.rates.len() > RATES_MAX {
-                    asked.rates.pop_front();
-                }
+            Err(Unanswered { text, is_denied }) => {
+                asked.error = Some(text);
+                asked.is_denied = is_denied;
+                asked.keep(now_ms, None);
+            }
+            Ok(now) => {
+                let rates = asked.status.as_ref().and_then(|was| Rates::between(was, &now));
+                asked.keep(now_ms, rates);
                 (asked.status, asked.at_ms, asked.error) = (Some(now), now_ms, None);
             }
         }
     }
 
-    /// Whether the last answer of a node is old.
-    pub(super) fn is_old(&self, asked: &Asked, now_ms: u64) -> bool {
+    /// Why this answer is not one of the cluster that is watched: another address answers for
+    /// another cluster, or for another history of it.
+    fn stranger(&self, addr: &str, status: &Status, now_ms: u64) -> Option<String> {
+        let others = self.asked.iter().filter(|it| it.addr != addr && self.is_current(it, now_ms));
+        let other = others
+            .filter_map(|it| Some((&it.addr, it.status.as_ref()?)))
+            .find(|(_, other)| other.ids() != status.ids())?;
+        let what = if other.1.ids().0 == status.ids().0 { "history" } else { "cluster" };
+        Some(format!(
+            "{addr} is a node of another {what} than {}: name nodes of one cluster in --addr",
+            other.0
+        ))
+    }
+
+    /// Whether the last question to a node was answered, not too long ago.
+    pub(super) fn is_current(&self, asked: &Asked, now_ms: u64) -> bool {
         let interval_ms = u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX);
         let limit_ms = interval_ms.saturating_mul(OLD_INTERVALS).max(OLD_MS_MIN);
-        asked.status.is_none() || now_ms.saturating_sub(asked.at_ms) > limit_ms
+        let is_recent = now_ms.saturating_sub(asked.at_ms) <= limit_ms;
+        asked.status.is_some() && asked.error.is_none() && is_recent
     }
 
     /// The node that is asked about the others: the leader if it answers, because only it knows
-    /// who is behind; otherwise the node that answered last.
+    /// who is behind; otherwise a node that knows a leader. If no node answers, the one that
+    /// answered last.
     pub(super) fn view(&self, now_ms: u64) -> Option<&Asked> {
-        let leads = |it: &Asked| it.status.as_ref().is_some_and(|status| status.is("leads"));
-        let term = |it: &Asked| it.status.as_ref().map_or(0.0, |status| status.number("term"));
-        let fresh = || self.asked.iter().filter(|it| !self.is_old(it, now_ms));
-        let leader = fresh().filter(|it| leads(it)).max_by(|a, b| term(a).total_cmp(&term(b)));
-        let answered = self.asked.iter().filter(|it| it.status.is_some());
-        leader.or_else(|| answered.max_by_key(|it| it.at_ms))
+        let rank = |it: &Asked| {
+            let status = it.status.as_ref()?;
+            let (leads, knows) = (status.is("leads"), status.leader().is_some());
+            // A term is a whole number, and the lowest node id wins.
+            Some((leads, knows, status.number("term") as u64, Reverse(status.node())))
+        };
+        let current = self.asked.iter().filter(|it| self.is_current(it, now_ms));
+        let answered = || self.asked.iter().filter(|it| it.status.is_some());
+        current.max_by_key(|it| rank(it)).or_else(|| answered().max_by_key(|it| it.at_ms))
     }
 
     /// The members, by node id.
     pub(super) fn rows(&self, now_ms: u64) -> Vec<Row<'_>> {
         let Some(view) = self.view(now_ms) else { return Vec::new() };
         let Some(status) = &view.status else { return Vec::new() };
-        let row = |member| self.row(status, self.is_old(view, now_ms), member, now_ms);
-        let mut rows: Vec<_> = status.members().iter().map(row).collect();
+        let mut rows: Vec<_> =
+            status.members().iter().map(|member| self.row(view, status, member, now_ms)).collect();
         rows.sort_by_key(|row| row.node);
         rows
     }
 
     fn row<'a>(
         &'a self,
-        view: &'a Status,
-        is_view_old: bool,
+        view: &'a Asked,
+        seen: &'a Status,
         member: &'a Value,
         now_ms: u64,
     ) -> Row<'a> {
         let node = member["nodeID"].as_u64().unwrap_or(0);
-        let is_own = |it: &&Asked| it.status.as_ref().map(Status::node) == Some(node);
-        let answers = self.asked.iter().filter(is_own);
-        let own = answers.max_by_key(|it| it.at_ms).filter(|it| !self.is_old(it, now_ms));
         let text = |name: &str| member[name].as_str().unwrap_or_default();
-        let age_ms = member["answerAgeMs"].as_f64();
+        let is_own = |it: &&Asked| it.status.as_ref().map(Status::node) == Some(node);
+        let answers = || self.asked.iter().filter(is_own);
+        let own = answers().filter(|it| self.is_current(it, now_ms)).max_by_key(|it| it.at_ms);
+        let at_addr = || self.asked.iter().find(|it| it.addr == text("addr"));
+        let error = answers().max_by_key(|it| it.at_ms).or_else(at_addr);
+        let is_self = node == seen.node();
+        let age_ms = answer_age_ms(seen, member);
+        let is_silent = !is_self && age_ms.is_none_or(|age_ms| age_ms > SILENT_MS);
+        let since_ms = now_ms.saturating_sub(view.at_ms) as f64;
         let health = match own.and_then(|it| it.status.as_ref()) {
+            // What this node said of others is old.
+            _ if !self.is_current(view, now_ms) => Health::Silent(None),
+            _ if is_silent => Health::Silent(age_ms.map(|age_ms| age_ms + since_ms)),
             Some(status) if status.is("ready") => Health::Ready,
             Some(_) => Health::NotReady,
-            None if node == view.node() || is_view_old => Health::Silent(None),
-            None if age_ms.is_some_and(|age_ms| age_ms <= SILENT_MS) => Health::AnswersNodes,
-            None => Health::Silent(age_ms),
+            None => Health::AnswersNodes,
         };
-        let is_heard = !matches!(health, Health::Silent(_)) && node != view.node();
+        let is_heard = !matches!(health, Health::Silent(_)) && !is_self;
         Row {
             node,
             addr: text("addr"),
             role: text("role"),
             health,
-            behind: member["behind"].as_u64().filter(|_| node != view.node()),
+            behind: member["behind"].as_u64().filter(|_| !is_self),
             trip_ms: member["usualMs"].as_f64().filter(|_| is_heard),
             offset_ms: member["offsetMs"].as_f64().filter(|_| is_heard),
             heard: member["heard"].as_bool(),
-            version: if node == view.node() { view.text("version") } else { text("version") },
+            version: if is_self { seen.text("version") } else { text("version") },
             own,
+            error: error.and_then(|it| it.error.as_deref()),
         }
     }
 
@@ -349,14 +531,15 @@ pub(super) mod tests {
             })
         };
         json!({
-            "nodeID": node, "addr": format!("n{node}:8080"), "clusterName": "prod",
+            "nodeID": node, "addr": format!("n{node}:8080"), "clusterName": "prod", "cluster": "0a", "history": "0b",
             "version": "0.2.0", "boot": format!("{node:016x}"), "uptimeMs": uptime_ms,
             "role": if node == 1 { "leader" } else { "follower" }, "term": 5, "leads": node == 1,
             "hasGrant": node == 1, "leader": {"nodeID": 1, "addr": "n1:8080"},
             "leaderForMs": 65_000.0, "ready": true, "leaving": "no", "quorumReached": true,
-            "impaired": false, "tickAgeMs": 4.0, "status": "followed", "offsetMs": 0.0,
+            "impaired": false, "tickAgeMs": 0.0, "status": "followed", "offsetMs": 0.0,
             "leadMs": 800.0, "members": [member(1), member(2), member(3)],
             "confirmLinks": 2, "confirmLinksMax": 2, "settings": {"CLOCK_OFFSET_MAX_MS": "500"},
+            "nodeSettings": {"ELECTION_TIMEOUT_MS": "1000"}, "lagMs": null,
             "certificates": [], "boundsMs": [1.0, 2.0, 4.0],
             "counters": {"timestamps": timestamps, "answered": timestamps, "cpuMs": uptime_ms / 10},
             "refusals": {"NO_QUORUM": timestamps / 10, "NOT_LEADER": timestamps},
@@ -366,13 +549,21 @@ pub(super) mod tests {
         })
     }
 
+    pub(in crate::top) fn addr(node: u64) -> String {
+        format!("n{node}:8080")
+    }
+
+    pub(in crate::top) fn lost(text: &str) -> Result<Value, Unanswered> {
+        Err(Unanswered { text: text.to_owned(), is_denied: false })
+    }
+
     /// The model after two answers of each of these nodes, a second apart.
     pub(in crate::top) fn after(nodes: &[u64]) -> Model {
-        let addrs = nodes.iter().map(|node| format!("n{node}:8080")).collect();
+        let addrs = nodes.iter().map(|node| addr(*node)).collect();
         let mut model = Model::new(addrs, INTERVAL);
-        for (at, node) in nodes.iter().enumerate() {
-            model.record(at, Ok(status(*node, 10_000, 100)), 1_000);
-            model.record(at, Ok(status(*node, 11_000, 300)), 2_000);
+        for node in nodes {
+            model.record(&addr(*node), Ok(status(*node, 10_000, 100)), 1_000);
+            model.record(&addr(*node), Ok(status(*node, 11_000, 300)), 2_000);
         }
         model
     }
@@ -380,37 +571,105 @@ pub(super) mod tests {
     #[test]
     fn rates_are_those_between_two_answers_of_one_process() {
         let model = after(&[1]);
-        let rates = *model.asked[0].rates.back().expect("two answers");
+        let rates = *model.asked[0].last_rates().expect("two answers");
         assert_eq!((rates.timestamps_per_s, rates.failed_per_s), (200.0, 20.0));
         assert_eq!((rates.confirm_p50_ms, rates.confirm_p99_ms), (Some(1.0), Some(1.98)));
         assert_eq!((rates.disk_p99_ms, rates.cpu_percent), (Some(3.98), 10.0));
+        let events = Events { headless_ms: 1_000.0, ..Events::default() };
+        assert_eq!(rates.events, events, "NO_QUORUM was answered");
         let mut model = after(&[1]);
         let mut restarted = status(1, 12_000, 900);
         restarted["boot"] = json!("another");
-        model.record(0, Ok(restarted), 3_000);
-        assert!(model.asked[0].rates.is_empty(), "its counters have begun again");
+        model.record("n1:8080", Ok(restarted), 3_000);
+        assert!(model.asked[0].last_rates().is_none(), "its counters have begun again");
+        let mut model = after(&[1]);
+        model.record("n1:8080", Ok(status(1, 102_000, 900)), 3_000);
+        assert!(model.asked[0].last_rates().is_none(), "the gap is too long");
     }
 
     #[test]
-    fn a_quantile_needs_durations_and_ends_at_the_last_bound() {
+    fn samples_are_kept_for_ten_minutes() {
+        let mut model = Model::new(vec![addr(1)], INTERVAL);
+        for second in 0..700 {
+            model.record("n1:8080", Ok(status(1, second * 1_000, second)), second * 1_000);
+        }
+        let asked = &model.asked[0];
+        assert_eq!((asked.samples.len(), asked.samples[0].at_ms), (601, 99_000));
+        assert_eq!(asked.lately(5_000, 699_500).count(), 5);
+    }
+
+    #[test]
+    fn a_quantile_needs_durations_and_is_infinite_above_the_last_bound() {
         let of = |now: &[f64], share| quantile(now, &[0.0; 3], &[1.0, 2.0], share);
         assert_eq!(of(&[0.0; 3], 0.5), None);
         assert_eq!(of(&[4.0, 0.0, 0.0], 0.5), Some(0.5));
-        assert_eq!(of(&[1.0, 1.0, 8.0], 0.99), Some(2.0));
+        assert_eq!(of(&[1.0, 1.0, 8.0], 0.99), Some(f64::INFINITY));
     }
 
     #[test]
     fn members_that_were_not_named_are_asked_and_nobody_twice_at_a_time() {
         let mut model = after(&[2]);
-        let addrs = |due: Vec<(usize, String)>| due.into_iter().map(|it| it.1).collect::<Vec<_>>();
-        assert_eq!(addrs(model.poll_asks(2_000)), ["n2:8080", "n1:8080", "n3:8080"]);
-        assert_eq!(addrs(model.poll_asks(2_000)), Vec::<String>::new(), "answers are waited for");
-        model.record(2, Err("n3:8080: refused".to_owned()), 2_500);
-        assert_eq!(addrs(model.poll_asks(2_500)), ["n3:8080"]);
+        assert_eq!(model.poll_asks(2_000), ["n2:8080", "n1:8080", "n3:8080"]);
+        assert_eq!(model.poll_asks(2_000), Vec::<String>::new(), "answers are waited for");
+        model.record("n3:8080", lost("n3:8080: refused"), 2_500);
+        assert_eq!(model.poll_asks(2_500), ["n3:8080"]);
     }
 
     #[test]
-    fn a_node_is_judged_by_its_own_answer_and_otherwise_by_what_the_others_hear() {
+    fn members_are_asked_where_they_answer_and_only_while_they_are_members() {
+        let mut model = Model::new(vec!["n1:9090".into(), "n2:9090".into()], INTERVAL);
+        assert_eq!(model.poll_asks(0), ["n1:9090", "n2:9090"]);
+        model.record("n1:9090", Ok(status(1, 10_000, 100)), 10);
+        // Node 2 may answer at its OPS_ADDR, which was given, and not at its client address.
+        assert_eq!(model.poll_asks(20), ["n1:9090"]);
+        model.record("n1:9090", Ok(status(1, 11_000, 100)), 1_000);
+        model.record("n2:9090", Ok(status(2, 11_000, 100)), 1_000);
+        assert_eq!(model.poll_asks(1_010), ["n1:9090", "n2:9090", "n3:8080"]);
+        let mut smaller = status(1, 12_000, 100);
+        smaller["members"].as_array_mut().expect("members").truncate(2);
+        model.record("n1:9090", Ok(smaller), 2_000);
+        assert_eq!(model.poll_asks(2_010), ["n1:9090"]);
+        // The last answer of a node that is no member any more changes nothing.
+        model.record("n3:8080", Ok(status(3, 12_000, 100)), 2_020);
+        assert_eq!(model.asked.len(), 2);
+    }
+
+    #[test]
+    fn a_node_that_denies_the_right_is_not_asked_again() {
+        let mut model = after(&[1]);
+        assert_eq!(model.poll_asks(2_000), ["n1:8080", "n2:8080", "n3:8080"]);
+        let denied = Unanswered { text: "n2:8080: missing token".into(), is_denied: true };
+        model.record("n2:8080", Err(denied), 2_100);
+        model.record("n3:8080", lost("n3:8080: refused"), 2_100);
+        assert_eq!(model.poll_asks(3_000), ["n3:8080"]);
+        let rows = model.rows(3_000);
+        assert_eq!(
+            (&rows[1].health, rows[1].error),
+            (&Health::AnswersNodes, Some("n2:8080: missing token"))
+        );
+    }
+
+    #[test]
+    fn answers_of_another_cluster_or_history_are_not_taken() {
+        let mut model = after(&[1, 2]);
+        let foreign = |name: &str| {
+            let mut foreign = status(2, 12_000, 300);
+            foreign[name] = json!("0f");
+            foreign
+        };
+        for (name, what) in [("cluster", "cluster"), ("history", "history")] {
+            model.record("n2:8080", Ok(foreign(name)), 3_000);
+            let error = model.asked[1].error.clone().expect("an error");
+            assert!(error.contains(&format!("another {what} than n1:8080")), "{error}");
+        }
+        // After a restore, all nodes have another history, and the old ones are gone.
+        model.record("n1:8080", lost("n1:8080: refused"), 4_000);
+        model.record("n2:8080", Ok(foreign("history")), 4_000);
+        assert_eq!(model.asked[1].error, None);
+    }
+
+    #[test]
+    fn a_node_is_judged_by_what_the_others_hear_and_otherwise_by_its_own_answer() {
         let mut model = after(&[1, 2]);
         let health = |model: &Model, now_ms| {
             model.rows(now_ms).into_iter().map(|row| row.health).collect::<Vec<_>>()
@@ -419,11 +678,45 @@ pub(super) mod tests {
         let mut gone = status(1, 12_000, 300);
         gone["members"][2]["answerAgeMs"] = json!(9_000.0);
         gone["ready"] = json!(false);
-        model.record(0, Ok(gone), 3_000);
-        let silent = Health::Silent(Some(9_000.0));
-        assert_eq!(health(&model, 3_000), [Health::NotReady, Health::Ready, silent]);
+        model.record("n1:8080", Ok(gone.clone()), 3_000);
+        let silent = |age_ms| Health::Silent(Some(age_ms));
+        assert_eq!(health(&model, 3_000), [Health::NotReady, Health::Ready, silent(9_000.0)]);
+        assert_eq!(health(&model, 4_000)[2], silent(10_000.0), "it grows older");
+        // A node that is cut off from the others answers this command.
+        gone["members"][1]["answerAgeMs"] = json!(5_000.0);
+        model.record("n1:8080", Ok(gone.clone()), 3_000);
+        assert_eq!(health(&model, 3_000)[1], silent(5_000.0));
+        // While the consensus thread is stuck, it receives no answers of the others.
+        gone["tickAgeMs"] = json!(8_900.0);
+        model.record("n1:8080", Ok(gone), 3_000);
+        assert_eq!(health(&model, 3_000)[1..], [Health::Ready, Health::AnswersNodes]);
         // Nobody answers any more: what the nodes said of each other is old, too.
         assert_eq!(health(&model, 60_000), [const { Health::Silent(None) }; 3]);
+    }
+
+    #[test]
+    fn a_failure_is_newer_than_an_answer() {
+        let mut model = after(&[1, 2, 3]);
+        model.record("n1:8080", lost("n1:8080: refused"), 2_500);
+        let view = model.view(2_500).and_then(|it| it.status.as_ref()).expect("an answer");
+        assert_eq!(view.node(), 2);
+        assert_eq!(model.rows(2_500)[0].health, Health::AnswersNodes);
+        assert!(model.asked[0].last_rates().is_none(), "the charts have a gap");
+    }
+
+    #[test]
+    fn the_others_are_seen_by_the_leader_and_without_one_by_who_knows_most() {
+        let mut model = after(&[1, 2, 3]);
+        let mut say = |node: u64, change: fn(&mut Value)| {
+            let mut said = status(node, 12_000, 300);
+            change(&mut said);
+            model.record(&addr(node), Ok(said), 3_000);
+            model.view(3_000).and_then(|it| it.status.as_ref()).expect("an answer").node()
+        };
+        assert_eq!(say(3, |it| it["leads"] = json!(true)), 1, "the same term: the lowest id");
+        assert_eq!(say(3, |it| (it["leads"], it["term"]) = (json!(true), json!(6))), 3);
+        let lost = |it: &mut Value| (it["leads"], it["leader"]) = (json!(false), Value::Null);
+        assert_eq!((say(3, lost), say(1, lost)), (1, 2), "node 2 knows a leader");
     }
 
     #[test]

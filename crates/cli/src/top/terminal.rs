@@ -2,20 +2,31 @@
 //! draws with the escape sequences of ECMA-48, which every terminal of today has.
 
 use std::fmt::Write as _;
-use std::io::{self, Write, stdin, stdout};
+use std::io::{self, IsTerminal, Write, stdin, stdout};
 
+use epicepoch_config::{Environment, variable};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+use crate::failure::Failure;
 use crate::top::draw::{Line, Size, Style};
 
 /// Leaves the screen of the shell as it is, and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[0m\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 /// The size of a terminal that does not say its own.
 const SIZE: Size = Size { columns: 80, lines: 24 };
+
+/// Whether standard output is a terminal that can move its cursor.
+///
+/// # Errors
+/// `TERM` is no text.
+pub(crate) fn moves_its_cursor(environment: &Environment) -> Result<bool, Failure> {
+    let is_dumb = variable(environment, "TERM").map_err(Failure::usage)?.as_deref() == Some("dumb");
+    Ok(stdout().is_terminal() && !is_dumb)
+}
 
 /// A terminal that was set up for drawing. Dropping it puts everything back, also after a panic.
 pub(super) struct Terminal {
@@ -35,6 +46,15 @@ impl Terminal {
         let terminal = Self { before };
         put(ENTER)?;
         Ok(terminal)
+    }
+
+    /// What puts the mode of the terminal back without waiting, for a process that ends at once.
+    pub(super) fn mode_back(&self) -> impl FnOnce() + Send + 'static {
+        let before = self.before.clone();
+        // If the terminal is gone, there is nothing to put back.
+        move || {
+            let _gone = tcsetattr(stdin(), OptionalActions::Now, &before);
+        }
     }
 
     /// The size now: people resize windows.
@@ -80,6 +100,9 @@ fn paint(lines: &[Line], size: Size, is_colour: bool) -> String {
         if at > 0 {
             text.push_str("\r\n");
         }
+        // A line is cleared before it is written: in the last column, the cursor is still on the
+        // character that it has just written.
+        text.push_str(CLEAR_LINE);
         let mut left = size.columns;
         for (style, part) in line {
             // Nodes send most of the text. No character of it may command the terminal.
@@ -88,9 +111,11 @@ fn paint(lines: &[Line], size: Size, is_colour: bool) -> String {
             left -= shown.chars().count();
             let _infallible = write!(text, "\x1b[0{}m{shown}", code(*style, is_colour));
         }
-        text.push_str(CLEAR_LINE);
     }
-    text.push_str(CLEAR_BELOW);
+    if lines.len() < size.lines {
+        text.push_str("\r\n");
+        text.push_str(CLEAR_BELOW);
+    }
     text
 }
 
@@ -116,15 +141,10 @@ mod tests {
         let lines = [line("four"), line("two"), line("three")];
         let size = Size { columns: 5, lines: 2 };
         let row = |text: &str, colour: &str, rest: &str| {
-            format!("\x1b[0{colour}m{text}\x1b[0m{rest}{CLEAR_LINE}")
+            format!("{CLEAR_LINE}\x1b[0{colour}m{text}\x1b[0m{rest}")
         };
-        let of = |colour| {
-            format!(
-                "{HOME}{}\r\n{}{CLEAR_BELOW}",
-                row("four", colour, "e"),
-                row("two", colour, "en")
-            )
-        };
+        let of =
+            |colour| format!("{HOME}{}\r\n{}", row("four", colour, "e"), row("two", colour, "en"));
         assert_eq!(paint(&lines, size, true), of(";1;31"));
         assert_eq!(paint(&lines, size, false), of(";1"));
     }
@@ -133,7 +153,8 @@ mod tests {
     fn what_a_node_sends_cannot_command_the_terminal() {
         let line = vec![(Style::Plain, "a\x1b[2Jb\u{9b}c\n".to_owned())];
         let painted = paint(&[line], Size { columns: 20, lines: 1 }, false);
-        let row = format!("\x1b[0ma?[2Jb?c?{CLEAR_LINE}");
-        assert_eq!(painted, format!("{HOME}{row}{CLEAR_BELOW}"));
+        assert_eq!(painted, format!("{HOME}{CLEAR_LINE}\x1b[0ma?[2Jb?c?"));
+        let painted = paint(&[], Size { columns: 20, lines: 1 }, false);
+        assert_eq!(painted, format!("{HOME}\r\n{CLEAR_BELOW}"), "the rest of the screen");
     }
 }

@@ -68,6 +68,14 @@ impl Terminal {
         });
     }
 
+    /// Waits until a line of the screen that begins like this has all these words.
+    fn wait_for_row(&self, begin: &str, words: &[&str]) {
+        wait_until(&format!("{begin:?} with {words:?} on the screen"), WAIT_MAX, || {
+            let has = |line: &&String| words.iter().all(|word| line.contains(word));
+            self.lines().iter().filter(|line| line.starts_with(begin)).any(|line| has(&line))
+        });
+    }
+
     fn press(&mut self, keys: &[u8]) {
         let pipe = self.keys.as_mut().expect("open");
         pipe.write_all(keys).and_then(|()| pipe.flush()).expect("the terminal is there");
@@ -106,17 +114,25 @@ fn top_shows_the_leader_each_node_and_a_lost_one_and_puts_the_terminal_back() {
     let mut terminal = Terminal::run(&top);
     terminal
         .wait_for(&[&format!("Node {} leads", cluster.nodes[leader].id), "3 of 3 nodes answer"]);
+    // The charts are those of the leader until another node is chosen.
+    let row = |id: u64, is_charted: bool| format!("{} {id} ", if is_charted { '›' } else { ' ' });
     for node in &cluster.nodes {
-        terminal.wait_for(&[&node.id.to_string(), "● ready", env!("CARGO_PKG_VERSION")]);
+        let begin = row(node.id, node.id == cluster.nodes[leader].id);
+        terminal.wait_for_row(&begin, &["● ready", env!("CARGO_PKG_VERSION")]);
     }
     terminal.wait_for(&["✓ All is well"]);
+    // The first key goes to the first row, the second to the next.
+    terminal.press(b"\x1b[A\x1b[A");
+    terminal.wait_for_row(&row(1, true), &["● ready"]);
+    terminal.press(b"\x1b");
+    terminal.press(b"[B");
+    terminal.wait_for_row(&row(2, true), &["● ready"]);
     let follower = cluster.others(leader)[0];
     let id = cluster.nodes[follower].id;
-    terminal.press(b"\x1b[B");
     cluster.nodes[follower].kill();
-    terminal.wait_for(&["✕ Act now"]);
-    terminal.wait_for(&["✕ Now", &format!("Node {id} has not answered")]);
-    terminal.wait_for(&[&id.to_string(), "✕ silent"]);
+    terminal.wait_for_row("EpicEpoch ", &["✕ Act now"]);
+    terminal.wait_for_row("✕ Now ", &[&format!("Node {id} has not answered for")]);
+    terminal.wait_for_row(&row(id, id == 2), &["✕ silent"]);
     terminal.press(b"q");
     let code = terminal.wait_for_exit().code();
     let written = terminal.written();
@@ -146,20 +162,28 @@ fn a_watched_status_is_a_line_for_each_look_and_outlives_a_restart_of_all_nodes(
     let mut child = command.stdout(out).stderr(error).spawn().expect("it can be started");
     let mut looks = BufReader::new(child.stdout.take().expect("piped")).lines();
     let mut errors = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let mut next_leader = || {
+    let mut next = || {
         let line = looks.next().expect("it goes on").expect("UTF-8");
         let look: Value = serde_json::from_str(&line).expect("a document in each line");
-        look["leader"]["nodeID"].as_u64()
+        // Times of one clock in one form are in order as texts, too.
+        let time = look["time"].as_str().expect("a time").to_owned();
+        (time, look["leader"]["nodeID"].as_u64())
     };
     let id = Some(cluster.nodes[leader].id);
-    assert_eq!([next_leader(), next_leader()], [id, id]);
+    let (first, second) = (next(), next());
+    assert_eq!((first.1, second.1), (id, id));
+    assert!(first.0 < second.0, "{first:?} {second:?}");
     cluster.kill_all();
     let error = errors.next().expect("it goes on").expect("UTF-8");
-    assert!(error.starts_with("epicepoch: "), "{error}");
+    let failed_at = error.strip_prefix("epicepoch: ").and_then(|it| it.split_once(": "));
+    let (failed_at, _) = failed_at.expect("the time of the failure");
     cluster.start_all();
     let id = Some(cluster.nodes[cluster.wait_for_leader()].id);
-    // Looks from before the restart may still be in the pipe, and so may some without a leader.
-    let is_seen = (0..200).any(|_| next_leader() == id);
+    // Looks from before may still be in the pipe, and after the restart some have no leader.
+    let is_seen = (0..1_000).any(|_| {
+        let (time, leader) = next();
+        time.as_str() > failed_at && leader == id
+    });
     assert!(is_seen, "the leader is seen again");
     child.kill().and_then(|()| child.wait()).expect("it ends");
 }
