@@ -220,11 +220,14 @@ impl World {
         let Running { shared, workers, .. } = self.at(id).running();
         let Ok(receiver) = workers[link].routing.receiver(shared, voter, reply) else {
             self.summary.refusals += 1;
-            if self.confirm_links.is_on {
+            // A late answer of an earlier process came over the connection to that process, which
+            // ended with it. The link to the present process is another connection.
+            let present = self.at(from).running.as_ref();
+            if self.confirm_links.is_on && present.is_some_and(|it| it.identity.boot == hello.boot)
+            {
                 let nodes = NodeSet::of(from);
                 self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes });
-                // The answer may be of an earlier process of that node, and the link to the present
-                // one ends with it. As in the server, an ended link connects again.
+                // As in the server, an ended link connects again.
                 self.connect_later(id, link, nodes);
             }
             return;
@@ -341,6 +344,8 @@ const LINKLESS_RUNS: u64 = 2;
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_wire::{BootId, Round, Term};
+
     use super::*;
     use crate::event::Asker;
     use crate::summary::Summary;
@@ -434,6 +439,30 @@ mod tests {
         ask_worker(&mut world, leader, 1);
         live_on(&mut world, 50 * MS);
         assert_eq!(world.summary.answered, 1, "over the links of its sibling");
+    }
+
+    #[test]
+    fn a_late_answer_of_an_earlier_process_ends_no_link_to_the_present_one() {
+        let (mut world, leader) = three();
+        let voter = world.ids().find(|id| *id != leader).expect("three nodes");
+        let present = world.at(voter).running().identity;
+        let is_up = |world: &World| world.at(leader).running().workers[0].links.contains(voter);
+        let reply = ConfirmReply {
+            leader,
+            store: present.store,
+            boot: world.at(leader).running().identity.boot,
+            worker: WorkerId(0),
+            term: Term(1),
+            round: Round(1),
+            promise: Term(1),
+        };
+        // This position is before what the node was heard at, so the answer is refused.
+        let boot = BootId(present.boot.0 - 1);
+        let hello = PeerHello { boot, began: StorePosition(0), reads: 0, needs: 0 };
+        let refusals = world.summary.refusals;
+        world.reply(leader, (voter, hello), 0, &reply);
+        live_on(&mut world, MS);
+        assert_eq!((world.summary.refusals, is_up(&world)), (refusals + 1, true));
     }
 
     #[test]
