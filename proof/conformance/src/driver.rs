@@ -204,6 +204,11 @@ impl Clock {
 }
 
 impl Driver {
+    /// Whether the client has a second connection for hedged requests.
+    pub fn hedges(&self) -> bool {
+        self.hedge.is_some()
+    }
+
     /// Starts a driver and calibrates its clock.
     ///
     /// # Errors

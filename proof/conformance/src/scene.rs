@@ -33,6 +33,11 @@ impl Scene {
         Ok(Self { scripted, driver, nodes, calls: Vec::new(), is_unsupported: false })
     }
 
+    /// Whether the client has a second connection for hedged requests.
+    pub fn hedges(&self) -> bool {
+        self.driver.hedges()
+    }
+
     /// Adds a node that is not a member.
     pub fn unlisted_node(&mut self) -> Node {
         let node = Node::start(&self.scripted, self.nodes.0.len() as u64 + 1);

@@ -248,7 +248,7 @@ fn circle(scene: &mut Scene) -> Verdict {
     let came = trouble(&[&one, &two], before);
     is_over.store(true, Ordering::SeqCst);
     scene.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
-    calm(&came)
+    calm(&came, scene.hedges())
 }
 
 fn storm(scene: &mut Scene) -> Verdict {
@@ -269,7 +269,7 @@ fn storm(scene: &mut Scene) -> Verdict {
     let came = trouble(&[&leader], before);
     is_over.store(true, Ordering::SeqCst);
     scene.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
-    calm(&came)
+    calm(&came, scene.hedges())
 }
 
 /// Returns the times at which hellos and requests arrived at these nodes, sorted.
@@ -288,17 +288,25 @@ fn trouble(nodes: &[&Node], before: usize) -> Vec<Instant> {
     arrivals(nodes).split_off(before)
 }
 
-/// Checks that frames come in bursts with growing pauses between them. It does not count frames per
-/// second, because stalls of the machine would change that number. Stalls only lengthen pauses.
-fn calm(came: &[Instant]) -> Verdict {
+/// Checks that frames come in bursts with growing pauses between them. Stalls of the machine only
+/// lengthen pauses.
+fn calm(came: &[Instant], hedges: bool) -> Verdict {
     hold(came.len() >= 2, || format!("only {} frames came", came.len()))?;
+    let all = came.len();
+    if hedges {
+        // The client pauses separately for its second connection, so the bursts of the two can fill
+        // each other's pauses. What is left is how many frames they may send in this time.
+        let took = came[all - 1] - came[0];
+        let pauses = usize::try_from(took.as_millis() / PAUSE_LEAST.as_millis()).unwrap_or(all);
+        let most = 2 * (RAMP_FRAMES + BURST_FRAMES * (1 + pauses));
+        return hold(all <= most, || format!("{all} frames came in {took:?}, not {most} at most"));
+    }
     let (mut row, mut longest) = (1, 1);
     for pair in came.windows(2).skip(RAMP_FRAMES) {
         row = if pair[1] - pair[0] < PAUSE_LEAST { row + 1 } else { 1 };
         longest = longest.max(row);
     }
     hold(longest <= BURST_FRAMES_MAX, || {
-        let all = came.len();
         format!(
             "{longest} frames came without a pause of {PAUSE_LEAST:?} between any two of them, \
              not {BURST_FRAMES_MAX} at most ({all} in all)"
@@ -321,9 +329,10 @@ const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
 /// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and up
 /// to half of each is random.
 const PAUSE_LEAST: Duration = Duration::from_millis(10);
-/// At most this many frames come before the sixth pause. That is six attempts. In each, the client
-/// asks at most four nodes, one after another as hints say, with a hello and a request to each.
-const RAMP_FRAMES: usize = 6 * 4 * 2;
-/// At most this many frames come between two later pauses. That is one such attempt. A hedging
-/// client makes a second one, because it pauses separately for its second connection.
-const BURST_FRAMES_MAX: usize = 2 * 4 * 2;
+/// At most this many frames come in one attempt: the client asks at most four nodes, one after
+/// another as hints say, with a hello and a request to each.
+const BURST_FRAMES: usize = 4 * 2;
+/// At most this many frames come before the sixth pause.
+const RAMP_FRAMES: usize = 6 * BURST_FRAMES;
+/// At most this many frames come between two later pauses, twice as many as an attempt needs.
+const BURST_FRAMES_MAX: usize = 2 * BURST_FRAMES;
