@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use epicepoch_wire::NodeId;
 use tokio::net::TcpStream;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::addresses::book::AddressBook;
 use crate::addresses::resolver::Resolver;
@@ -24,9 +24,28 @@ mod resolver;
 /// another node, and the book seldom does. A round trip between distant places takes as long.
 const BOOK_FIRST: Duration = Duration::from_millis(300);
 
-/// An address of the book is tried for this long. A link gives up an attempt only later, so an
-/// entry whose machine is gone is tried once.
+/// An address of the book is tried for this long. A link gives up an attempt only later.
 const BOOK_MAX: Duration = Duration::from_millis(700);
+
+/// An entry that was tried in vain is tried again after this time: the network may have failed, and
+/// not the address. Meanwhile the addresses of the name have no rival.
+const BOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The last entry of the book that a link has tried.
+#[derive(Debug, Default)]
+pub(crate) struct Tried(Cell<Option<(u64, Instant)>>);
+
+impl Tried {
+    /// Entries up to this turn are not to be tried now.
+    fn turn(&self) -> u64 {
+        let last = self.0.get().filter(|(_, at)| at.elapsed() < BOOK_AGAIN);
+        last.map_or(0, |(turn, _)| turn)
+    }
+
+    fn set(&self, turn: u64) {
+        self.0.set(Some((turn, Instant::now())));
+    }
+}
 
 /// Where the peers of a node are, as far as the node knows.
 #[derive(Debug, Default)]
@@ -47,8 +66,7 @@ impl Addresses {
     }
 
     /// Opens a TCP connection to the address that the book has for a node, or to one of its name. While
-    /// the name is looked up, a newer entry of the book is tried at once. The turn of the last entry
-    /// that was tried is in `tried`.
+    /// the name is looked up, an entry of the book that was not tried lately is tried at once.
     ///
     /// # Errors
     /// When the name has no address that answers, and no entry of the book is being tried.
@@ -56,22 +74,26 @@ impl Addresses {
         &self,
         addr: &str,
         node: NodeId,
-        tried: &Cell<u64>,
+        tried: &Tried,
     ) -> io::Result<TcpStream> {
         let Self { book, resolver } = self;
         // Whether an address of the book is being tried, and what is set when that has ended.
         let (is_trying, ended) = (Cell::new(false), Signal::default());
         let mut by_book = pin!(async {
+            // In one attempt each entry is tried once.
+            let mut last = tried.turn();
             loop {
-                let entry = book.newer(node, tried.get()).await;
+                let entry = book.newer(node, last).await;
                 is_trying.set(true);
                 let dialled = tokio::select! {
+                    biased;
                     dialled = TcpStream::connect(entry.addr) => dialled.ok(),
                     // Where the node is now is worth more than where it was.
                     _ = book.newer(node, entry.turn) => None,
                     () = sleep(BOOK_MAX) => None,
                 };
-                tried.set(entry.turn);
+                last = entry.turn;
+                tried.set(last);
                 if let Some(stream) = dialled {
                     return stream;
                 }
@@ -82,6 +104,7 @@ impl Addresses {
         let mut by_name = pin!(async {
             let addrs = resolver.resolve(addr).await?;
             if is_trying.get() {
+                ended.clear();
                 tokio::select! {
                     () = sleep(BOOK_FIRST) => {}
                     () = ended.wait() => {}
@@ -141,7 +164,7 @@ mod tests {
         Addresses { book: AddressBook::default(), resolver }
     }
 
-    async fn dialled(addresses: &Addresses, tried: &Cell<u64>) -> SocketAddr {
+    async fn dialled(addresses: &Addresses, tried: &Tried) -> SocketAddr {
         let stream = timeout(WAIT_MAX, addresses.dial(NAME, NODE, tried)).await;
         stream.expect("in time").expect("a connection").peer_addr().expect("an address")
     }
@@ -165,7 +188,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_peer_that_comes_from_another_address_is_dialled_without_its_name() {
         let (resolver, release) = hanging(nobody().await);
-        let (addresses, tried) = (addresses(resolver), Cell::new(0));
+        let (addresses, tried) = (addresses(resolver), Tried::default());
         let (_listener, addr) = listener().await;
         let seen = async { addresses.book.record(NODE, addr, BootId(1)) };
         assert_eq!(tokio::join!(dialled(&addresses, &tried), seen).0, addr);
@@ -175,11 +198,11 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn an_entry_that_leads_nowhere_does_not_keep_the_name_from_being_dialled() {
         let (_listener, addr) = listener().await;
-        let tried = Cell::new(0);
+        let tried = Tried::default();
         let addresses = addresses(Resolver::with(move |_| Ok(vec![addr])));
         addresses.book.record(NODE, nobody().await, BootId(1));
         assert_eq!(dialled(&addresses, &tried).await, addr);
-        assert_eq!(tried.get(), 1);
+        assert_eq!(tried.turn(), 1);
         // The next attempt asks the name alone, until there is a newer entry.
         assert_eq!(dialled(&addresses, &tried).await, addr);
     }
@@ -188,10 +211,15 @@ mod tests {
     async fn the_book_is_tried_before_a_name_that_leads_to_another_node() {
         let (_other, other) = listener().await;
         let (_listener, addr) = listener().await;
-        let (lies, tried) = (addresses(Resolver::with(move |_| Ok(vec![other]))), Cell::new(0));
+        let (lies, tried) = (addresses(Resolver::with(move |_| Ok(vec![other]))), Tried::default());
         lies.book.record(NODE, addr, BootId(1));
         assert_eq!(dialled(&lies, &tried).await, addr);
-        assert_eq!(dialled(&lies, &tried).await, other, "each entry is tried once");
+        assert_eq!(dialled(&lies, &tried).await, other, "an entry was just tried");
+        // The network had failed, and not the address.
+        let before =
+            Instant::now().checked_sub(BOOK_AGAIN).expect("the machine has run for longer");
+        tried.0.set(Some((tried.turn(), before)));
+        assert_eq!(dialled(&lies, &tried).await, addr);
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -202,11 +230,11 @@ mod tests {
             seen.store(true, Ordering::Relaxed);
             Err(io::Error::other("no such name"))
         });
-        let (fails, tried) = (addresses(fails), Cell::new(0));
+        let (fails, tried) = (addresses(fails), Tried::default());
         fails.book.record(NODE, nobody().await, BootId(1));
         let error = timeout(WAIT_MAX, fails.dial(NAME, NODE, &tried)).await;
         assert_eq!(error.expect("in time").unwrap_err().to_string(), "no such name");
-        assert!(asked.load(Ordering::Relaxed) && tried.get() == 1);
+        assert!(asked.load(Ordering::Relaxed) && tried.turn() == 1);
         let (_listener, addr) = listener().await;
         fails.book.record(NODE, addr, BootId(2));
         assert_eq!(dialled(&fails, &tried).await, addr);

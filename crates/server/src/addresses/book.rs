@@ -20,7 +20,8 @@ use tokio::sync::Notify;
 
 use crate::config::host_and_port;
 
-/// At most this many peers are in the book. A cluster has fewer members.
+/// At most this many peers are in the book: as many as a cluster has members. One more takes the
+/// place of the one that was recorded longest ago, such as a member that was removed.
 const PEERS_MAX: usize = 64;
 /// The name of the file in the data directory. Each line is a node id and an address.
 pub(crate) const FILE: &str = "ADDRESSES";
@@ -29,23 +30,32 @@ pub(crate) const FILE: &str = "ADDRESSES";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) addr: SocketAddr,
-    /// Counts the entries of this peer, from 1. A link that has tried an entry waits for a newer
-    /// one.
+    /// Counts the entries of the book, from 1. A link that has tried an entry waits for a newer one.
     pub(crate) turn: u64,
     /// The process that was there; `None` if the entry is from the file.
     pub(crate) boot: Option<BootId>,
+    /// Whether the peer has answered at this address. Otherwise it has called from its IP address.
+    pub(crate) has_answered: bool,
 }
 
 impl Entry {
-    fn is_other(&self, boot: BootId) -> bool {
-        self.boot.is_some_and(|other| other != boot)
+    /// Whether another process than `boot` was recorded after `turn`.
+    fn is_after(&self, boot: BootId, turn: u64) -> bool {
+        self.turn > turn && self.boot.is_some_and(|other| other != boot)
     }
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    peers: BTreeMap<NodeId, Entry>,
+    /// The turn of the newest entry.
+    turn: u64,
 }
 
 /// Where the peers of a node were last.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
-    entries: Mutex<BTreeMap<NodeId, Entry>>,
+    entries: Mutex<Entries>,
     changed: Notify,
     /// The file in which the book is kept; `None` for none.
     file: Option<Arc<File>>,
@@ -57,40 +67,60 @@ impl AddressBook {
     pub(crate) fn load(dir: &Path) -> Self {
         let file = File { path: dir.join(FILE), to_write: Mutex::default() };
         let text = fs::read_to_string(&file.path).unwrap_or_default();
-        let entries = text.lines().take(PEERS_MAX).filter_map(|line| {
+        let peers = text.lines().take(PEERS_MAX).filter_map(|line| {
             let (node, addr) = line.split_once(' ')?;
-            let entry = Entry { addr: addr.parse().ok()?, turn: 1, boot: None };
+            let addr = addr.parse().ok()?;
+            let entry = Entry { addr, turn: 1, boot: None, has_answered: false };
             Some((NodeId(node.parse().ok()?), entry))
         });
-        let entries = Mutex::new(entries.collect());
+        let entries = Mutex::new(Entries { peers: peers.collect(), turn: 1 });
         Self { entries, changed: Notify::new(), file: Some(Arc::new(file)) }
     }
 
-    /// Records where the process `boot` of a member is, because the member has just proved there
-    /// who it is.
-    pub(crate) fn record(&self, node: NodeId, addr: SocketAddr, boot: BootId) {
-        let mut entries = self.entries();
-        let before = entries.get(&node).copied();
-        if before.is_none() && entries.len() >= PEERS_MAX {
-            entries.clear();
+    /// Records where the process `boot` of a member is, because the member has just answered there,
+    /// and proved who it is. Returns the turn of the entry.
+    pub(crate) fn record(&self, node: NodeId, addr: SocketAddr, boot: BootId) -> u64 {
+        self.enter(node, Entry { addr, turn: 0, boot: Some(boot), has_answered: true })
+    }
+
+    /// Records where the process `boot` of a member may be reached: the member has called from the
+    /// address `from`, has proved who it is, and listens on the port of `raft_addr`. An address at
+    /// which this process has answered is worth more, because a caller can come through a gateway.
+    pub(crate) fn record_caller(&self, node: NodeId, from: IpAddr, raft_addr: &str, boot: BootId) {
+        if let Some((_, port)) = host_and_port(raft_addr) {
+            let addr = SocketAddr::new(from.to_canonical(), port);
+            self.enter(node, Entry { addr, turn: 0, boot: Some(boot), has_answered: false });
         }
-        let turn = before.map_or(0, |before| before.turn) + 1;
-        entries.insert(node, Entry { addr, turn, boot: Some(boot) });
-        let is_moved = before.is_none_or(|before| before.addr != addr);
-        let text = is_moved.then(|| written(&entries));
+    }
+
+    fn enter(&self, node: NodeId, mut entry: Entry) -> u64 {
+        let mut entries = self.entries();
+        let before = entries.peers.get(&node).copied();
+        if before.is_none() && entries.peers.len() >= PEERS_MAX {
+            let oldest = entries.peers.iter().min_by_key(|(_, it)| it.turn).map(|(node, _)| *node);
+            oldest.and_then(|node| entries.peers.remove(&node));
+        }
+        if let Some(before) = before.filter(|it| it.boot == entry.boot && it.has_answered)
+            && !entry.has_answered
+        {
+            (entry.addr, entry.has_answered) = (before.addr, true);
+        }
+        entries.turn += 1;
+        let turn = entries.turn;
+        let is_moved = before.is_none_or(|before| before.addr != entry.addr);
+        entries.peers.insert(node, Entry { turn, ..entry });
+        let text = is_moved.then(|| written(&entries.peers));
         drop(entries);
         self.changed.notify_waiters();
         if let (Some(file), Some(text)) = (&self.file, text) {
             file.write(text);
         }
+        turn
     }
 
-    /// [`Self::record`] for a member that has come from the address `from`, and listens on the port
-    /// of `raft_addr`.
-    pub(crate) fn record_caller(&self, node: NodeId, from: IpAddr, raft_addr: &str, boot: BootId) {
-        if let Some((_, port)) = host_and_port(raft_addr) {
-            self.record(node, SocketAddr::new(from.to_canonical(), port), boot);
-        }
+    /// The turn of the newest entry: a link that connects now is newer than all entries up to it.
+    pub(crate) fn turn(&self) -> u64 {
+        self.entries().turn
     }
 
     /// Waits for an entry of `node` whose turn is above `tried`.
@@ -98,14 +128,15 @@ impl AddressBook {
         self.wait(node, |entry| entry.turn > tried).await
     }
 
-    /// Whether another process than `boot` is known to run as `node`.
-    pub(crate) fn is_replaced(&self, node: NodeId, boot: BootId) -> bool {
-        self.entries().get(&node).is_some_and(|entry| entry.is_other(boot))
+    /// Whether another process than `boot` was found to run as `node` after `turn`, when a link to
+    /// `boot` was welcomed. An entry from before may be of an earlier process.
+    pub(crate) fn is_replaced(&self, node: NodeId, boot: BootId, turn: u64) -> bool {
+        self.entries().peers.get(&node).is_some_and(|entry| entry.is_after(boot, turn))
     }
 
-    /// Waits until another process than `boot` is known to run as `node`.
-    pub(crate) async fn replaced(&self, node: NodeId, boot: BootId) {
-        self.wait(node, |entry| entry.is_other(boot)).await;
+    /// Waits until [`Self::is_replaced`].
+    pub(crate) async fn replaced(&self, node: NodeId, boot: BootId, turn: u64) {
+        self.wait(node, |entry| entry.is_after(boot, turn)).await;
     }
 
     async fn wait(&self, node: NodeId, is_wanted: impl Fn(&Entry) -> bool) -> Entry {
@@ -114,14 +145,14 @@ impl AddressBook {
             let mut changed = std::pin::pin!(changed);
             // From here on no change is missed.
             changed.as_mut().enable();
-            if let Some(entry) = self.entries().get(&node).filter(|it| is_wanted(it)) {
+            if let Some(entry) = self.entries().peers.get(&node).filter(|it| is_wanted(it)) {
                 return *entry;
             }
             changed.await;
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,7 +183,7 @@ impl File {
         let spawned = thread::Builder::new().name("addresses".to_owned()).spawn(move || {
             while let Some(text) = file.next() {
                 if let Err(error) = file.replace(&text) {
-                    tracing::debug!(%error, "the addresses of the peers cannot be written");
+                    tracing::info!(%error, "the addresses of the peers cannot be written");
                 }
                 file.finish(&text);
             }
@@ -204,29 +235,59 @@ mod tests {
         let book = AddressBook::default();
         book.record(NODE, addr(2), BootId(1));
         let first = book.newer(NODE, 0).await;
-        assert_eq!(first, Entry { addr: addr(2), turn: 1, boot: Some(BootId(1)) });
+        let entry = Entry { addr: addr(2), turn: 1, boot: Some(BootId(1)), has_answered: true };
+        assert_eq!(first, entry);
         let none = timeout(Duration::from_millis(1), book.newer(NODE, first.turn)).await;
         assert!(none.is_err(), "no newer entry");
         let (newer, ()) = tokio::join!(book.newer(NODE, first.turn), async {
             book.record(NodeId(3), addr(3), BootId(3));
             book.record_caller(NODE, "::ffff:10.0.0.9".parse().unwrap(), "n2:60001", BootId(2));
         });
-        assert_eq!((newer.addr, newer.turn), (addr(9), 2));
+        assert_eq!((newer.addr, newer.turn), (addr(9), 3));
         book.record_caller(NODE, "10.0.0.8".parse().unwrap(), "no port", BootId(2));
         assert_eq!(book.newer(NODE, 1).await.addr, addr(9));
     }
 
     #[tokio::test(flavor = "current_thread")]
+    async fn where_a_process_has_answered_is_kept_when_it_calls_from_elsewhere() {
+        let book = AddressBook::default();
+        let from = |last: u8| IpAddr::from([10, 0, 0, last]);
+        book.record(NODE, addr(2), BootId(1));
+        book.record_caller(NODE, from(1), "n2:60001", BootId(1));
+        let entry = book.newer(NODE, 1).await;
+        assert_eq!((entry.addr, entry.turn), (addr(2), 2), "the call came through a gateway");
+        book.record_caller(NODE, from(3), "n2:60001", BootId(2));
+        assert_eq!(book.newer(NODE, 2).await.addr, addr(3), "another process may be elsewhere");
+    }
+
+    #[test]
+    fn a_full_book_forgets_who_was_recorded_longest_ago() {
+        let book = AddressBook::default();
+        for node in 1..=PEERS_MAX as u64 {
+            book.record(NodeId(node), addr(1), BootId(node));
+        }
+        book.record(NodeId(1), addr(1), BootId(1));
+        let turn = book.turn();
+        book.record(NodeId(1_000), addr(1), BootId(1_000));
+        let known = |node| book.entries().peers.contains_key(&NodeId(node));
+        assert_eq!([1, 2, 3, 1_000].map(known), [true, false, true, true]);
+        assert_eq!(book.turn(), turn + 1, "no link takes a new entry for one that it has tried");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
     async fn a_process_is_replaced_when_another_one_has_proved_who_it_is() {
         let book = AddressBook::default();
-        book.record(NODE, addr(2), BootId(1));
-        let same = timeout(Duration::from_millis(1), book.replaced(NODE, BootId(1))).await;
+        let turn = book.record(NODE, addr(2), BootId(1));
+        let same = timeout(Duration::from_millis(1), book.replaced(NODE, BootId(1), turn)).await;
         assert!(same.is_err());
-        tokio::join!(book.replaced(NODE, BootId(1)), async {
+        // The book has the earlier process yet when a link to the next one is welcomed.
+        let later = timeout(Duration::from_millis(1), book.replaced(NODE, BootId(7), turn)).await;
+        assert!(later.is_err() && !book.is_replaced(NODE, BootId(7), turn));
+        tokio::join!(book.replaced(NODE, BootId(1), turn), async {
             book.record(NODE, addr(2), BootId(7));
         });
-        assert_eq!([1, 7].map(|boot| book.is_replaced(NODE, BootId(boot))), [true, false]);
-        assert!(!book.is_replaced(NodeId(3), BootId(1)), "nothing is known of it");
+        assert_eq!([1, 7].map(|boot| book.is_replaced(NODE, BootId(boot), turn)), [true, false]);
+        assert!(!book.is_replaced(NodeId(3), BootId(1), 0), "nothing is known of it");
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -234,7 +295,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let dir = root.path();
         let book = AddressBook::load(dir);
-        assert!(book.entries().is_empty());
+        assert!(book.entries().peers.is_empty());
         for last in 2..=40 {
             book.record(NODE, addr(last), BootId(1));
         }
@@ -245,11 +306,11 @@ mod tests {
         }
         fs::write(dir.join(FILE), "2 10.0.0.40:60001\nx\n3 nowhere\n4 [::1]:5\n").unwrap();
         let book = AddressBook::load(dir);
-        assert_eq!(book.entries().len(), 2);
+        assert_eq!(book.entries().peers.len(), 2);
         let entry = book.newer(NODE, 0).await;
-        assert_eq!(entry, Entry { addr: addr(40), turn: 1, boot: None });
+        assert_eq!(entry, Entry { addr: addr(40), turn: 1, boot: None, has_answered: false });
         // It was written by an earlier run: it tells nothing about the process that runs now.
-        let other = timeout(Duration::from_millis(1), book.replaced(NODE, BootId(9))).await;
+        let other = timeout(Duration::from_millis(1), book.replaced(NODE, BootId(9), 0)).await;
         assert!(other.is_err());
     }
 }

@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::inbox::{Event, Inbox};
 use crate::abort::AbortOnPanic;
+use crate::addresses::Tried;
 use crate::framed::{FrameError, FrameReader, write_frames};
 use crate::peers;
 use crate::peers::handshake::check_welcome;
@@ -71,7 +72,7 @@ impl Link {
             inbox,
             is_up: is_up.clone(),
             reads: reads.clone(),
-            tried: Cell::new(0),
+            tried: Tried::default(),
         };
         let task = tokio::task::spawn_local(dialler.run(queued)).abort_handle();
         Self { peer, queue, task, is_up, reads }
@@ -113,8 +114,7 @@ struct Dialler {
     is_up: Rc<Notify>,
     /// The newest format that the connected peer reads; see [`Link::reads`].
     reads: Rc<Cell<Option<u32>>>,
-    /// The turn of the last entry of the address book that was tried.
-    tried: Cell<u64>,
+    tried: Tried,
 }
 
 /// Why a link is not connected, or why its connection ended.
@@ -150,13 +150,13 @@ impl Dialler {
         for attempt in 0_usize.. {
             let addr = &self.addrs[attempt % self.addrs.len()];
             let error = match self.connect(addr).await {
-                Ok((reader, writer, boot)) => {
+                Ok((reader, writer, process)) => {
                     tracing::info!(peer = self.peer.node.0, "connected");
                     (backoff, logged, failures) = (BACKOFF.0, String::new(), 0);
                     // Messages that were queued for the old connection are out of date. Raft
                     // repeats them.
                     while queued.try_recv().is_ok() {}
-                    self.serve(reader, writer, boot, &mut queued).await
+                    self.serve(reader, writer, process, &mut queued).await
                 }
                 Err(error) => error,
             };
@@ -213,7 +213,7 @@ impl Dialler {
     async fn connect(
         &self,
         addr: &str,
-    ) -> Result<(FrameReader<PeerReader>, PeerWriter, BootId), LinkError> {
+    ) -> Result<(FrameReader<PeerReader>, PeerWriter, (BootId, u64)), LinkError> {
         let hello = self.shared.hello(LinkKind::Raft, self.peer.node);
         let attempt = async {
             let (shared, node) = (&self.shared, self.peer.node);
@@ -228,7 +228,7 @@ impl Dialler {
             write_frames(&mut writer, &mut frames).await?;
             let mut reader = FrameReader::new(reader);
             let (header, payload) = reader.next().await?.ok_or(LinkError::Closed)?;
-            let boot = match header.kind {
+            let process = match header.kind {
                 FrameKind::Welcome => {
                     let welcome = PeerHello::decode(payload).map_err(FrameError::from)?;
                     let from = (header.cluster, header.from);
@@ -243,9 +243,9 @@ impl Dialler {
                         ..self.peer.clone()
                     };
                     let boot = welcome.boot;
-                    shared.addresses.book.record(node, peer_addr, boot);
+                    let turn = shared.addresses.book.record(node, peer_addr, boot);
                     self.inbox.send(Event::PeerHello { member, hello: welcome }).await;
-                    boot
+                    (boot, turn)
                 }
                 FrameKind::Refused => {
                     let refusal = Refusal::decode(payload).map_err(FrameError::from)?;
@@ -255,7 +255,7 @@ impl Dialler {
                     return Err(LinkError::WrongPeer(format!("{kind:?} instead of a welcome")));
                 }
             };
-            Ok((reader, writer, boot))
+            Ok((reader, writer, process))
         };
         timeout(CONNECT_TIMEOUT, attempt).await.map_err(|_| LinkError::Timeout)?
     }
@@ -265,7 +265,7 @@ impl Dialler {
         &self,
         mut reader: FrameReader<PeerReader>,
         mut writer: PeerWriter,
-        boot: BootId,
+        (boot, turn): (BootId, u64),
         queued: &mut mpsc::Receiver<RaftMessage>,
     ) -> LinkError {
         let mut pings = interval(PING_INTERVAL);
@@ -274,7 +274,7 @@ impl Dialler {
         // For the last ping: when it was sent, and the peer's position that this node knew then.
         let mut pinged = (0, StorePosition(0));
         let mut frames = Vec::new();
-        let replaced = self.shared.addresses.book.replaced(self.peer.node, boot);
+        let replaced = self.shared.addresses.book.replaced(self.peer.node, boot, turn);
         tokio::pin!(replaced);
         loop {
             tokio::select! {
@@ -385,7 +385,7 @@ mod tests {
             inbox,
             is_up: Rc::new(Notify::new()),
             reads: Rc::new(Cell::new(None)),
-            tried: Cell::new(0),
+            tried: Tried::default(),
         };
         (dialler, events)
     }

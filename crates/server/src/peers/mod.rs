@@ -10,7 +10,6 @@
 //! - `handshake`: the checks of a peer's hello.
 //! - `probe`: asks a node whether it is empty or a member.
 
-use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use epicepoch_wire::NodeId;
 use epicepoch_wire::peer_hello::{Refusal, RefusalCode};
 use tokio::net::TcpStream;
 
+use crate::addresses::Tried;
 use crate::config::host_and_port;
 use crate::security::authz::{Caller, Port, Reason, Right};
 use crate::security::limits::Key;
@@ -55,8 +55,7 @@ pub(crate) async fn connect(
     begin(shared, shared.addresses.dial_name(addr).await?, node).await
 }
 
-/// [`connect`], also at the address of the book if the link has not tried that yet. The turn of the
-/// last entry that this link has tried is in `tried`.
+/// [`connect`], also at the address of the book if the link has not tried that lately.
 ///
 /// # Errors
 /// As [`connect`], once no address of the book is being tried.
@@ -64,7 +63,7 @@ pub(crate) async fn connect_link(
     shared: &NodeShared,
     addr: &str,
     node: NodeId,
-    tried: &Cell<u64>,
+    tried: &Tried,
 ) -> io::Result<PeerStream> {
     begin(shared, shared.addresses.dial(addr, node, tried).await?, node).await
 }

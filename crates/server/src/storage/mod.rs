@@ -16,7 +16,8 @@
 //! | `LOCK` | nothing; locked by the process that uses the directory |
 //! | `log.redb` | a `redb` 4 database: identity, hard state, record, log |
 //! | `IDENTITY` | the identity again, as text: it proves that `log.redb` existed |
-//! | `*.new` | an unfinished file; the next start overwrites it |
+//! | `ADDRESSES` | where each peer was last: a hint, which `addresses::book` writes |
+//! | `*.new` | an unfinished file; the next one of that name overwrites it |
 //!
 //! A new directory gets `log.redb`, then `IDENTITY`. Each is written as `*.new`, synced and renamed, and
 //! then the rename is synced. So a crash leaves one of these states:

@@ -174,6 +174,7 @@ impl Link {
             && welcome.cluster_name == shared.config.cluster_name;
         if is_expected {
             self.boot.set((welcome.boot, welcome.position));
+            self.welcomed.set(shared.addresses.book.turn());
             return check_position(shared, &self.member, &welcome).map_err(LinkError::RolledBack);
         }
         Err(LinkError::Stranger { node: header.from, store: welcome.store.to_string() })

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{BootId, StorePosition};
 
+use crate::addresses::Tried;
 use crate::security::tls::peer_stream::PeerWriter;
 use crate::sync::signal::Signal;
 
@@ -30,8 +31,9 @@ pub(crate) struct Link {
     pub(super) is_removed: Cell<bool>,
     /// The boot of the process at the other end, and the position at which it began.
     pub(super) boot: Cell<(BootId, StorePosition)>,
-    /// The turn of the last entry of the address book that was tried.
-    pub(super) tried: Cell<u64>,
+    pub(super) tried: Tried,
+    /// The turn of the address book when the process at the other end welcomed this link.
+    pub(super) welcomed: Cell<u64>,
     pub(super) retry: Signal,
     pub(super) flush: Signal,
     pub(super) hang_up: Signal,
@@ -54,7 +56,8 @@ impl Link {
             progress_ns: Cell::new(0),
             is_removed: Cell::new(false),
             boot: Cell::default(),
-            tried: Cell::new(0),
+            tried: Tried::default(),
+            welcomed: Cell::new(0),
             retry: Signal::default(),
             flush: Signal::default(),
             hang_up: Signal::default(),

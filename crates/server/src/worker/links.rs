@@ -156,7 +156,9 @@ impl Links {
     pub(crate) fn close_dead(&self, book: &AddressBook, now_ns: u64) {
         for link in self.own.borrow().iter() {
             link.close_if_silent(now_ns, self.silence_ns_max);
-            if link.is_up() && book.is_replaced(link.member.node, link.boot.get().0) {
+            let (process, _) = link.boot.get();
+            let is_replaced = book.is_replaced(link.member.node, process, link.welcomed.get());
+            if link.is_up() && is_replaced {
                 link.hang_up.set();
             }
         }
