@@ -426,8 +426,8 @@ impl World {
             }
         }
         assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
-        self.monitor.acted(id);
         while self.answer_operator(id).is_some() {}
+        self.monitor.acted(id);
     }
 
     /// Stops the allocator for a handover. The workers see by now that there is no grant, and may

@@ -73,6 +73,9 @@ impl World {
         if is_already {
             self.monitor.says_already(id, asked.nonce);
         }
+        if let Ok(Done::Advanced(advance)) = &answer {
+            self.monitor.advances(id, advance.to);
+        }
         Some((asked.nonce, answer))
     }
 }
