@@ -144,6 +144,31 @@ def check_code(specs: list[Spec], sums: list[str]) -> list[str]:
     return wrong
 
 
+# A specification whose rules the simulator's monitor does not check. The checkers of
+# `proof/sim/src/world/sessions.rs` see every call and every answer of a client's session instead.
+UNWATCHED = ["session"]
+
+
+def check_monitor(specs: list[Spec]) -> list[str]:
+    """Compares the rules that the simulator's monitor checks with those of the specifications, both
+    ways. The monitor names a rule "specification/action/rule" where it checks the rule. An update
+    may be checked in any action."""
+    folder = ROOT / "proof/sim/src"
+    files = [folder / "monitor.rs", *sorted((folder / "monitor").glob("*.rs"))]
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name != "tests.rs")
+    found = set(re.findall(r'"([a-z_]+/[a-z_]+/[a-z-]+)"', source))
+    known, updates = set(), set()
+    for spec in [spec for spec in specs if spec.name not in UNWATCHED]:
+        rules = rules_of(spec)
+        known |= {f"{spec.name}/{action}/{rule}" for action, names in rules.items() for rule in names}
+        of_updates = {f"{spec.name}/{action}/{rule}" for action in rules for rule in spec.updates}
+        updates |= of_updates
+        checked = {name.split("/")[2] for name in found & of_updates}
+        known |= {f"{spec.name}/(update)/{rule}" for rule in set(spec.updates) - checked}
+    wrong = [f"the monitor does not check {name}" for name in sorted(known - found)]
+    return wrong + [f"the monitor checks {name}, which is no rule" for name in sorted(found - known - updates)]
+
+
 def check_mutants(spec: Spec, broken: list[str]) -> list[str]:
     """Returns a finding for every rule that has no mutant."""
     rules = {rule for each in rules_of(spec).values() for rule in each if not rule.startswith("is-")} | set(

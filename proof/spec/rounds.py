@@ -372,7 +372,7 @@ def answer(w: World, s: State, r, d, n):
     """A node reads the frame, then its Promise, and says yes. The yes counts as that of the voter n
     (S4, S8). The asking node counts itself once it has closed the batch and read the publication.
     The yes may be counted at any later time. It also counts for every round of that run and term
-    whose Confirm was sent before the yes."""
+    that had read the publication before the yes, whether its own Confirm was sent by then or not."""
     m = w.store(r)
     own = AND(s.read(d), EQ(m, w.store(w.run_of(d))))
     yield "is-live", s.live(r)
@@ -380,9 +380,9 @@ def answer(w: World, s: State, r, d, n):
     yield "any-reply-counts", OR(s.out(d), own)
     yield "yes-of-another-store", EQ(m, n)
     yield "blind-yes", w.all("Term", lambda u: IMP(s.promised(m, u), w.le_term(u, s.round_term(d))))
-    same = lambda e: AND(s.out(e), EQ(w.run_of(e), w.run_of(d)), EQ(s.round_term(e), s.round_term(d)))
+    same = lambda e: AND(s.read(e), EQ(w.run_of(e), w.run_of(d)), EQ(s.round_term(e), s.round_term(d)))
     if "yes-of-another-term" in w.broken:
-        same = lambda e: AND(s.out(e), EQ(w.run_of(e), w.run_of(d)))
+        same = lambda e: AND(s.read(e), EQ(w.run_of(e), w.run_of(d)))
     if "yes-for-later-rounds" in w.broken:
         same = lambda e: EQ(w.run_of(e), w.run_of(d))
     return {"yes": lambda e, k: OR(s.yes(e, k), AND(EQ(k, n), OR(EQ(e, d), same(e))))}

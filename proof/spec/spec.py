@@ -73,7 +73,8 @@ def names() -> bool:
         wrong += places.check_mutants(spec, broken)
         claims |= {f"{spec.name}: {name}" for name in logic.prove(spec, is_asked=False).spent}
     wrong += places.check_safety(claims)
-    print("\n".join(wrong) or "names: every rule has a mutant and a place in the code, every S-rule its claims")
+    wrong += places.check_monitor([spec for spec, _, _ in SPECS])
+    print("\n".join(wrong) or "names: every rule has a mutant, a place in the code and a check in the monitor, every S-rule its claims")
     return not wrong
 
 

@@ -83,12 +83,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let count = number("seeds").unwrap_or(if seed.is_some() { 1 } else { 100 });
     let count = count.min((u64::MAX - first).max(1));
     let options = Options {
-        seed: first,
         seconds: number("seconds").unwrap_or(60),
         nodes: number("nodes"),
         is_real: matches.get_flag("real-storage").then_some(true),
         plant: plant(matches)?,
         trace_len: if is_traced { TRACE_LEN } else { 0 },
+        ..Options::new(first)
     };
     // This line is printed first, so that the seed is known even if the run never ends.
     let last = first + (count - 1);

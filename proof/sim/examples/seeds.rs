@@ -1,7 +1,8 @@
 //! Runs seeds of the default generator, as `epicepoch sim` does, without the rest of the binary.
 //! `scripts/coverage` counts the lines that these runs cover. Arguments: the first seed and the
 //! number of seeds. A build with planted bugs takes the name of a bug as a third argument, and
-//! shows which of the seeds find that bug. A single seed that fails also prints its trace.
+//! shows which of the seeds find that bug. A single seed that fails also prints its trace. With
+//! `--unwatched` at the end, the monitor of the specification is off.
 
 use std::process::ExitCode;
 
@@ -10,24 +11,25 @@ use epicepoch_sim::run::{Options, run};
 use epicepoch_sim::summary::Summary;
 
 fn main() -> ExitCode {
-    let numbers: Option<Vec<u64>> =
-        std::env::args().skip(1).take(2).map(|it| it.parse().ok()).collect();
-    let plant = std::env::args().nth(3);
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_watched = arguments.pop_if(|last| last == "--unwatched").is_none();
+    let numbers: Option<Vec<u64>> = arguments.iter().take(2).map(|it| it.parse().ok()).collect();
     let Some([first, count]) = numbers.as_deref() else {
-        eprintln!("usage: seeds FIRST COUNT [BUG]");
+        eprintln!("usage: seeds FIRST COUNT [BUG] [--unwatched]");
         return ExitCode::from(2);
     };
-    if let Some(name) = plant {
-        return find(&name, *first..first.saturating_add(*count));
+    let options = |seed| Options { is_watched, ..Options::new(seed) };
+    if let Some(name) = arguments.get(2) {
+        return find(name, *first..first.saturating_add(*count), is_watched);
     }
     let mut summary = Summary::default();
     let (mut hash, mut failures) = (0_u64, 0);
     for seed in *first..first.saturating_add(*count) {
-        let outcome = run(Options::new(seed));
+        let outcome = run(options(seed));
         hash = hash.rotate_left(1) ^ outcome.hash;
         if let Some(failure) = outcome.failure {
             if *count == 1 {
-                print_trace(Options::new(seed));
+                print_trace(options(seed));
             }
             eprintln!("seed {seed}: {failure}");
             failures += 1;
@@ -49,14 +51,14 @@ fn print_trace(options: Options) {
 const TRACE_LEN: usize = 20_000;
 
 /// Prints which of these seeds find a planted bug.
-fn find(name: &str, seeds: std::ops::Range<u64>) -> ExitCode {
+fn find(name: &str, seeds: std::ops::Range<u64>, is_watched: bool) -> ExitCode {
     let Some(plant) = Plant::named(name).filter(|_| cfg!(debug_assertions)) else {
         eprintln!("no planted bug {name} in this build");
         return ExitCode::from(2);
     };
     let is_single = seeds.end - seeds.start == 1;
     for seed in seeds {
-        let options = Options { plant: Some(plant), ..Options::new(seed) };
+        let options = Options { plant: Some(plant), is_watched, ..Options::new(seed) };
         if let Some(failure) = run(options).failure {
             if is_single {
                 print_trace(options);

@@ -11,6 +11,7 @@
 //! - [`run`]: one seed: [`run::Options`] in, [`run::Outcome`] out.
 //! - [`script`]: a run whose faults are a byte string, for fuzzing.
 //! - [`history`]: everything observed, and one checker per invariant.
+//! - `monitor`: the state of the specification beside a run, and each rule of it.
 //! - [`plant`]: deliberate bugs that the checkers must find.
 //! - [`summary`]: what a run exercised.
 //!
@@ -25,6 +26,7 @@ mod database;
 mod disk;
 mod event;
 pub mod history;
+mod monitor;
 mod network_conditions;
 mod node;
 mod node_set;

@@ -25,6 +25,11 @@ impl NodeSet {
         self.0 & Self::of(node).0 != 0
     }
 
+    /// Whether the two sets have a node in common.
+    pub(crate) const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     pub(crate) const fn add(&mut self, nodes: Self) {
         self.0 |= nodes.0;
     }

@@ -143,18 +143,23 @@ plants! {
     /// Harmless: a vote leaves only after both, and a range is published only after its term was
     /// promised.
     PublishedFirst "published-first",
-    /// The grant is not revoked when leadership ends; only the next grant replaces it.
+    /// The grant is not revoked when leadership ends; only the next grant replaces it. A second lock
+    /// prevents the harm: the round asks a quorum about the term of the grant, and is refused.
     ///
-    /// Harmless: the round asks a quorum about the term of the grant, and is refused.
+    /// Breaks S3; found by `rounds: kept-grant` within 20 seeds. Seen: PD: a former leader continued
+    /// to save its timestamps ([tikv/pd#9171](https://github.com/tikv/pd/pull/9171)).
     RevokedLate "revoked-late",
-    /// The grant is not revoked when leadership was handed over.
+    /// The grant is not revoked when leadership was handed over. A second lock prevents the harm: the
+    /// old leader's own Promise is above its term, and so are those of a quorum.
     ///
-    /// Harmless: the old leader's own Promise is above its term, and so are those of a quorum.
+    /// Breaks S3; found by `rounds: kept-grant` within 20 seeds. Seen: as `revoked-late`.
     TransferKeepsGrant "transfer-keeps-grant",
     /// Leadership is checked only now and then. A leader that became follower and leader again
-    /// between two checks keeps its published grant.
+    /// between two checks keeps its published grant. A second lock prevents the harm: a grant has a
+    /// term of its own, and rounds ask about that term.
     ///
-    /// Harmless: a grant has a term of its own, and rounds ask about that term.
+    /// Breaks S3; found by `rounds: kept-grant` within 20 seeds. Seen: PD: a node that led again did
+    /// not synchronise at once ([#8836](https://github.com/tikv/pd/issues/8836)).
     CoalescedPublication "coalesced-publication",
 }
 

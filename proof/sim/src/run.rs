@@ -33,6 +33,8 @@ pub struct Options {
     pub is_real: Option<bool>,
     /// A bug to plant; a release build ignores it.
     pub plant: Option<Plant>,
+    /// Whether the monitor checks that the run does only what the specification allows.
+    pub is_watched: bool,
     /// How many lines the trace keeps: the last lines about requests, and as many other lines. 0
     /// keeps none, which is faster.
     pub trace_len: usize,
@@ -42,7 +44,15 @@ impl Options {
     /// Options for a run of a minute, without a trace.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed, seconds: 60, nodes: None, is_real: None, plant: None, trace_len: 0 }
+        Self {
+            seed,
+            seconds: 60,
+            nodes: None,
+            is_real: None,
+            plant: None,
+            is_watched: true,
+            trace_len: 0,
+        }
     }
 }
 
@@ -78,6 +88,9 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// The last events, if asked for.
     pub trace: VecDeque<String>,
+    /// The rules of the specification that were checked.
+    #[cfg(test)]
+    pub(crate) checked: std::collections::BTreeSet<&'static str>,
 }
 
 /// Runs one seed.
@@ -101,7 +114,14 @@ pub fn run(options: Options) -> Outcome {
     };
     let Some(world) = world else {
         let summary = Summary { runs: 1, ..Summary::default() };
-        return Outcome { hash: 0, summary, failure, trace: VecDeque::new() };
+        return Outcome {
+            hash: 0,
+            summary,
+            failure,
+            trace: VecDeque::new(),
+            #[cfg(test)]
+            checked: std::collections::BTreeSet::new(),
+        };
     };
     let mut summary = world.summary;
     summary.runs = 1;
@@ -112,7 +132,14 @@ pub fn run(options: Options) -> Outcome {
         summary.faults.insert("clock guessed at a start, behind", 1);
     }
     let trace = world.trace.map(Trace::into_lines).unwrap_or_default();
-    Outcome { hash: world.hash, summary, failure, trace }
+    Outcome {
+        hash: world.hash,
+        summary,
+        failure,
+        trace,
+        #[cfg(test)]
+        checked: world.monitor.checked,
+    }
 }
 
 impl World {
@@ -129,6 +156,9 @@ impl World {
         let voters = options.nodes.unwrap_or(drawn);
         let spare = if random.u32(0..100) < 35 { 9 } else { 0 };
         let mut world = Self::new(options.seed, voters, spare, options.plant);
+        if !options.is_watched {
+            world.monitor.turn_off();
+        }
         if options.trace_len > 0 {
             world.trace = Some(Trace::keeping(options.trace_len));
         }
@@ -440,7 +470,7 @@ impl World {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        match &self.history.violation {
+        match self.monitor.broken.as_ref().or(self.history.violation.as_ref()) {
             Some(violation) => Err(Failure::Safety(violation.clone())),
             None => Ok(()),
         }

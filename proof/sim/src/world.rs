@@ -30,6 +30,7 @@ use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId};
 use crate::disk::{Disk, Unreadable};
 use crate::event::{End, Event};
 use crate::history::{History, Invariant};
+use crate::monitor::Monitor;
 use crate::network_conditions::NetworkConditions;
 use crate::node::{Node, Running, member, store_in};
 use crate::parameters::{MS, THREADS, TICK_NS, WORKERS, initial_settings};
@@ -76,6 +77,7 @@ pub(crate) struct World {
     pub(crate) nemesis: Nemesis,
     pub(crate) restores: Restores,
     pub(crate) history: History,
+    pub(crate) monitor: Monitor,
     pub(crate) summary: Summary,
     pub(crate) trace: Option<Trace>,
     /// Hash of all events in order.
@@ -97,6 +99,7 @@ impl World {
             removed: vec![],
         };
         let node = |id| Node::new(NodeId(id), Disk::founded(&genesis, id <= voters));
+        let monitor = Monitor::new(seed, (voters + spare) as usize, &genesis);
         Self {
             now_ns: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -110,6 +113,7 @@ impl World {
             nemesis: Nemesis::default(),
             restores: Restores::default(),
             history: History::default(),
+            monitor,
             summary: Summary::default(),
             trace: None,
             hash: 0xcbf2_9ce4_8422_2325,
@@ -185,6 +189,11 @@ impl World {
         let (index, state) = (replica.applied(), replica.state().clone());
         let boot = self.at(id).running().identity.boot;
         self.history.began(boot, index, &state);
+        let Self { nodes, monitor, .. } = self;
+        let node = &nodes[id.0 as usize - 1];
+        let (me, promise) = (node.running().identity, node.running().seen.promise.load());
+        monitor.starts(me, promise, node.disk.durable(), node.disk.is_rolled_back());
+        monitor.applies(id, index, index, &state, &node.running().shared.published());
         let placement = self.placement(id).unwrap_or_default();
         let replica = self.node(id).running_mut().consensus.replica_mut();
         replica.seed_settings(initial_settings(placement.leaders.clone()));
@@ -226,6 +235,7 @@ impl World {
         let ended = node.running.take().map(|running| running.identity.boot);
         if let Some(boot) = ended {
             self.history.ended(boot);
+            self.monitor.crashes(id, self.nodes[id.0 as usize - 1].disk.durable());
             self.end_links(id);
         }
         for client in self.clients.iter_mut().filter(|client| client.connected == Some(id)) {
@@ -319,13 +329,19 @@ impl World {
         id: NodeId,
         call: impl FnOnce(&mut Consensus, u64) -> R,
     ) -> R {
+        let result = self.pass(id, call);
+        self.pump(id);
+        result
+    }
+
+    /// Passes an event to the consensus plane, and leaves its actions to the caller.
+    pub(crate) fn pass<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Consensus, u64) -> R) -> R {
         assert!(!self.is_paused(id), "the consensus plane of {id} is called in a pause");
         self.settle(id);
         let monotonic_ns = self.monotonic_ns(id);
         let consensus = &mut self.node(id).running_mut().consensus;
         let result = call(consensus, monotonic_ns);
         consensus.follow_offer(monotonic_ns);
-        self.pump(id);
         result
     }
 

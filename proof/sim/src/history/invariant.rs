@@ -63,6 +63,9 @@ pub enum Invariant {
     /// node, in the term that the node leads. This check finds a bug sooner than a wrong answer or
     /// a refused confirm round would.
     Publication,
+    /// A step of the run is none that the specification in `proof/spec` allows: the specification,
+    /// the action and the rule that does not hold.
+    Specification(&'static str),
 }
 
 /// A broken invariant.

@@ -176,6 +176,7 @@ impl World {
     /// Sends a confirm over the link of one worker. If the link is full, the confirm is lost and
     /// the link ends.
     fn send_confirm(&mut self, id: NodeId, link: usize, to: NodeId, confirm: Confirm) {
+        self.monitor.asks(id, &confirm);
         if self.confirm_links.full[at(id)][link].contains(to) {
             self.count("confirm link full");
             self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes: NodeSet::of(to) });
@@ -235,6 +236,7 @@ impl World {
         match receiver {
             Receiver::Own => {
                 if self.worker(id, link).sequencer.handle_reply(from, reply) {
+                    self.monitor.hears(id, from, reply);
                     self.counted(id, link, reply);
                 }
             }
@@ -257,6 +259,7 @@ impl World {
     ) {
         self.summary.handed_back += 1;
         if self.worker(id, worker).sequencer.handle_reply(from, reply) {
+            self.monitor.hears(id, from, reply);
             self.counted(id, worker, reply);
         } else {
             self.summary.handed_back_late += 1;

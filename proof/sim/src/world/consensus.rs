@@ -185,6 +185,8 @@ impl World {
         match finished {
             Finished::Written(number) if !is_lying => {
                 self.node(id).running_mut().handovers.persisted(number);
+                let Self { nodes, monitor, .. } = self;
+                monitor.persists(id, number, nodes[id.0 as usize - 1].disk.durable());
                 self.drive(id, |consensus, now_ns| consensus.handle_persisted(now_ns, number));
             }
             Finished::Written(_) | Finished::None => {}
@@ -293,7 +295,11 @@ impl World {
         let before = self.at(to).running().replica().status().term;
         self.see_arrival(to, from, &message);
         let taken =
-            self.drive(to, |consensus, now| consensus.handle_message(now, from, store, &message));
+            self.pass(to, |consensus, now| consensus.handle_message(now, from, store, &message));
+        if taken.is_ok() {
+            self.monitor.receives(to, from, store, &message);
+        }
+        self.pump(to);
         let Err(error) = taken else {
             let boot = self.at(to).hello().boot;
             self.history.heard(boot, from, self.monotonic_ns(to));
@@ -368,6 +374,7 @@ impl World {
             Share::Raise(promise) => {
                 let before = running.seen.promise.load();
                 running.seen.promise.raise(promise);
+                self.monitor.raises(id, promise);
                 if promise > before {
                     self.record(|| format!("{id} promises term {promise}"));
                 }
@@ -377,6 +384,7 @@ impl World {
                     self.history.check_published(&published, running.seen.promise.load());
                 }
                 running.seen.publish(published.clone());
+                self.monitor.publishes(id, &published);
                 self.see_published(id, &published);
                 self.notify_workers(id);
                 self.record(|| {
@@ -396,6 +404,8 @@ impl World {
             running.applied = applied;
             let published = running.shared.published();
             self.history.applied(identity, applied, running.replica().state(), &published);
+            let committed = running.replica().status().committed;
+            self.monitor.applies(id, applied, committed, running.replica().state(), &published);
         }
     }
 
@@ -417,6 +427,7 @@ impl World {
         }
         assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
         while self.answer_operator(id).is_some() {}
+        self.monitor.acted(id);
     }
 
     /// Stops the allocator for a handover. The workers see by now that there is no grant, and may
@@ -439,6 +450,7 @@ impl World {
         let number = write.number;
         self.record(|| format!("{id} writes {write:?}"));
         self.see_reserved(id, &write);
+        self.monitor.writes(id, &write);
         let running = self.node(id).running_mut();
         running.handovers.wrote(number, running.ticks);
         self.node(id).disk.submit(write);
@@ -466,6 +478,7 @@ impl World {
             self.history.offers_leadership(identity);
         }
         match *report {
+            Report::Advanced { to } => self.monitor.advances(id, to),
             Report::Leadership { term, role: Role::Leader, .. } => self.check_departed(id, term),
             Report::GivenBack { owner, range } => self.history.gives_back(owner, range.low),
             Report::HandingOver { to, why: HandOver::Preferred } => self.prefers(id, to),
@@ -515,6 +528,7 @@ impl World {
         let is_disk = self.plant().is_some_and(Plant::is_in_disk);
         let disk = (!is_disk).then(|| node.disk.durable());
         self.history.released(identity, out, promise, disk);
+        self.monitor.sends(id, out, node.disk.durable());
         // A rolled-back node has forgotten its promises, and peers refuse its messages.
         if !node.disk.is_rolled_back() {
             self.history.promised(identity, out);

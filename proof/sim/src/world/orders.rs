@@ -16,6 +16,7 @@ impl World {
         self.nemesis.nonce += 1;
         let nonce = self.nemesis.nonce;
         let asked = self.history.ordered(nonce);
+        self.monitor.is_asked(id, nonce);
         let now_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
         let (admin, stamped) = (&mut running.admin_commands, running.stamper.epoch());
@@ -63,6 +64,18 @@ impl World {
             Err(_) => "operator told: denied",
         });
         self.history.check_told(by, asked, &answer);
+        let is_already = matches!(
+            answer,
+            Ok(Done::Transferred { is_already: true, .. }
+                | Done::Changed { is_already: true, .. }
+                | Done::Member { .. })
+        );
+        if is_already {
+            self.monitor.says_already(id, asked.nonce);
+        }
+        if let Ok(Done::Advanced(advance)) = &answer {
+            self.monitor.advances(id, advance.to);
+        }
         Some((asked.nonce, answer))
     }
 }

@@ -154,6 +154,7 @@ impl World {
         self.restores.era += 1;
         let era = self.restores.era;
         self.genesis = genesis;
+        self.monitor.restored(&self.genesis);
         for id in self.ids() {
             let is_first = self.genesis.members.iter().any(|member| member.node == id);
             let mut disk = Disk::founded(&self.genesis, is_first);

@@ -55,6 +55,8 @@ impl World {
         let Ok(slot) = own.sequencer.join(1, request.count, || now_ns) else { return false };
         *own.sequencer.outcome(slot).expect_err("it has just joined") = Some(slot);
         own.tickets.insert(slot, request);
+        self.monitor.joins(id, request.worker, slot);
+        let own = self.worker(id, request.worker);
         let is_turn_lost = !own.sequencer.is_turn_due();
         if is_turn_lost && self.is_planted(Plant::LostTurn) {
             for worker in &mut self.node(id).running_mut().workers {
@@ -72,6 +74,7 @@ impl World {
         let Some(slot) = slot.map(|(slot, _)| *slot) else { return };
         own.tickets.remove(&slot);
         own.sequencer.leave(slot);
+        self.monitor.leaves(id, worker, slot);
         let identity = self.at(id).running().identity;
         self.history.left(identity, asker);
         self.count("client gone");
@@ -126,6 +129,7 @@ impl World {
         let (identity, promise) = (running.identity, running.seen.promise.load());
         let fresh = running.seen.published();
         self.history.round_began(identity, &confirm, &fresh, promise);
+        self.monitor.begins(id, &confirm, &published, &fresh);
         self.next_step(id, Event::Ask { confirm, published: published.clone() });
         if matches!(self.plant(), Some(Plant::Unconfirmed | Plant::RecentRound)) {
             self.forge(id, &confirm, &published);
@@ -202,6 +206,7 @@ impl World {
         caller.unwritten.push(reply);
         let reads_on = !caller.unread.is_empty() && caller.answers.has_room();
         self.history.said(voter, &confirm, promised);
+        self.monitor.answers(voter, from.0, &confirm, &reply);
         self.summary.count_reply(reply.is_yes());
         if reads_on {
             self.read_on(to, worker, from);
@@ -253,6 +258,7 @@ impl World {
         while let Some(confirmed) = own.sequencer.poll_confirmed() {
             running.completed_ns = now_ns;
             let (worker, round) = (WorkerId(worker as u32), confirmed.size().round);
+            self.monitor.confirms(id, worker.0 as usize, round);
             if is_forged {
                 self.history.round_failed(identity, worker, round);
             } else {
@@ -275,6 +281,7 @@ impl World {
         let trusted_ns = trusted_ns(monotonic_ns, running.trusted_offset_ns);
         let own = &mut running.workers[worker];
         let Some(confirmed) = own.confirmed.pop_front() else { return };
+        let round = confirmed.size().round;
         let (mut woken, mut stamped) = (vec![], None);
         let allocate = |key: Confirmed| {
             let term = key.term();
@@ -285,6 +292,13 @@ impl World {
         // If the allocation fails, every request of the batch is refused.
         let wake = |slot| woken.push(slot);
         let _ = own.sequencer.complete(confirmed, allocate, &running.seen, wake);
+        let outcomes = woken.iter().filter_map(|slot| {
+            let part = own.sequencer.outcome(*slot).ok()?.ok()?;
+            Some((*slot, part))
+        });
+        let told: Vec<_> = outcomes.collect();
+        let allocated = stamped.and_then(|(term, range)| Some((term, range.ok()?)));
+        self.monitor.allocates(id, worker, round, allocated, &told);
         if let Some((term, allocated)) = stamped {
             self.trusts(trusted_ns);
             self.record(|| format!("{id} stamps {allocated:?} in term {term}"));
@@ -315,6 +329,10 @@ impl World {
         let outcome = *own.sequencer.outcome(slot).as_ref().expect("who is woken has an outcome");
         own.tickets.remove(&slot);
         own.sequencer.leave(slot);
+        if let Ok(part) = outcome {
+            self.monitor.completes(id, worker, slot, part);
+        }
+        self.monitor.leaves(id, worker, slot);
         match outcome {
             Ok(range) => self.answer(id, request, Answer::Given(range)),
             Err(_) if self.is_planted(Plant::UnheardRefusal) => {}
@@ -358,6 +376,7 @@ impl World {
             let failed = sequencer.poll_failed(now_ns, &running.seen, wake);
             let Some((round, failure)) = failed else { break };
             self.history.round_failed(identity, WorkerId(worker as u32), round);
+            self.monitor.fails(id, WorkerId(worker as u32), round);
             self.summary.rounds_failed += 1;
             self.record(|| format!("{id} fails a round: {failure:?}"));
             self.wake(id, worker, &woken);

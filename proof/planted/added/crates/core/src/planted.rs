@@ -593,6 +593,55 @@ bugs! {
     /// Breaks decision 24; found by `liveness` within 100 seeds. Seen: such a preference is worse
     /// than none.
     RestlessHandover "restless-handover",
+    // Second locks, and others that the monitor finds at the rule that they break.
+    /// A round begins although its node has no grant, and asks about the term of the grant before.
+    /// A second lock prevents the harm: the allocator gives nothing without a grant.
+    ///
+    /// Breaks S2; found by `rounds: without-grant` within 20 seeds. Seen: etcd and
+    /// Consul read from a leader that may be deposed ([Jepsen
+    /// 2014](https://aphyr.com/posts/316-call-me-maybe-etcd-and-consul)).
+    RoundWithoutGrant "round-without-grant",
+    /// A worker reads the publication once in a term, for its first round, and not again after each
+    /// batch has closed.
+    ///
+    /// Breaks S2, S7; found by `rounds: read-before-close` within 20 seeds. Seen: the proof: a round
+    /// has to read the publication after its batch has closed, because members change.
+    ReadOnce "read-once",
+    /// The allocator does not compare the grant's term with that of the round.
+    ///
+    /// Breaks S3; found by `rounds: any-grant` within 300 seeds. Seen: PD: a former leader's
+    /// timestamp was saved after all ([#9171](https://github.com/tikv/pd/pull/9171)).
+    OtherTermStamped "other-term-stamped",
+    /// A range gives a grant to the node that proposed it in this term, although the node leads no
+    /// more. A second lock prevents the harm: the next call of the library ends the grant, and until
+    /// then it is a grant of this term.
+    ///
+    /// Breaks S3; found by `rounds: grant-without-leading` within 20 seeds. Seen: Dgraph Zero
+    /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)).
+    GrantedUnled "granted-unled",
+    /// A request for votes is sent before the candidate's term is on disk.
+    ///
+    /// Breaks S6; found by `rounds: early-campaign` within 20 seeds. Seen: NebulaGraph: a
+    /// candidate's vote for itself was not saved
+    /// ([#3415](https://github.com/vesoft-inc/nebula/pull/3415)).
+    EarlyRequest "early-request",
+    /// A write has the hard state only if the term or the vote has changed. So a restart may forget
+    /// that a change of members was committed, and believe in voters of two changes ago.
+    ///
+    /// Breaks S6, S7; found by `raft_log: commit-forgotten` within 100 seeds. Seen: the library
+    /// says that a changed commit index alone needs no sync.
+    CommitUnwritten "commit-unwritten",
+    /// Snapshots and the compacted log do not have the learners of the configuration.
+    ///
+    /// Breaks S7; found by `raft_log: snapshot-without-configuration` within 20 seeds. Seen: as
+    /// `snapshot-forgets-settings`.
+    SnapshotForgetsLearners "snapshot-forgets-learners",
+    /// A leader that was deposed and leads again takes a barrier of its earlier term for one of this
+    /// term.
+    ///
+    /// Breaks S17; found by `raft_log: barrier-of-another-term` within 4,000 seeds. Seen: as
+    /// `already-unconfirmed`.
+    BarrierOfAnyTerm "barrier-of-any-term",
     // Harmless in this design.
     /// A round asks about the library's current term instead of the term of its grant.
     ///

@@ -1,8 +1,9 @@
 //! A test of the checkers. With the default generator of runs, the simulator must find every
 //! planted bug. It must find the bug with the checker, and within the number of seeds, that the
 //! bug's doc comment names. A violation that another checker finds does not count, and neither does
-//! a panic of the core. The check of what a node publishes to its workers is off. `cargo xtask
-//! planted` runs this test in a copy of the sources that has all bugs.
+//! a panic of the core. The check of what a node publishes to its workers is off. The monitor is on
+//! only for bugs that it must find, at a rule of the specification. `cargo xtask planted` runs this
+//! test in a copy of the sources that has all bugs.
 
 use std::collections::BTreeSet;
 use std::num::NonZero;
@@ -26,9 +27,47 @@ enum Claim {
     /// number is several times what the search needed. A bug without an invariant must be found at
     /// the end of a run: all faults have healed, but the cluster does not answer or does not fully
     /// recover.
-    Found(Option<Invariant>, u64),
+    Found(Finder, u64),
     /// The bug breaks a rule, but a second rule prevents the harm.
     Harmless,
+}
+
+/// What must find a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finder {
+    /// The checker of this invariant, or the end of a run.
+    Checker(Option<Invariant>),
+    /// The monitor, at the rule of this name in this specification.
+    Rule(&'static str, &'static str),
+}
+
+impl Finder {
+    /// `S3`, `liveness`, or a rule such as `rounds: kept-grant`.
+    fn named(name: &'static str) -> Option<Self> {
+        if let Some((specification, rule)) = name.split_once(": ") {
+            return Some(Self::Rule(specification, rule));
+        }
+        let checker = CHECKERS.iter().find(|(_, other)| *other == name)?.0;
+        Some(Self::Checker(checker))
+    }
+
+    fn finds(self, plant: Plant, failure: &Failure) -> bool {
+        match (failure, self) {
+            (Failure::Safety(violation), Self::Checker(Some(invariant))) => {
+                violation.invariant == invariant
+            }
+            (Failure::Safety(violation), Self::Checker(None)) => {
+                panic!("{}: {violation}", plant.name())
+            }
+            (Failure::Safety(violation), Self::Rule(specification, rule)) => {
+                let Invariant::Specification(name) = violation.invariant else { return false };
+                let mut parts = name.split('/');
+                parts.next() == Some(specification) && parts.nth(1) == Some(rule)
+            }
+            (Failure::Liveness(_), Self::Checker(None)) => true,
+            (Failure::Liveness(_) | Failure::Crash(_), _) => false,
+        }
+    }
 }
 
 /// Reads "Breaks RULE; found by `CHECKER` within N seeds." or "Harmless: WHY."
@@ -41,8 +80,7 @@ fn claim(plant: Plant) -> Claim {
         let (_, rest) = story.split_once("; found by `")?;
         let (name, rest) = rest.split_once("` within ")?;
         let (seeds, _) = rest.split_once(" seeds. Seen: ")?;
-        let checker = CHECKERS.iter().find(|(_, other)| *other == name)?.0;
-        Some(Claim::Found(checker, seeds.replace(',', "").parse().ok()?))
+        Some(Claim::Found(Finder::named(name)?, seeds.replace(',', "").parse().ok()?))
     };
     found().unwrap_or_else(|| panic!("{}: claims nothing: {story}", plant.name()))
 }
@@ -77,32 +115,29 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
 
 /// Returns the first seed in which the bug's own checker finds the bug, and the failure. A run ends
 /// with its first violation. If another checker finds that violation, the seed does not count.
-fn caught(plant: Plant, checker: Option<Invariant>, seeds: u64) -> Option<(u64, Failure)> {
+fn caught(plant: Plant, finder: Finder, seeds: u64) -> Option<(u64, Failure)> {
+    let is_watched = matches!(finder, Finder::Rule(..));
     (0..seeds).find_map(|seed| {
-        let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure?;
-        let is_found = match (&failure, checker) {
-            (Failure::Safety(violation), Some(invariant)) => violation.invariant == invariant,
-            (Failure::Safety(violation), None) => panic!("{}: {violation}", plant.name()),
-            (Failure::Liveness(_), None) => true,
-            (Failure::Liveness(_) | Failure::Crash(_), _) => false,
-        };
-        is_found.then_some((seed, failure))
+        let options = Options { plant: Some(plant), is_watched, ..Options::new(seed) };
+        let failure = run(options).failure?;
+        finder.finds(plant, &failure).then_some((seed, failure))
     })
 }
 
 /// Returns the first seed in which anything fails, and the failure: a violation, a cluster that
-/// does not recover, or a panic.
+/// does not recover, or a panic. The monitor is off.
 fn harm(plant: Plant, seeds: u64) -> Option<(u64, Failure)> {
     (0..seeds).find_map(|seed| {
-        let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure;
+        let options = Options { plant: Some(plant), is_watched: false, ..Options::new(seed) };
+        let failure = run(options).failure;
         failure.map(|failure| (seed, failure))
     })
 }
 
 #[test]
 fn every_planted_bug_is_found_by_its_checker() {
-    let look = |(plant, checker, seeds): (Plant, Option<Invariant>, u64)| {
-        let caught = caught(plant, checker, seeds);
+    let look = |(plant, finder, seeds): (Plant, Finder, u64)| {
+        let caught = caught(plant, finder, seeds);
         let said = caught.map(|(seed, what)| format!("seed {seed}: {:.100}", what.to_string()));
         println!("{}: {}", plant.name(), said.as_deref().unwrap_or("not found"));
         said.is_none().then(|| plant.name())
@@ -114,7 +149,7 @@ fn every_planted_bug_is_found_by_its_checker() {
 /// Returns the bugs to look for. The bugs that need the most seeds come last. By default these are
 /// all bugs that are not harmless. `EPICEPOCH_PLANTED` lists names, separated by commas.
 /// `EPICEPOCH_PLANTED_SHARE=2/8` adds every eighth bug, from the third on.
-fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
+fn chosen() -> Vec<(Plant, Finder, u64)> {
     let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let named = value("EPICEPOCH_PLANTED").map(|names| {
         let known = |name: &str| {
@@ -136,7 +171,7 @@ fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
         }
     };
     let harmful = Plant::all().filter_map(|plant| match claim(plant) {
-        Claim::Found(checker, seeds) => Some((plant, checker, seeds)),
+        Claim::Found(finder, seeds) => Some((plant, finder, seeds)),
         Claim::Harmless => None,
     });
     let mut chosen: Vec<_> =
@@ -145,15 +180,42 @@ fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
     chosen
 }
 
+/// Prints at which rule of the specification the monitor finds each bug, and in which seed. Many
+/// bugs break no rule of the specification: they concern clocks, liveness, codecs or operators.
+#[test]
+#[ignore = "a table for people, which takes minutes"]
+fn the_rules_at_which_the_monitor_finds_bugs() {
+    let look = |plant: Plant| {
+        let found = (0..RULE_SEEDS).find_map(|seed| {
+            let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure?;
+            let Failure::Safety(violation) = failure else { return None };
+            let Invariant::Specification(name) = violation.invariant else { return None };
+            Some((seed, name))
+        });
+        let (seed, rule) = found.unwrap_or((RULE_SEEDS, "no rule"));
+        println!("| `{}` | `{rule}` | {seed} |", plant.name());
+    };
+    on_all_processors(Plant::all().collect(), look);
+}
+
+/// Seeds in which [`the_rules_at_which_the_monitor_finds_bugs`] looks for each bug.
+const RULE_SEEDS: u64 = 100;
+
 /// Number of seeds in which a harmless bug must do no harm. The environment variable
 /// `HARMLESS_SEEDS` sets another number; long runs of `cargo xtask nightly` do.
 const HARMLESS_SEEDS: u64 = 100;
+/// The doc comment of a bug that breaks one of two rules has these words.
+const SECOND_LOCK: &str = " A second lock prevents the harm: ";
 
 #[test]
 fn bugs_that_this_design_makes_harmless_do_no_harm() {
     let said = std::env::var("HARMLESS_SEEDS");
     let seeds = said.map_or(HARMLESS_SEEDS, |said| said.parse().expect("a number of seeds"));
-    let plants = Plant::all().filter(|plant| matches!(claim(*plant), Claim::Harmless)).collect();
+    // A second lock is a bug that breaks one of two rules: only the monitor finds it.
+    let is_harmless = |plant: &Plant| {
+        matches!(claim(*plant), Claim::Harmless) || plant.story().contains(SECOND_LOCK)
+    };
+    let plants = Plant::all().filter(is_harmless).collect();
     for (plant, harm) in on_all_processors(plants, |plant| (plant, harm(plant, seeds))) {
         assert_eq!(harm, None, "{}: {}", plant.name(), plant.story());
     }

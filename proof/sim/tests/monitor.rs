@@ -1,0 +1,29 @@
+//! Second locks: bugs that break one of two rules that protect each other. No answer becomes wrong,
+//! so no checker finds them. The monitor finds each at the rule of the specification that it breaks.
+//! `cargo xtask planted` has more of them, in a copy of the core.
+#![cfg(debug_assertions)]
+
+use epicepoch_sim::history::Invariant;
+use epicepoch_sim::plant::Plant;
+use epicepoch_sim::run::{Failure, Options, run};
+
+const SEEDS: u64 = 20;
+
+#[test]
+fn a_grant_that_outlives_leadership_is_found_although_no_answer_is_wrong() {
+    for plant in [Plant::RevokedLate, Plant::TransferKeepsGrant, Plant::CoalescedPublication] {
+        let failure = |seed, is_watched| {
+            run(Options { plant: Some(plant), is_watched, ..Options::new(seed) }).failure
+        };
+        let found = (0..SEEDS).find_map(|seed| Some((seed, failure(seed, true)?)));
+        let Some((seed, Failure::Safety(violation))) = found else {
+            panic!("{plant:?}: {found:?}")
+        };
+        let rule = "rounds/step_down/kept-grant";
+        assert_eq!(violation.invariant, Invariant::Specification(rule), "{plant:?}: {violation}");
+        let is_named =
+            violation.what.starts_with("the rule `kept-grant` of the action `step_down`");
+        assert!(is_named && violation.what.contains(&format!("seed {seed}:")), "{violation}");
+        assert_eq!(failure(seed, false), None, "{plant:?}, seed {seed}, without the monitor");
+    }
+}
