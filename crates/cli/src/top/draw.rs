@@ -1,9 +1,10 @@
 //! The screen of `epicepoch top`: a pure function of the model, the time and the size of the
 //! terminal. Every character is one column wide.
 
+use crate::top::events::Urgency;
 use crate::top::figures::{count, lasting, ms, ms_up_to, signed};
 use crate::top::model::{Asked, Health, Model, Rates, Row, Status};
-use crate::top::warnings::{Urgency, Warning};
+use crate::top::warnings::Warning;
 
 /// How a part of a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,16 @@
 //! operators, row by row.
 
 use crate::top::model::Events;
-use crate::top::warnings::{LINKS, Urgency};
+
+pub(super) const LINKS: &str = "Look at the leader's disk and its links (epicepoch tune).";
+
+/// How soon something needs attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// Clients are affected, or soon will be.
+    Now,
+    Soon,
+}
 
 /// Events of a node. More than `above` of them within some minutes need attention.
 pub(super) struct EventRule {

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::top::events::{CHANGES, EVENTS};
+use crate::top::events::{CHANGES, EVENTS, LINKS, Urgency};
 use crate::top::figures::{count, lasting, ms, ms_up_to, signed};
 use crate::top::model::{Asked, Health, Model, Row, SILENT_MS, Status, answer_age_ms, is_voter};
 
@@ -37,17 +37,8 @@ const STEADY_MS: u64 = 5_000;
 
 const MAJORITY: &str =
     "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
-pub(super) const LINKS: &str = "Look at the leader's disk and its links (epicepoch tune).";
 const MEMBER: &str = "Look at its disk, its log, and the network to it.";
 const START: &str = "Start it, or repair the network to it. If its disk is gone, replace it.";
-
-/// How soon something needs attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Urgency {
-    /// Clients are affected, or soon will be.
-    Now,
-    Soon,
-}
 
 /// The name that the page has for a rule, and the node that it is about; 0 for the cluster.
 type Id = (Cow<'static, str>, u64);
