@@ -636,12 +636,6 @@ bugs! {
     /// Breaks S7; found by `raft_log: snapshot-without-configuration` within 20 seeds. Seen: as
     /// `snapshot-forgets-settings`.
     SnapshotForgetsLearners "snapshot-forgets-learners",
-    /// A leader that was deposed and leads again takes a barrier of its earlier term for one of this
-    /// term.
-    ///
-    /// Breaks S17; found by `raft_log: barrier-of-another-term` within 4,000 seeds. Seen: as
-    /// `already-unconfirmed`.
-    BarrierOfAnyTerm "barrier-of-any-term",
     // Harmless in this design.
     /// A round asks about the library's current term instead of the term of its grant.
     ///
