@@ -309,7 +309,7 @@ fn seeds_on_several_threads_stop_at_the_first_that_fails() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn a_failure_names_seed_and_invariant_and_its_replay_command_reproduces_it() {
+fn a_failure_names_seed_and_rule_and_its_replay_command_reproduces_it() {
     let failed =
         output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "checked-at-arrival"], &[]);
     assert_eq!(failed.status.code(), Some(3), "safety");
@@ -319,7 +319,8 @@ fn a_failure_names_seed_and_invariant_and_its_replay_command_reproduces_it() {
         line.unwrap_or_else(|| panic!("{what} in {text}")).to_owned()
     };
     let (seed, hash) = (find(printed, "seed "), find(printed, "trace hash "));
-    assert!(seed.contains("SAFETY Order: node "), "{seed}");
+    let rule = "SAFETY Specification(\"rounds/allocate/unconfirmed\"): the rule `unconfirmed` of";
+    assert!(seed.contains(rule), "{seed}");
     assert!(
         printed.lines().filter(|line| line.contains(" ms  ")).count() >= 100,
         "a counterexample"
