@@ -180,27 +180,6 @@ fn chosen() -> Vec<(Plant, Finder, u64)> {
     chosen
 }
 
-/// Prints at which rule of the specification the monitor finds each bug, and in which seed. Many
-/// bugs break no rule of the specification: they concern clocks, liveness, codecs or operators.
-#[test]
-#[ignore = "a table for people, which takes minutes"]
-fn the_rules_at_which_the_monitor_finds_bugs() {
-    let look = |plant: Plant| {
-        let found = (0..RULE_SEEDS).find_map(|seed| {
-            let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure?;
-            let Failure::Safety(violation) = failure else { return None };
-            let Invariant::Specification(name) = violation.invariant else { return None };
-            Some((seed, name))
-        });
-        let (seed, rule) = found.unwrap_or((RULE_SEEDS, "no rule"));
-        println!("| `{}` | `{rule}` | {seed} |", plant.name());
-    };
-    on_all_processors(Plant::all().collect(), look);
-}
-
-/// Seeds in which [`the_rules_at_which_the_monitor_finds_bugs`] looks for each bug.
-const RULE_SEEDS: u64 = 100;
-
 /// Number of seeds in which a harmless bug must do no harm. The environment variable
 /// `HARMLESS_SEEDS` sets another number; long runs of `cargo xtask nightly` do.
 const HARMLESS_SEEDS: u64 = 100;
