@@ -12,6 +12,9 @@ settings=$root/etc/epicepoch
 data=/var/lib/epicepoch
 # The unit reads this file at each start, and deletes it when the process ends. So one process founds, and no later one.
 founding=$root/run/epicepoch-found
+# The Debian package has brought the program and a unit. Copies in /usr/local and /etc would hide its upgrades.
+packaged=
+[ ! -e "$root/usr/lib/systemd/system/epicepoch.service" ] || packaged=yes
 
 fail() {
     echo "install.sh: $*" >&2
@@ -39,11 +42,13 @@ else
     fi
     # Only the user of the service reads keys and tokens.
     secret='-m 400 -o epicepoch'
-    [ -e "$from/epicepoch" ] || [ -x "$root/usr/local/bin/epicepoch" ] ||
+    [ -n "$packaged" ] || [ -e "$from/epicepoch" ] || [ -x "$root/usr/local/bin/epicepoch" ] ||
         fail 'there is no binary: copy it to /usr/local/bin/epicepoch, then run this again'
 fi
 
-if [ -e "$from/epicepoch" ]; then
+if [ -n "$packaged" ]; then
+    echo 'The package epicepoch is installed: its program and its unit are used.'
+elif [ -e "$from/epicepoch" ]; then
     install -D -m 755 "$from/epicepoch" "$root/usr/local/bin/epicepoch"
 fi
 install -d -m 755 "$settings"
@@ -55,7 +60,7 @@ done
 for file in node.pem ca.pem epicepoch.toml; do
     install -m 644 "$from/$file" "$settings/$file"
 done
-install -D -m 644 "$from/epicepoch.service" "$root/etc/systemd/system/epicepoch.service"
+[ -n "$packaged" ] || install -D -m 644 "$from/epicepoch.service" "$root/etc/systemd/system/epicepoch.service"
 [ -z "$only_copies" ] || exit 0
 
 if [ -n "$found" ]; then
@@ -76,7 +81,7 @@ if [ -d "$root/run/systemd/system" ]; then
     echo 'Installed. The log: journalctl -u epicepoch. If the node ran before, changed settings need:'
     echo '    systemctl restart epicepoch'
 else
-    install -d -m 700 -o epicepoch "$root$data"
+    install -d -m 750 -o epicepoch "$root$data"
     echo 'The files are in place, but systemd does not run here. As user epicepoch, start the node with:'
     echo "    ${found:+BOOTSTRAP=1 }epicepoch serve --config /etc/epicepoch/epicepoch.toml"
 fi

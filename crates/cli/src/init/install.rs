@@ -191,6 +191,25 @@ fn without_systemd_the_script_says_how_to_start() {
 }
 
 #[test]
+fn with_the_package_the_script_installs_neither_program_nor_unit() {
+    for is_packaged in [true, false] {
+        let machine = Machine::new();
+        if is_packaged {
+            let directory = machine.path("/usr/lib/systemd/system");
+            fs::create_dir_all(&directory).expect("made");
+            fs::write(directory.join("epicepoch.service"), "a unit").expect("written");
+        }
+        let (is_done, text) = machine.install(&["--found"]);
+        assert!(is_done, "{text}");
+        assert_eq!(started(&text), (true, true), "{text}");
+        assert!(machine.path("/etc/epicepoch/epicepoch.toml").exists());
+        for path in ["/usr/local/bin/epicepoch", "/etc/systemd/system/epicepoch.service"] {
+            assert_eq!(machine.path(path).exists(), !is_packaged, "{path}");
+        }
+    }
+}
+
+#[test]
 fn an_argument_without_effect_is_refused() {
     let home = tempfile::tempdir().expect("a directory");
     init(home.path(), "1=n1").expect("written");
