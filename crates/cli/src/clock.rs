@@ -273,7 +273,7 @@ fn offsets(rows: &[Row]) -> String {
         let share = (offset_ms / scale_ms).clamp(-1.0, 1.0);
         // From 0 to twice the half: the share is between -1 and 1.
         let mut at = ((share + 1.0) * HALF as f64).round() as usize;
-        // What is drawn at all is not at the middle, which would mean that the clock is right.
+        // The middle means that the clock is right. An offset that is drawn stays off it.
         if at == HALF && offset_ms.abs() >= OFFSET_DRAWN_MS {
             at = if offset_ms < 0.0 { HALF - 1 } else { HALF + 1 };
         }
@@ -374,6 +374,17 @@ ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
         let line = |offset_ms| drawn(offset_ms).lines().nth(1).expect("a line").to_owned();
         let ticks = "─".repeat(HALF - 1);
         assert_eq!(line(10.0), format!("      node 1 ├{ticks}┼{ticks}●"));
+        // Three days, on a scale of ten: six of twenty characters from the middle.
+        let (left, right) = ("─".repeat(5), "─".repeat(HALF - 7));
+        assert_eq!(line(2.6e8), format!("      node 1 ├{ticks}┼{left}●{right}┤"));
+        let rows = [("followed", 8.64e7), ("followed", 1.0), ("followed", 0.9)];
+        let rows = rows.map(|(status, offset_ms)| row(1, Ok(clock(status, offset_ms, 900.0))));
+        let drawn = offsets(&rows);
+        let at = |line: usize| {
+            drawn.lines().nth(line).and_then(|it| it.chars().position(|it| it == '●'))
+        };
+        let middle = at(3).expect("a clock that is right");
+        assert_eq!(at(2), Some(middle + 1), "one millisecond, on a scale of a day");
         assert_eq!(line(-1e15), format!("      node 1 ●{ticks}┼{ticks}┤"));
     }
 

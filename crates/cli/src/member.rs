@@ -266,7 +266,7 @@ removed for ever: 2, 3
         assert_eq!(of(&[leader, lost, lost]), "voters ● ○ ○  1 of 3 heard: too few to answer\n");
         let joint = "voters ● ●  2 of 2 heard: the members change\n";
         assert_eq!(drawn(&[leader, heard, ("leaving", true)], true), joint);
-        // A learner becomes a voter, and nobody leaves.
+        // While a learner becomes a voter, no member is leaving.
         assert_eq!(drawn(&[leader, heard], true), joint);
     }
 

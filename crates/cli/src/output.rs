@@ -4,7 +4,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
-use std::io::{self, StdoutLock, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 
 /// Standard output of a command.
 pub(crate) struct Output {
@@ -22,6 +22,11 @@ pub(crate) fn product() -> Output {
 /// goes on, and its exit code stays the same.
 pub(crate) fn account() -> Output {
     Output { out: io::stdout().lock(), is_product: false }
+}
+
+/// Whether standard output is a terminal that can move its cursor. `term` is the value of `TERM`.
+pub(crate) fn moves_cursor(term: Option<&str>) -> bool {
+    io::stdout().is_terminal() && term != Some("dumb")
 }
 
 /// Whether an error of [`product`] means that the reader left.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use epicepoch_client::{Build, Client, Member, Members};
-use epicepoch_config::Environment;
+use epicepoch_config::{Environment, variable};
 use serde_json::{Value, json};
 
 use crate::addresses;
@@ -18,7 +18,6 @@ use crate::arguments::{client_arguments, is_json, output as output_argument, tex
 use crate::expected::{self, Expected};
 use crate::failure::{Failure, USAGE};
 use crate::output;
-use crate::top::terminal::moves_its_cursor;
 
 /// One member.
 #[derive(Debug)]
@@ -64,7 +63,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
             "--watch is {watch:?}; allowed is a whole number with its unit, from 100ms to 3600s"
         ))
     })?;
-    let is_replaced = moves_its_cursor(environment)? && !is_json(matches);
+    let term = variable(environment, "TERM").map_err(Failure::usage)?;
+    let is_replaced = output::moves_cursor(term.as_deref()) && !is_json(matches);
     loop {
         let due = Instant::now() + every;
         let before = format!("{}{}\n", if is_replaced { CLEAR } else { "" }, now());

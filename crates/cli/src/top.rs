@@ -2,14 +2,17 @@
 //! who leads, how each node does, warnings with what to do, and rates. It asks each node for
 //! `/status` again and again, and changes nothing.
 //!
-//! - [`model`]: what is known of the nodes; [`warnings`] and [`events`]: what needs attention.
+//! - [`status`]: the answer of a node; [`rates`]: what it did between two; [`model`]: what is known of
+//!   the nodes; [`warnings`] and [`events`]: what needs attention.
 //! - [`draw`]: the screen as text, a pure function of the model; [`terminal`]: the terminal.
 
 mod draw;
 mod events;
 mod figures;
 mod model;
-pub(crate) mod terminal;
+mod rates;
+mod status;
+mod terminal;
 mod warnings;
 
 use std::io::{IsTerminal, Read, stdin};
@@ -30,6 +33,7 @@ use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, text};
 use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::operator::{self, Order, RequestError};
+use crate::output;
 use crate::signals;
 use crate::top::model::{Model, Unanswered};
 use crate::top::terminal::Terminal;
@@ -93,7 +97,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         expected: Expected::of(matches, environment)?,
     };
     let is_colour = variable(environment, "NO_COLOR").map_err(Failure::usage)?.is_none();
-    if !stdin().is_terminal() || !terminal::moves_its_cursor(environment)? {
+    let term = variable(environment, "TERM").map_err(Failure::usage)?;
+    if !stdin().is_terminal() || !output::moves_cursor(term.as_deref()) {
         return Err(Failure::usage(anyhow!(
             "top needs a terminal that can move its cursor; without one, use epicepoch status --watch"
         )));

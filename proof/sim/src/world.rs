@@ -189,11 +189,7 @@ impl World {
         let (index, state) = (replica.applied(), replica.state().clone());
         let boot = self.at(id).running().identity.boot;
         self.history.began(boot, index, &state);
-        let Self { nodes, monitor, .. } = self;
-        let node = &nodes[id.0 as usize - 1];
-        let (me, promise) = (node.running().identity, node.running().seen.promise.load());
-        monitor.starts(me, promise, node.disk.durable(), node.disk.is_rolled_back());
-        monitor.applies(id, index, index, &state, &node.running().shared.published());
+        self.monitor_start(id, index, &state);
         let placement = self.placement(id).unwrap_or_default();
         let replica = self.node(id).running_mut().consensus.replica_mut();
         replica.seed_settings(initial_settings(placement.leaders.clone()));

@@ -3,7 +3,9 @@
 
 use crate::top::events::Urgency;
 use crate::top::figures::{count, lasting, ms, ms_up_to, signed};
-use crate::top::model::{Asked, Health, Model, Rates, Row, Status};
+use crate::top::model::{Asked, Health, Model, Row};
+use crate::top::rates::Rates;
+use crate::top::status::Status;
 use crate::top::warnings::Warning;
 
 /// How a part of a line looks.
@@ -283,7 +285,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::top::model::tests::{INTERVAL, after, lost, status};
+    use crate::top::model::tests::{INTERVAL, after, lost};
+    use crate::top::status::tests::status;
     use crate::top::warnings::warnings;
 
     const SIZE: Size = Size { columns: 100, lines: 24 };

@@ -1,7 +1,7 @@
 //! Events of a node that need attention once there are too many: the table `EVENTS` of the page for
 //! operators, row by row.
 
-use crate::top::model::Events;
+use crate::top::rates::Events;
 
 pub(super) const LINKS: &str = "Look at the leader's disk and its links (epicepoch tune).";
 

@@ -8,196 +8,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::top::rates::{Rates, Sample};
+use crate::top::status::{SILENT_MS, Status, answer_age_ms, is_voter};
+
 /// Samples of a node are kept for so long, as on the page. At the shortest interval these are 3,000.
 const WINDOW_MS: u64 = 600_000;
 /// At most so many nodes are asked. A cluster has at most as many members.
 const ASKED_MAX: usize = 64;
-/// A member answers five pings a second. It counts as silent after this time.
-pub(super) const SILENT_MS: f64 = 1_500.0;
-/// Counts are not compared across a longer gap, such as the sleep of this machine.
-const GAP_MAX_S: f64 = 90.0;
-/// A stall of a machine that is at least this long is counted.
-const STALL_MS: f64 = 50.0;
 /// An answer is old after so many intervals, and this time at the least.
 const OLD_INTERVALS: u64 = 3;
 const OLD_MS_MIN: u64 = 3_000;
-/// Refusals that cost a client its timestamps. `NOT_LEADER` does not: it names the leader.
-const FAILED: [&str; 6] =
-    ["NO_QUORUM", "NO_LEADER", "OVERLOADED", "SHUTTING_DOWN", "NOT_READY", "INTERNAL"];
-
-/// The `/status` of a node.
-#[derive(Clone, Debug)]
-pub(super) struct Status(pub(super) Value);
-
-impl Status {
-    /// A number; 0 if the node does not say it.
-    pub(super) fn number(&self, name: &str) -> f64 {
-        self.0[name].as_f64().unwrap_or(0.0)
-    }
-
-    /// A text; empty if the node does not say it.
-    pub(super) fn text(&self, name: &str) -> &str {
-        self.0[name].as_str().unwrap_or_default()
-    }
-
-    /// A number among the settings of this group.
-    pub(super) fn setting(&self, group: &str, name: &str) -> Option<f64> {
-        let value = &self.0[group][name];
-        value.as_f64().or_else(|| value.as_str()?.parse().ok())
-    }
-
-    pub(super) fn is(&self, name: &str) -> bool {
-        self.0[name].as_bool().unwrap_or(false)
-    }
-
-    pub(super) fn node(&self) -> u64 {
-        self.0["nodeID"].as_u64().unwrap_or(0)
-    }
-
-    /// The node id of the leader that the node knows.
-    pub(super) fn leader(&self) -> Option<u64> {
-        self.0["leader"]["nodeID"].as_u64()
-    }
-
-    pub(super) fn members(&self) -> &[Value] {
-        self.0["members"].as_array().map_or(&[], Vec::as_slice)
-    }
-
-    pub(super) fn certificates(&self) -> &[Value] {
-        self.0["certificates"].as_array().map_or(&[], Vec::as_slice)
-    }
-
-    fn counter(&self, name: &str) -> f64 {
-        self.0["counters"][name].as_f64().unwrap_or(0.0)
-    }
-
-    fn refused(&self, code: &str) -> f64 {
-        self.0["refusals"][code].as_f64().unwrap_or(0.0)
-    }
-
-    /// Stalls of the machine that were long enough to count.
-    fn stalls(&self) -> f64 {
-        let bounds = self.bounds();
-        let is_long = |at: usize| at > 0 && bounds.get(at - 1).is_some_and(|low| *low >= STALL_MS);
-        let counts = self.durations("hiccup").into_iter().enumerate();
-        counts.filter(|(at, _)| is_long(*at)).map(|(_, count)| count).sum()
-    }
-
-    /// The ids of the cluster and of its history.
-    fn ids(&self) -> (&str, &str) {
-        (self.text("cluster"), self.text("history"))
-    }
-
-    fn bounds(&self) -> Vec<f64> {
-        numbers(&self.0["boundsMs"])
-    }
-
-    fn durations(&self, name: &str) -> Vec<f64> {
-        numbers(&self.0["latencies"][name])
-    }
-}
-
-fn numbers(list: &Value) -> Vec<f64> {
-    list.as_array().map_or(Vec::new(), |list| list.iter().filter_map(Value::as_f64).collect())
-}
-
-/// What a node did between two answers. Times are milliseconds; `None` if nothing was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Rates {
-    pub(super) timestamps_per_s: f64,
-    pub(super) answered_per_s: f64,
-    pub(super) failed_per_s: f64,
-    /// Infinite if it was above the last bound of `boundsMs`; so are the other two.
-    pub(super) confirm_p50_ms: Option<f64>,
-    pub(super) confirm_p99_ms: Option<f64>,
-    pub(super) disk_p99_ms: Option<f64>,
-    /// Of one processor.
-    pub(super) cpu_percent: f64,
-    pub(super) events: Events,
-}
-
-/// How often what needs attention happened between two answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Events {
-    pub(super) overloaded: f64,
-    pub(super) leader_changes: f64,
-    /// Connections refused at a limit of the node.
-    pub(super) full: f64,
-    /// Connections refused because one address had too many.
-    pub(super) crowded: f64,
-    pub(super) reservations_missed: f64,
-    pub(super) rounds_timed_out: f64,
-    pub(super) messages_dropped: f64,
-    pub(super) stalls: f64,
-    pub(super) denied: f64,
-    /// The time in which requests were refused because there was no leader or no quorum.
-    pub(super) headless_ms: f64,
-}
-
-impl Rates {
-    /// The rates between two answers of one process. `None` for another process, or after a gap.
-    fn between(was: &Status, now: &Status) -> Option<Self> {
-        let seconds = (now.number("uptimeMs") - was.number("uptimeMs")) / 1e3;
-        if seconds <= 0.0 || seconds > GAP_MAX_S || now.text("boot") != was.text("boot") {
-            return None;
-        }
-        let grown = |name| (now.counter(name) - was.counter(name)).max(0.0);
-        let refused = |code: &str| (now.refused(code) - was.refused(code)).max(0.0);
-        let bounds = now.bounds();
-        let time =
-            |name, share| quantile(&now.durations(name), &was.durations(name), &bounds, share);
-        let crowded = grown("connectionsRefusedByAddress");
-        let is_headless = refused("NO_QUORUM") + refused("NO_LEADER") > 0.0;
-        Some(Self {
-            timestamps_per_s: grown("timestamps") / seconds,
-            answered_per_s: grown("answered") / seconds,
-            failed_per_s: FAILED.iter().map(|code| refused(code)).sum::<f64>() / seconds,
-            confirm_p50_ms: time("confirm", 0.5),
-            confirm_p99_ms: time("confirm", 0.99),
-            disk_p99_ms: time("diskWrite", 0.99),
-            cpu_percent: grown("cpuMs") / seconds / 10.0,
-            events: Events {
-                overloaded: refused("OVERLOADED"),
-                leader_changes: grown("leaderChanges"),
-                full: grown("acceptFailures") + grown("connectionsRefused") - crowded,
-                crowded,
-                reservations_missed: grown("reservationDeadlinesMissed"),
-                rounds_timed_out: grown("roundsTimedOut"),
-                messages_dropped: grown("raftMessagesDropped"),
-                stalls: (now.stalls() - was.stalls()).max(0.0),
-                denied: grown("denied"),
-                headless_ms: if is_headless { seconds * 1e3 } else { 0.0 },
-            },
-        })
-    }
-}
-
-/// The duration that a share of those counted since `was` did not exceed, by linear interpolation
-/// in its bucket. Infinite in the last bucket, which has no upper bound.
-fn quantile(now: &[f64], was: &[f64], bounds: &[f64], share: f64) -> Option<f64> {
-    let fresh = now.iter().zip(was).map(|(now, was)| (now - was).max(0.0));
-    let mut rank = share * fresh.clone().sum::<f64>();
-    if rank <= 0.0 {
-        return None;
-    }
-    let mut low = 0.0;
-    for (count, bound) in fresh.zip(bounds) {
-        if rank <= count {
-            return Some(low + (bound - low) * rank / count);
-        }
-        rank -= count;
-        low = *bound;
-    }
-    Some(f64::INFINITY)
-}
-
-/// What one question to a node has shown.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    pub(super) at_ms: u64,
-    /// `None` if the node did not answer, or this was the first answer of its process.
-    pub(super) rates: Option<Rates>,
-}
 
 /// A node that is asked.
 #[derive(Debug)]
@@ -233,7 +53,7 @@ impl Asked {
         }
     }
 
-    /// What the last question has shown.
+    /// The rates up to the newest answer; `None` if the last question was not answered.
     pub(super) fn last_rates(&self) -> Option<&Rates> {
         self.samples.back().and_then(|it| it.rates.as_ref())
     }
@@ -308,16 +128,6 @@ impl Row<'_> {
     }
 }
 
-pub(super) fn is_voter(role: &str) -> bool {
-    matches!(role, "voter" | "leader")
-}
-
-/// How long ago a member answered the node of this status, in milliseconds, when the status came.
-/// The consensus thread receives these answers. While it is stuck, their ages say nothing.
-pub(super) fn answer_age_ms(of: &Status, member: &Value) -> Option<f64> {
-    Some((member["answerAgeMs"].as_f64()? - of.number("tickAgeMs")).max(0.0))
-}
-
 /// What is known of the cluster.
 #[derive(Debug)]
 pub(super) struct Model {
@@ -338,9 +148,9 @@ impl Model {
         Self { asked, interval, chosen: None }
     }
 
-    /// The nodes to ask now: all that do not owe an answer. Once every given address has answered or
-    /// failed, members that nobody has answered for are asked, too. Those that are no members any
-    /// more are forgotten.
+    /// Returns the nodes to ask now: all that do not owe an answer. Members whose address was not
+    /// given join them once every given address has answered or failed. A removed member is
+    /// forgotten.
     pub(super) fn poll_asks(&mut self, now_ms: u64) -> Vec<String> {
         let view = self.view(now_ms).filter(|it| self.is_current(it, now_ms));
         let members = view.and_then(|it| it.status.as_ref()).map(|it| it.members().to_vec());
@@ -378,7 +188,7 @@ impl Model {
         self.asked = given.into_iter().chain(found).chain(fresh).collect();
     }
 
-    /// Records the answer of the node that was asked at `addr`, or why there is none.
+    /// Records the answer of the node at `addr`, or why it gave none.
     pub(super) fn record(&mut self, addr: &str, answer: Result<Value, Unanswered>, now_ms: u64) {
         let answer =
             answer.map(Status).and_then(|status| match self.stranger(addr, &status, now_ms) {
@@ -468,7 +278,7 @@ impl Model {
         let is_silent = !is_self && age_ms.is_none_or(|age_ms| age_ms > SILENT_MS);
         let since_ms = now_ms.saturating_sub(view.at_ms) as f64;
         let health = match own.and_then(|it| it.status.as_ref()) {
-            // What this node said of others is old.
+            // The answer of `view` about the other nodes is old.
             _ if !self.is_current(view, now_ms) => Health::Silent(None),
             _ if is_silent => Health::Silent(age_ms.map(|age_ms| age_ms + since_ms)),
             Some(status) if status.is("ready") => Health::Ready,
@@ -514,44 +324,9 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::top::status::tests::{addr, status};
 
     pub(in crate::top) const INTERVAL: Duration = Duration::from_secs(1);
-
-    /// The status of a node of three, whose leader is node 1. Every node has given `timestamps`.
-    pub(in crate::top) fn status(node: u64, uptime_ms: u64, timestamps: u64) -> Value {
-        let member = |id: u64| {
-            json!({
-                "nodeID": id, "addr": format!("n{id}:8080"), "raftAddr": format!("n{id}:60001"),
-                "role": if id == 1 { "leader" } else { "voter" },
-                "heard": (node == 1).then_some(true),
-                "behind": (node == 1 && id != 1).then_some(0),
-                "answerAgeMs": if id == node { None } else { Some(120.0) },
-                "usualMs": (id != node).then_some(0.25), "offsetMs": (id != node).then_some(-1.5),
-                "version": "0.2.0",
-            })
-        };
-        json!({
-            "nodeID": node, "addr": format!("n{node}:8080"), "clusterName": "prod", "cluster": "0a", "history": "0b",
-            "version": "0.2.0", "boot": format!("{node:016x}"), "uptimeMs": uptime_ms,
-            "role": if node == 1 { "leader" } else { "follower" }, "term": 5, "leads": node == 1,
-            "hasGrant": node == 1, "leader": {"nodeID": 1, "addr": "n1:8080"},
-            "leaderForMs": 65_000.0, "ready": true, "leaving": "no", "quorumReached": true,
-            "impaired": false, "tickAgeMs": 0.0, "status": "followed", "offsetMs": 0.0,
-            "leadMs": 800.0, "members": [member(1), member(2), member(3)],
-            "confirmLinks": 2, "confirmLinksMax": 2, "settings": {"CLOCK_OFFSET_MAX_MS": "500"},
-            "nodeSettings": {"ELECTION_TIMEOUT_MS": "1000"}, "lagMs": null,
-            "certificates": [], "boundsMs": [1.0, 2.0, 4.0],
-            "counters": {"timestamps": timestamps, "answered": timestamps, "cpuMs": uptime_ms / 10},
-            "refusals": {"NO_QUORUM": timestamps / 10, "NOT_LEADER": timestamps},
-            "latencies": {
-                "confirm": [timestamps, timestamps, 0, 0], "diskWrite": [0, 0, timestamps, 0],
-            },
-        })
-    }
-
-    pub(in crate::top) fn addr(node: u64) -> String {
-        format!("n{node}:8080")
-    }
 
     pub(in crate::top) fn lost(text: &str) -> Result<Value, Unanswered> {
         Err(Unanswered { text: text.to_owned(), is_denied: false })
@@ -569,25 +344,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_are_those_between_two_answers_of_one_process() {
-        let model = after(&[1]);
-        let rates = *model.asked[0].last_rates().expect("two answers");
-        assert_eq!((rates.timestamps_per_s, rates.failed_per_s), (200.0, 20.0));
-        assert_eq!((rates.confirm_p50_ms, rates.confirm_p99_ms), (Some(1.0), Some(1.98)));
-        assert_eq!((rates.disk_p99_ms, rates.cpu_percent), (Some(3.98), 10.0));
-        let events = Events { headless_ms: 1_000.0, ..Events::default() };
-        assert_eq!(rates.events, events, "NO_QUORUM was answered");
-        let mut model = after(&[1]);
-        let mut restarted = status(1, 12_000, 900);
-        restarted["boot"] = json!("another");
-        model.record("n1:8080", Ok(restarted), 3_000);
-        assert!(model.asked[0].last_rates().is_none(), "its counters have begun again");
-        let mut model = after(&[1]);
-        model.record("n1:8080", Ok(status(1, 102_000, 900)), 3_000);
-        assert!(model.asked[0].last_rates().is_none(), "the gap is too long");
-    }
-
-    #[test]
     fn samples_are_kept_for_ten_minutes() {
         let mut model = Model::new(vec![addr(1)], INTERVAL);
         for second in 0..700 {
@@ -596,14 +352,6 @@ pub(super) mod tests {
         let asked = &model.asked[0];
         assert_eq!((asked.samples.len(), asked.samples[0].at_ms), (601, 99_000));
         assert_eq!(asked.lately(5_000, 699_500).count(), 5);
-    }
-
-    #[test]
-    fn a_quantile_needs_durations_and_is_infinite_above_the_last_bound() {
-        let of = |now: &[f64], share| quantile(now, &[0.0; 3], &[1.0, 2.0], share);
-        assert_eq!(of(&[0.0; 3], 0.5), None);
-        assert_eq!(of(&[4.0, 0.0, 0.0], 0.5), Some(0.5));
-        assert_eq!(of(&[1.0, 1.0, 8.0], 0.99), Some(f64::INFINITY));
     }
 
     #[test]

@@ -2,12 +2,10 @@
 //! draws with the escape sequences of ECMA-48, which every terminal of today has.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write, stdin, stdout};
+use std::io::{self, Write, stdin, stdout};
 
-use epicepoch_config::{Environment, variable};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use crate::failure::Failure;
 use crate::top::draw::{Line, Size, Style};
 
 /// Leaves the screen of the shell as it is, and hides the cursor.
@@ -18,15 +16,6 @@ const CLEAR_LINE: &str = "\x1b[0m\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 /// The size of a terminal that does not say its own.
 const SIZE: Size = Size { columns: 80, lines: 24 };
-
-/// Whether standard output is a terminal that can move its cursor.
-///
-/// # Errors
-/// `TERM` is no text.
-pub(crate) fn moves_its_cursor(environment: &Environment) -> Result<bool, Failure> {
-    let is_dumb = variable(environment, "TERM").map_err(Failure::usage)?.as_deref() == Some("dumb");
-    Ok(stdout().is_terminal() && !is_dumb)
-}
 
 /// A terminal that was set up for drawing. Dropping it puts everything back, also after a panic.
 pub(super) struct Terminal {
@@ -48,7 +37,8 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// What puts the mode of the terminal back without waiting, for a process that ends at once.
+    /// Returns a function that puts the mode of the terminal back without waiting. A process that
+    /// ends at once calls it.
     pub(super) fn mode_back(&self) -> impl FnOnce() + Send + 'static {
         let before = self.before.clone();
         // If the terminal is gone, there is nothing to put back.

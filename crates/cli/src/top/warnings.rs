@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 
 use crate::top::events::{CHANGES, EVENTS, LINKS, Urgency};
 use crate::top::figures::{count, lasting, ms, ms_up_to, signed};
-use crate::top::model::{Asked, Health, Model, Row, SILENT_MS, Status, answer_age_ms, is_voter};
+use crate::top::model::{Asked, Health, Model, Row};
+use crate::top::rates::Events;
+use crate::top::status::{SILENT_MS, Status, answer_age_ms, is_voter};
 
 /// Members usually lack fewer log entries.
 const BEHIND_MAX: u64 = 16;
@@ -95,8 +97,8 @@ pub(super) fn warnings(model: &Model, now_ms: u64) -> Vec<Warning> {
     let rows = model.rows(now_ms);
     let mut found = Vec::new();
     let view = model.view(now_ms).filter(|view| model.is_current(view, now_ms));
-    if let Some((view, status)) = view.and_then(|view| Some((view, view.status.as_ref()?))) {
-        of_cluster(view, status, &rows, now_ms, &mut found);
+    if let Some(status) = view.and_then(|view| view.status.as_ref()) {
+        of_cluster(status, &rows, now_ms, &mut found);
     }
     for row in &rows {
         of_member(row, &rows, &mut found);
@@ -110,20 +112,25 @@ pub(super) fn warnings(model: &Model, now_ms: u64) -> Vec<Warning> {
 }
 
 /// What the node that is asked about the others says of the cluster.
-fn of_cluster(
-    view: &Asked,
-    status: &Status,
-    rows: &[Row<'_>],
-    now_ms: u64,
-    found: &mut Vec<Warning>,
-) {
+fn of_cluster(status: &Status, rows: &[Row<'_>], now_ms: u64, found: &mut Vec<Warning>) {
     if status.leader().is_none() {
         found.push(warning(("leader", 0), Urgency::Now, "No node knows a leader", MAJORITY));
     }
-    let headless_ms: f64 = view.lately(MINUTE_MS, now_ms).map(|it| it.events.headless_ms).sum();
-    if headless_ms > HEADLESS_MS_MAX {
+    // Every node counts the changes of the leader. One that has just started has counted few.
+    let most = |of: fn(&Events) -> f64, minutes: u16| {
+        let own = rows.iter().filter_map(|row| row.own);
+        own.map(|own| counted(own, of, minutes, now_ms)).fold(0.0, f64::max)
+    };
+    if most(|it| it.headless_ms, 1) > HEADLESS_MS_MAX {
         let title = "Requests are refused, because there is no leader or no quorum";
         found.push(warning(("headless", 0), Urgency::Now, title, MAJORITY));
+    }
+    for rule in EVENTS.iter().filter(|rule| rule.name == CHANGES) {
+        let times = most(rule.of, rule.minutes);
+        if times > rule.above {
+            let title = format!("{}: {} in {} min", rule.title, count(times), rule.minutes);
+            found.push(warning((rule.name, 0), rule.urgency, title, rule.advice));
+        }
     }
     let lead_ms = status.number("leadMs");
     if lead_ms > LEAD_MS_MAX {
@@ -214,6 +221,11 @@ fn of_member(row: &Row<'_>, rows: &[Row<'_>], found: &mut Vec<Warning>) {
     found.push(warning(("behind", node), Urgency::Soon, title, MEMBER));
 }
 
+/// How often an event happened at a node in the last minutes.
+fn counted(own: &Asked, of: fn(&Events) -> f64, minutes: u16, now_ms: u64) -> f64 {
+    own.lately(u64::from(minutes) * MINUTE_MS, now_ms).map(|it| of(&it.events)).sum()
+}
+
 /// Warnings about one node.
 struct OfNode<'a> {
     node: u64,
@@ -241,7 +253,7 @@ fn of_node(own: &Asked, status: &Status, is_view: bool, now_ms: u64, found: &mut
     let node = status.node();
     let mut of = OfNode { node, found };
     of_state(status, is_view, &mut of);
-    of_work(own, status, is_view, now_ms, &mut of);
+    of_work(own, status, now_ms, &mut of);
     for certificate in status.certificates() {
         let days = certificate["daysLeft"].as_i64().unwrap_or(i64::MAX);
         let setting = certificate["setting"].as_str().unwrap_or_default().to_owned();
@@ -330,7 +342,7 @@ fn of_state(status: &Status, is_view: bool, of: &mut OfNode<'_>) {
 }
 
 /// What a node did lately, and how its links are.
-fn of_work(own: &Asked, status: &Status, is_view: bool, now_ms: u64, of: &mut OfNode<'_>) {
+fn of_work(own: &Asked, status: &Status, now_ms: u64, of: &mut OfNode<'_>) {
     let node = of.node;
     let last = own.last_rates();
     let lag_ms = status.number("lagMs");
@@ -359,10 +371,8 @@ fn of_work(own: &Asked, status: &Status, is_view: bool, now_ms: u64, of: &mut Of
         format!("{links} of {links_max} confirm links of node {node} are connected"),
         "Check the logs of the other nodes, and firewalls that cut idle connections.",
     );
-    // Every node counts the changes of the leader.
-    for rule in EVENTS.iter().filter(|rule| is_view || rule.name != CHANGES) {
-        let within_ms = u64::from(rule.minutes) * MINUTE_MS;
-        let times: f64 = own.lately(within_ms, now_ms).map(|it| (rule.of)(&it.events)).sum();
+    for rule in EVENTS.iter().filter(|rule| rule.name != CHANGES) {
+        let times = counted(own, rule.of, rule.minutes, now_ms);
         let title =
             format!("Node {node}: {}: {} in {} min", rule.title, count(times), rule.minutes);
         of.add(times > rule.above, rule.name, rule.urgency, title, rule.advice);
@@ -389,7 +399,8 @@ mod tests {
 
     use super::*;
     use crate::top::events::EventRule;
-    use crate::top::model::tests::{addr, after, lost, status};
+    use crate::top::model::tests::{after, lost};
+    use crate::top::status::tests::{addr, status};
 
     const PAGE: &str = include_str!("../../../server/src/front/routes/page/page.js");
 
@@ -477,7 +488,7 @@ mod tests {
         assert_eq!(count(&model, 64_000), 0, "a minute later");
         let changes = |count| move |it: &mut Value| it["counters"]["leaderChanges"] = json!(count);
         assert_eq!(of(changes(3)), []);
-        let often = "Node 1: Changes of the leader: 4 in 10 min";
+        let often = "Changes of the leader: 4 in 10 min";
         assert_eq!(of(changes(4)), one(Urgency::Now, often));
     }
 

@@ -8,11 +8,11 @@ use epicepoch_core::durable::Write;
 use epicepoch_core::node::{Action, Health, Refused};
 use epicepoch_core::publication::{Grant, Published, Role};
 use epicepoch_core::replica::{Fatal, HandOver, MessageError, Outgoing, Report};
-use epicepoch_core::state::{Command, FORMATS, Outcome};
+use epicepoch_core::state::{Command, FORMATS, Outcome, State};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::peer_hello::{Formats, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{BootId, NodeId, StorePosition, Term};
+use epicepoch_wire::{BootId, LogIndex, NodeId, StorePosition, Term};
 
 use crate::disk::Finished;
 use crate::event::{End, Event, PeerHello};
@@ -37,6 +37,15 @@ const LOOK_TICKS: u64 = 50;
 pub(crate) const GAVE_UP: &str = "replica gave up";
 
 impl World {
+    /// Tells the monitor that a process has started with this state, applied up to `index`.
+    pub(crate) fn monitor_start(&mut self, id: NodeId, index: LogIndex, state: &State) {
+        let Self { nodes, monitor, .. } = self;
+        let node = &nodes[id.0 as usize - 1];
+        let (me, promise) = (node.running().identity, node.running().seen.promise.load());
+        monitor.starts(me, promise, node.disk.durable(), node.disk.is_rolled_back());
+        monitor.applies(id, index, index, state, &node.running().shared.published());
+    }
+
     pub(crate) fn tick(&mut self, id: NodeId) {
         self.settle(id);
         let reading = self.at(id).clock.read(self.now_ns);
