@@ -222,6 +222,9 @@ impl TrustedClock {
     /// earliest is believed. A clock that is behind is safe and recovers, but a clock that is ahead
     /// pushes the ceiling ahead. A single voter has only the ceiling: its first proof is a clock
     /// that is not below the ceiling.
+    ///
+    /// An ignored clock may be the right one, if the last leader's clock ran ahead. So then the
+    /// first proof needs the clocks of all voters.
     fn started(
         &mut self,
         own: i128,
@@ -235,8 +238,13 @@ impl TrustedClock {
             let wall = offset + i128::from(reading.monotonic_ns);
             wall + bound < i128::from(before_ns)
         };
-        self.has_history =
-            if voters <= 1 { reading.wall_ns >= before_ns } else { clocks.len() > voters / 2 };
+        self.has_history = if voters <= 1 {
+            reading.wall_ns >= before_ns
+        } else if is_behind(clocks[0]) {
+            clocks.len() >= voters
+        } else {
+            clocks.len() > voters / 2
+        };
         let earliest = clocks.iter().copied().find(|clock| !is_behind(*clock)).unwrap_or(clocks[0]);
         if (own - earliest).abs() <= bound {
             (ClockStatus::Followed, own)
@@ -248,7 +256,8 @@ impl TrustedClock {
     }
 
     /// Whether trusted time rests on more than this node's own clock: the clocks of a majority of
-    /// the voters are known, or were known since the start. Until then a leader delays its
+    /// the voters have agreed since the start, or are known, and none of them is ignored because it
+    /// is behind. Clocks of all voters are enough in any case. Until then a leader delays its
     /// reservation. Otherwise a node that starts with its clock an hour ahead would move the
     /// ceiling an hour ahead.
     #[must_use]

@@ -218,6 +218,27 @@ fn at_a_restart_the_ceiling_says_which_of_two_clocks_is_behind() {
     assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
 }
 
+/// The clock of the last leader ran ahead while nobody could compare it, and the ceiling with it.
+/// So a right clock seems to be behind. The third clock decides.
+#[test]
+fn a_clock_that_is_ignored_as_behind_may_be_the_right_one_so_all_clocks_are_waited_for() {
+    let ceiling = |t| START + t + 3 * S;
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, ceiling(S));
+    assert_eq!(clock.observe(healthy(S), 3, ceiling(S)), ClockStatus::Outvoted);
+    assert!(!clock.is_compared(3), "one of the two is wrong, and may be the one that is ahead");
+    sample(&mut clock, 3, 2 * S, START + 2 * S);
+    assert_eq!(clock.observe(healthy(2 * S), 3, ceiling(S)), ClockStatus::Followed);
+    assert!(clock.is_compared(3) && clock.is_proved());
+    assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+    // If no two of the three agree, waiting longer would not help.
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, ceiling(S));
+    sample(&mut clock, 3, S, ceiling(S) + HOUR);
+    assert_eq!(clock.observe(healthy(S), 3, ceiling(S)), ClockStatus::Outvoted);
+    assert!(clock.is_compared(3) && !clock.is_proved());
+}
+
 /// A leader restarts with its clock ahead, and reserves by another, right clock. The ceiling is
 /// then ahead of the right clock by the reservation. That must not count against the right clock.
 #[test]
