@@ -11,7 +11,7 @@
 //! - `probe`: asks a node whether it is empty or a member.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use epicepoch_wire::NodeId;
@@ -65,7 +65,19 @@ pub(crate) async fn connect_link(
     node: NodeId,
     tried: &Tried,
 ) -> io::Result<PeerStream> {
-    begin(shared, shared.addresses.dial(addr, node, tried).await?, node).await
+    let stream = shared.addresses.dial(addr, node, tried).await?;
+    let dialled = stream.peer_addr()?;
+    begin(shared, stream, node).await.map_err(|error| named(error, addr, dialled))
+}
+
+/// Adds the address that was dialled to an error. A name has several, and the one of the book is of
+/// none.
+fn named(error: io::Error, addr: &str, dialled: SocketAddr) -> io::Error {
+    let dialled = dialled.to_string();
+    if dialled == addr {
+        return error;
+    }
+    io::Error::new(error.kind(), format!("{error} (at {dialled})"))
 }
 
 /// [`connect`] over an open TCP connection.
@@ -171,4 +183,18 @@ pub(crate) fn is_listed<'a>(addrs: impl IntoIterator<Item = &'a str>, from: IpAd
         bare.parse().ok().map(Key::of)
     });
     keys.any(|key| key == Key::of(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_address_that_was_dialled_if_it_is_another() {
+        let dialled = SocketAddr::from(([10, 0, 0, 1], 60_001));
+        let shown = |addr: &str| named(io::ErrorKind::TimedOut.into(), addr, dialled);
+        assert_eq!(shown("10.0.0.1:60001").to_string(), "timed out");
+        assert_eq!(shown("n2:60001").to_string(), "timed out (at 10.0.0.1:60001)");
+        assert_eq!(shown("n2:60001").kind(), io::ErrorKind::TimedOut);
+    }
 }
