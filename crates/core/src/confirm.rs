@@ -6,6 +6,7 @@
 //! is the batching of the same section.
 
 mod answers;
+mod asking;
 mod routing;
 
 use std::collections::VecDeque;
@@ -77,12 +78,13 @@ pub enum RoundFailure {
     GrantLost,
 }
 
-/// A round that has begun. The caller must send it to every voter of its configuration.
+/// A round that has begun. The caller sends it to voters of its configuration; [`Routing`] says to
+/// which ones, and when.
 #[derive(Clone, Debug)]
 pub struct Begun {
     /// The question, the same for every voter.
     pub confirm: Confirm,
-    /// The publication under which the round began. Ask its voters, except this node.
+    /// The publication under which the round began.
     pub published: Arc<Published>,
 }
 

@@ -30,6 +30,27 @@ impl VoterSet {
         self.0 >> position & 1 == 1
     }
 
+    /// The voters in this set or in `other`.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The voters in this set that are not in `other`.
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The voters at these positions.
+    #[cfg(test)]
+    pub(crate) const fn of(positions: &[usize]) -> Self {
+        let (mut set, mut at) = (Self(0), 0);
+        while at < positions.len() {
+            set.insert(positions[at]);
+            at += 1;
+        }
+        set
+    }
+
     fn is_majority_of(self, of: Self) -> bool {
         let (both, all) = ((self.0 & of.0).count_ones() * 2, of.0.count_ones());
         both > all
@@ -81,6 +102,15 @@ impl Voters {
     pub fn is_quorum(&self, yes: VoterSet) -> bool {
         let outgoing = self.outgoing.0 == 0 || yes.is_majority_of(self.outgoing);
         outgoing && yes.is_majority_of(self.incoming)
+    }
+
+    /// The voters of which more are needed for a quorum than those in `yes`: those of each half
+    /// without a majority. None if the voters in `yes` decide.
+    pub(crate) fn missing(&self, yes: VoterSet) -> VoterSet {
+        let of_half = |half: VoterSet| {
+            if yes.is_majority_of(half) { VoterSet::default() } else { half.without(yes) }
+        };
+        of_half(self.incoming).with(of_half(self.outgoing))
     }
 
     /// Whether a quorum has become impossible because the voters in `no` have refused.

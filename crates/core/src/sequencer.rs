@@ -255,6 +255,12 @@ impl<W> Sequencer<W> {
         self.rounds.newest()
     }
 
+    /// When the oldest round in flight began, monotonic nanoseconds.
+    #[must_use]
+    pub fn oldest_ns(&self) -> Option<u64> {
+        self.rounds.deadline_ns().map(|deadline_ns| deadline_ns - self.limits.round_ns)
+    }
+
     /// Whether requests wait or rounds are in flight, so that the next tick should come soon.
     #[must_use]
     pub fn is_active(&self) -> bool {

@@ -293,6 +293,10 @@ pub(crate) enum Event {
         request: Request,
         answer: Answer,
     },
+    /// The worker looks for late answers of voters.
+    LookForLate {
+        worker: usize,
+    },
     /// The worker checks deadlines. On an idle leader it also probes.
     WorkerTick {
         worker: usize,
@@ -396,6 +400,7 @@ impl Event {
             | Self::LinksConnected { worker, .. }
             | Self::Allocate { worker }
             | Self::Woken { worker, .. }
+            | Self::LookForLate { worker }
             | Self::WorkerTick { worker } => *worker,
             Self::Ask { confirm, .. } => confirm.worker.0 as usize,
             Self::Confirm { link, .. } | Self::Reply { link, .. } => *link,
@@ -464,6 +469,7 @@ impl Event {
             Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
             Self::PauseConsensus { node, .. } => (42, node.0),
             Self::WorkerTick { worker } => (21, *worker as u64),
+            Self::LookForLate { worker } => (43, *worker as u64),
             Self::Share => (24, 0),
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
         }

@@ -38,6 +38,8 @@ pub(crate) struct Worker {
     /// The requests that wait, by slot.
     pub(crate) tickets: BTreeMap<usize, Request>,
     pub(crate) is_turn_due: bool,
+    /// Whether the worker looks for late answers.
+    pub(crate) is_looking: bool,
     /// Batches that have no timestamps yet, although their rounds are confirmed.
     pub(crate) confirmed: VecDeque<ConfirmedBatch>,
     /// True time at which a quorum last confirmed a round of the worker, nanoseconds.
@@ -216,6 +218,7 @@ impl Node {
             ),
             tickets: BTreeMap::new(),
             is_turn_due: false,
+            is_looking: false,
             confirmed: VecDeque::new(),
             confirmed_at_ns: 0,
             links: NodeSet::default(),

@@ -36,6 +36,8 @@ pub struct Summary {
     pub rounds: u64,
     /// Rounds that were asked again over links that had come back.
     pub rounds_asked_again: u64,
+    /// Rounds that asked further voters, because an answer was late or a no.
+    pub rounds_widened: u64,
     /// Rounds that failed.
     pub rounds_failed: u64,
     /// Number of answers of voters to rounds: first the yeses, then the noes.
@@ -88,6 +90,7 @@ impl Summary {
         self.ranges += other.ranges;
         self.rounds += other.rounds;
         self.rounds_asked_again += other.rounds_asked_again;
+        self.rounds_widened += other.rounds_widened;
         self.rounds_failed += other.rounds_failed;
         self.replies[0] += other.replies[0];
         self.replies[1] += other.replies[1];
@@ -173,9 +176,10 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "rounds: {} begun, {} asked again, {} failed; voters said yes {} times, no {} times",
+            "rounds: {} begun, {} asked again, {} widened, {} failed; voters said yes {} times, no {} times",
             self.rounds,
             self.rounds_asked_again,
+            self.rounds_widened,
             self.rounds_failed,
             self.replies[0],
             self.replies[1]

@@ -136,7 +136,7 @@ impl World {
         self.plant() == Some(plant)
     }
 
-    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> + Clone + use<> {
         (1..=self.nodes.len() as u64).map(NodeId)
     }
 
@@ -520,6 +520,7 @@ impl World {
             // There are too many of these events to log. Only their effects are logged.
             Event::Tick
             | Event::WorkerTick { .. }
+            | Event::LookForLate { .. }
             | Event::Share
             | Event::Ping { .. }
             | Event::Pong { .. } => {}
@@ -581,6 +582,7 @@ impl World {
             Event::Allocate { worker } => self.allocate(id, worker),
             Event::Woken { worker, slot, asker } => self.woken(id, worker, slot, asker),
             Event::Answer { request, answer } => self.answer(id, request, answer),
+            Event::LookForLate { worker } => self.look_for_late(id, worker),
             Event::WorkerTick { worker } => self.worker_tick(id, worker),
             Event::Client { .. }
             | Event::GiveUp { .. }

@@ -1,17 +1,19 @@
-//! How questions and answers travel between one worker and the voters. A round asks every voter
-//! over the worker's own links. If the connected ones do not reach a quorum, the round also borrows
-//! links of sibling workers, and an answer over a borrowed link is handed back. This module sends
-//! nothing and never decides whether an answer counts; [`super::Rounds`] does.
+//! How questions and answers travel between one worker and the voters. A round asks a quorum of the
+//! voters over the worker's own links, and the other voters if an answer is late or is a no. If the
+//! connected links do not reach a quorum, the round asks over all of them and also borrows links of
+//! sibling workers; an answer over a borrowed link is handed back. This module sends nothing and
+//! never decides whether an answer counts; [`super::Rounds`] does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use epicepoch_wire::confirm::ConfirmReply;
-use epicepoch_wire::{NodeId, StoreId, WorkerId};
+use epicepoch_wire::{NodeId, Round, StoreId, WorkerId};
 
 use super::Begun;
+use super::asking::Asking;
 use crate::positions::{PeerBoot, RolledBack};
 use crate::publication::{Identity, Shared};
-use crate::quorum::VoterSet;
+use crate::quorum::{VoterSet, Voters};
 
 /// A link of a worker, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,64 +56,120 @@ impl LinksUp {
     }
 }
 
+/// The voters that connected links lead to.
+fn connected<L>(voters: &Voters, links: impl Iterator<Item = (LinkState, L)>) -> VoterSet {
+    let mut up = VoterSet::default();
+    for (LinkState { node, store, is_up }, _) in links {
+        if is_up && let Some(position) = voters.position(node, store) {
+            up.insert(position);
+        }
+    }
+    up
+}
+
+/// Calls `send` for the links that lead to these voters.
+fn send_to<L>(
+    asked: VoterSet,
+    voters: &Voters,
+    links: impl Iterator<Item = (LinkState, L)>,
+    mut send: impl FnMut(L),
+) {
+    for (LinkState { node, store, .. }, link) in links {
+        if voters.position(node, store).is_some_and(|position| asked.contains(position)) {
+            send(link);
+        }
+    }
+}
+
 const fn bit(node: NodeId) -> u64 {
     1 << (node.0 % 64)
 }
 
 /// The routes of one worker's questions and answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Routing {
     me: Identity,
     worker: WorkerId,
+    asking: Asking,
 }
 
 impl Routing {
     /// The routes of `worker` of the node `me`.
     #[must_use]
-    pub const fn new(me: Identity, worker: WorkerId) -> Self {
-        Self { me, worker }
+    pub fn new(me: Identity, worker: WorkerId) -> Self {
+        Self { me, worker, asking: Asking::default() }
     }
 
-    /// Asks the voters of a round. Calls `send` for each of the worker's own `links` that is
-    /// connected to a voter. If these links and this node's own answer are no quorum, it then calls
-    /// `borrow` for each voter that was not asked: pass the question to one of its
-    /// [`Self::lenders`].
+    /// Asks the voters of a round that begins. Calls `send` for the worker's own `links` to a
+    /// quorum of the voters, or to all of them. If the connected links and this node's own answer
+    /// are no quorum, it calls `send` for each of them, and then `borrow` for each other voter:
+    /// pass the question to one of its [`Self::lenders`].
+    ///
+    /// Later, ask the others with [`Self::ask_rest`] when [`Self::is_late`], when a voter says no
+    /// and when a link ends.
     #[inline]
     pub fn ask<L>(
-        &self,
+        &mut self,
         begun: &Begun,
-        links: impl Iterator<Item = (LinkState, L)>,
-        mut send: impl FnMut(L),
+        now_ns: u64,
+        links: impl Iterator<Item = (LinkState, L)> + Clone,
+        send: impl FnMut(L),
         mut borrow: impl FnMut(NodeId),
     ) {
         let voters = &begun.published.voters;
-        let mut asked = VoterSet::default();
+        let mut own = VoterSet::default();
         if let Some(position) = voters.position(self.me.node, self.me.store) {
-            asked.insert(position);
+            own.insert(position);
         }
-        for (LinkState { node, store, is_up }, link) in links {
-            if is_up && let Some(position) = voters.position(node, store) {
-                asked.insert(position);
-                send(link);
-            }
-        }
-        if !voters.is_quorum(asked) {
+        let up = connected(voters, links.clone());
+        let asked = self.asking.choose(voters, begun.confirm.round, (own, up), now_ns);
+        send_to(asked, voters, links, send);
+        let reached = up.with(own);
+        if !voters.is_quorum(reached) {
             for (position, (node, _)) in voters.iter().enumerate() {
-                if !asked.contains(position) {
+                if !reached.contains(position) {
                     borrow(node);
                 }
             }
         }
     }
 
-    /// The sibling workers that probably have a link to `node`. Give the question to the first one
-    /// that takes it. `links` has what each worker of the node has recorded, in their order.
+    /// Asks the voters that the newest round in flight has not asked yet, over the worker's own
+    /// `links`. Their answers also count for older rounds of the same term. Returns whether there
+    /// were any.
+    pub fn ask_rest<L>(
+        &mut self,
+        newest: &Begun,
+        now_ns: u64,
+        links: impl Iterator<Item = (LinkState, L)> + Clone,
+        send: impl FnMut(L),
+    ) -> bool {
+        let voters = &newest.published.voters;
+        let up = connected(voters, links.clone());
+        let rest = self.asking.rest(voters, newest.confirm.round, up, now_ns);
+        send_to(rest, voters, links, send);
+        rest != VoterSet::default()
+    }
+
+    /// Whether an answer is late, if the oldest round in flight began at `begun_ns`.
+    #[must_use]
+    pub const fn is_late(&self, begun_ns: u64, now_ns: u64) -> bool {
+        self.asking.is_late(begun_ns, now_ns)
+    }
+
+    /// Takes the time of an answer of `voter` that came over a link of this worker and is its own.
+    pub fn handle_reply(&mut self, voter: NodeId, round: Round, now_ns: u64) {
+        self.asking.handle_reply(voter, round, now_ns);
+    }
+
+    /// The sibling workers of the worker `own` that probably have a link to `node`. Give the
+    /// question to the first one that takes it. `links` has what each worker of the node has
+    /// recorded, in their order.
     pub fn lenders<'a>(
-        &self,
+        own: WorkerId,
         node: NodeId,
         links: impl Iterator<Item = &'a LinksUp>,
     ) -> impl Iterator<Item = WorkerId> {
-        let own = self.worker;
         let workers = (0..).map(WorkerId).zip(links);
         let may_lend =
             move |(worker, links): &(WorkerId, &LinksUp)| *worker != own && links.may_reach(node);
@@ -146,7 +204,6 @@ mod tests {
     use super::*;
     use crate::positions::Positions;
     use crate::publication::Published;
-    use crate::quorum::Voters;
 
     const ME: Identity = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(71) };
     const WORKER: WorkerId = WorkerId(1);
@@ -163,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Asks over links to these nodes, of which the second list is connected. Returns the nodes
+    /// Asks for the first time, over links to these nodes, of which the second list is connected. Returns the nodes
     /// that were asked over own links, and those whose links are to be borrowed.
     fn asked(begun: &Begun, linked: &[u64], up: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let links = linked.iter().map(|id| {
@@ -171,8 +228,8 @@ mod tests {
             (LinkState { node, store, is_up: up.contains(id) }, *id)
         });
         let (mut own, mut borrowed) = (vec![], vec![]);
-        let routing = Routing::new(ME, WORKER);
-        routing.ask(begun, links, |id| own.push(id), |node| borrowed.push(node.0));
+        let mut routing = Routing::new(ME, WORKER);
+        routing.ask(begun, 0, links, |id| own.push(id), |node| borrowed.push(node.0));
         (own, borrowed)
     }
 
@@ -180,6 +237,30 @@ mod tests {
     fn only_connected_links_to_voters_are_asked() {
         let five = begun(&[1, 2, 3, 4, 5], &[]);
         assert_eq!(asked(&five, &[2, 3, 4, 5, 9], &[2, 3, 5, 9]), (vec![2, 3, 5], vec![]));
+    }
+
+    #[test]
+    fn a_round_asks_a_quorum_and_the_rest_when_an_answer_is_late() {
+        const MS: u64 = 1_000_000;
+        let mut routing = Routing::new(ME, WORKER);
+        let links = [2, 3, 9].into_iter().map(|id: u64| {
+            let (node, store) = (NodeId(id), StoreId(u128::from(id)));
+            (LinkState { node, store, is_up: true }, id)
+        });
+        let mut round = begun(&[1, 2, 3], &[]);
+        let mut sent = vec![];
+        routing.ask(&round, 0, links.clone(), |id| sent.push(id), |_| unreachable!());
+        assert_eq!(sent, [2, 3]);
+        routing.handle_reply(NodeId(3), round.confirm.round, MS / 10);
+        routing.handle_reply(NodeId(2), round.confirm.round, MS / 5);
+        round.confirm.round = Round(9);
+        sent.clear();
+        routing.ask(&round, MS, links.clone(), |id| sent.push(id), |_| unreachable!());
+        assert_eq!(sent, [3]);
+        assert!(!routing.is_late(MS, 2 * MS - 1) && routing.is_late(MS, 2 * MS));
+        assert!(routing.ask_rest(&round, 2 * MS, links.clone(), |id| sent.push(id)));
+        assert_eq!(sent, [3, 2]);
+        assert!(!routing.ask_rest(&round, 3 * MS, links, |_| unreachable!()));
     }
 
     #[test]
@@ -210,9 +291,9 @@ mod tests {
         let two = begun(&[1, 2], &[]);
         let other = LinkState { node: NodeId(2), store: StoreId(99), is_up: true };
         let mut borrowed = vec![];
-        let routing = Routing::new(ME, WORKER);
+        let mut routing = Routing::new(ME, WORKER);
         let links = [(other, ())].into_iter();
-        routing.ask(&two, links, |()| unreachable!(), |node| borrowed.push(node));
+        routing.ask(&two, 0, links, |()| unreachable!(), |node| borrowed.push(node));
         assert_eq!(borrowed, [NodeId(2)]);
     }
 
@@ -220,8 +301,8 @@ mod tests {
     fn siblings_that_may_reach_the_voter_lend_their_links_and_the_worker_itself_does_not() {
         let all: [LinksUp; 4] = Default::default();
         let lenders = |node| {
-            let routing = Routing::new(ME, WORKER);
-            routing.lenders(NodeId(node), all.iter()).map(|worker| worker.0).collect::<Vec<_>>()
+            let lenders = Routing::lenders(WORKER, NodeId(node), all.iter());
+            lenders.map(|worker| worker.0).collect::<Vec<_>>()
         };
         assert_eq!(lenders(2), [] as [u32; 0]);
         for links in &all {

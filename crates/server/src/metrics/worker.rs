@@ -52,6 +52,8 @@ pub struct WorkerMetrics {
     pub(crate) links: Count,
     /// Confirms that were sent over a sibling worker's link.
     pub(crate) confirms_borrowed: Count,
+    /// Rounds that asked further voters, because an answer was late or a no.
+    pub(crate) rounds_widened: Count,
     /// Client connections that are open now.
     pub(crate) connections: Count,
     /// HTTP/2 client connections that were closed for abuse, by kind of abuse.
@@ -99,6 +101,7 @@ impl Default for WorkerMetrics {
             confirms_no: Count::default(),
             links: Count::default(),
             confirms_borrowed: Count::default(),
+            rounds_widened: Count::default(),
             connections: Count::default(),
             http2_abuse: Default::default(),
             http3_connections: Count::default(),

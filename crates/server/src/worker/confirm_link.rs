@@ -90,6 +90,7 @@ impl Link {
                     backoff.served(welcomed_at.elapsed());
                     self.pipe.replace(None);
                     sequencer.links.count();
+                    sequencer.ask_rest();
                     ended
                 }
                 Err(error) => Err(error),
@@ -236,11 +237,12 @@ impl Link {
             return Err(LinkError::Stranger { node: header.from, store });
         }
         self.outstanding.set(self.outstanding.get().saturating_sub(1));
-        self.progress_ns.set(sequencer.shared.clock.monotonic_ns());
+        let now_ns = sequencer.shared.clock.monotonic_ns();
+        self.progress_ns.set(now_ns);
         let (boot, began) = self.boot.get();
         let voter = PeerBoot { node: header.from, boot, began };
         // If the answer is refused, the handshake of the next connection says what to do.
-        let is_own = sequencer.links.is_own(&sequencer.shared.core, voter, reply);
+        let is_own = sequencer.links.is_own(&sequencer.shared.core, voter, reply, now_ns);
         if is_own.map_err(|_| LinkError::Ended)? {
             sequencer.handle_reply(voter.node, &reply);
         }

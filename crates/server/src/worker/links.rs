@@ -1,6 +1,6 @@
-//! A worker's confirm links to the other members. A round asks every voter over the worker's own
-//! links. If those links do not reach a quorum, the round also uses links of sibling workers. The
-//! core's [`Routing`] decides which; this module sends. No function here waits for a link.
+//! A worker's confirm links to the other members. A round asks voters over the worker's own links.
+//! If those links do not reach a quorum, the round also uses links of sibling workers. The core's
+//! [`Routing`] decides which; this module sends. No function here waits for a link.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use crate::shared::nanos;
 pub(crate) struct Links {
     me: NodeId,
     worker: WorkerId,
-    routing: Routing,
+    routing: RefCell<Routing>,
     boxes: Arc<[Mailbox]>,
     metrics: Arc<Metrics>,
     own: RefCell<Vec<Rc<Link>>>,
@@ -46,7 +46,7 @@ impl Links {
         Self {
             me: me.node,
             worker,
-            routing: Routing::new(me, worker),
+            routing: RefCell::new(Routing::new(me, worker)),
             boxes,
             metrics,
             own: RefCell::default(),
@@ -82,7 +82,7 @@ impl Links {
         new
     }
 
-    /// Asks every voter of a round.
+    /// Asks the voters of a round that begins.
     pub(crate) fn ask(&self, begun: &Begun, now_ns: u64) {
         let mut frame = self.frame.borrow_mut();
         frame.clear();
@@ -90,7 +90,26 @@ impl Links {
         let links = self.own.borrow();
         let links = links.iter().map(|link| (state(link), link));
         let send = |link: &Rc<Link>| link.send(&frame, now_ns);
-        self.routing.ask(begun, links, send, |node| self.borrow(node, &frame));
+        let borrow = |node| self.borrow(node, &frame);
+        self.routing.borrow_mut().ask(begun, now_ns, links, send, borrow);
+    }
+
+    /// Asks the voters that the newest round in flight has not asked.
+    pub(crate) fn ask_rest(&self, newest: &Begun, now_ns: u64) {
+        let mut frame = self.frame.borrow_mut();
+        frame.clear();
+        self.encode(newest, &mut frame);
+        let links = self.own.borrow();
+        let links = links.iter().map(|link| (state(link), link));
+        let send = |link: &Rc<Link>| link.send(&frame, now_ns);
+        if self.routing.borrow_mut().ask_rest(newest, now_ns, links, send) {
+            self.metrics.worker(self.worker.0 as usize).rounds_widened.add_alone(1);
+        }
+    }
+
+    /// Whether an answer is late, if the oldest round in flight began at `begun_ns`.
+    pub(crate) fn is_late(&self, begun_ns: u64, now_ns: u64) -> bool {
+        self.routing.borrow().is_late(begun_ns, now_ns)
     }
 
     /// Asks one voter of a round, because its link connected after the round began.
@@ -111,8 +130,9 @@ impl Links {
         }
     }
 
-    /// Whether an answer of `voter`, which has arrived over a link of this worker, is for this
-    /// worker. If it answers a forwarded confirm, passes it to the sibling worker that asked.
+    /// Whether an answer of `voter`, which has arrived over a link of this worker at `now_ns`, is
+    /// for this worker. If it answers a forwarded confirm, passes it to the sibling worker that
+    /// asked.
     ///
     /// # Errors
     /// When the voter's data directory is known to be rolled back. End the link.
@@ -121,9 +141,14 @@ impl Links {
         core: &Shared,
         voter: PeerBoot,
         reply: ConfirmReply,
+        now_ns: u64,
     ) -> Result<bool, RolledBack> {
-        Ok(match self.routing.receiver(core, voter, &reply)? {
-            Receiver::Own => true,
+        let mut routing = self.routing.borrow_mut();
+        Ok(match routing.receiver(core, voter, &reply)? {
+            Receiver::Own => {
+                routing.handle_reply(voter.node, reply.round, now_ns);
+                true
+            }
             Receiver::Sibling(worker) => {
                 if let Some(mailbox) = self.boxes.get(worker.0 as usize) {
                     // When the mailbox is full, the answer is lost. That is safe, because a network
@@ -180,7 +205,7 @@ impl Links {
 
     fn borrow(&self, node: NodeId, frame: &[u8]) {
         let links = self.boxes.iter().map(|mailbox| &mailbox.links_up);
-        for sibling in self.routing.lenders(node, links) {
+        for sibling in Routing::lenders(self.worker, node, links) {
             let message = WorkerMessage::Forward { to: node, frame: frame.to_vec() };
             if self.boxes[sibling.0 as usize].put(message).is_ok() {
                 self.metrics.worker(self.worker.0 as usize).confirms_borrowed.add_alone(1);

@@ -46,6 +46,8 @@ pub(crate) struct Sequencer {
     admission: Arc<AdmissionLimit>,
     /// Set when the next turn has work.
     due: Signal,
+    /// Set when a round has begun.
+    begun: Signal,
     /// Batches whose answers may not be written yet: when each got its timestamps, and how many
     /// requests it has.
     answered: RefCell<VecDeque<(u64, u64)>>,
@@ -81,6 +83,7 @@ impl Sequencer {
             view: RefCell::new(view),
             admission,
             due: Signal::default(),
+            begun: Signal::default(),
             answered: RefCell::default(),
             own_waiting: Cell::default(),
             is_active: Cell::new(false),
@@ -142,6 +145,7 @@ impl Sequencer {
             self.complete_confirmed();
         } else {
             self.fail_rounds(self.shared.clock.monotonic_ns());
+            self.ask_rest();
         }
     }
 
@@ -190,6 +194,32 @@ impl Sequencer {
         }
     }
 
+    /// Asks the voters that the newest round has not asked, because those that it has asked do not
+    /// answer, or not with a yes.
+    pub(crate) fn ask_rest(&self) {
+        let newest = self.state.borrow().newest();
+        if let Some(begun) = newest {
+            self.links.ask_rest(&begun, self.shared.clock.monotonic_ns());
+        }
+    }
+
+    /// Waits until a round has begun.
+    pub(crate) async fn round_begun(&self) {
+        self.begun.wait().await;
+    }
+
+    /// Asks the rest of the voters if an answer is late. Returns whether to look again: answers are
+    /// missing, and none is late.
+    pub(crate) fn ask_rest_if_late(&self) -> bool {
+        let oldest_ns = self.state.borrow().oldest_ns();
+        let Some(begun_ns) = oldest_ns else { return false };
+        let is_late = self.links.is_late(begun_ns, self.shared.clock.monotonic_ns());
+        if is_late {
+            self.ask_rest();
+        }
+        !is_late
+    }
+
     /// A recent time: [`State::recent_ns`].
     pub(crate) fn recent_ns(&self) -> u64 {
         self.state.borrow().recent_ns()
@@ -231,6 +261,7 @@ impl Sequencer {
         let Some(begun) = begun else { return };
         self.metrics().rounds_begun.add_alone(1);
         self.links.ask(&begun, now_ns);
+        self.begun.set();
         self.complete_confirmed();
     }
 

@@ -44,6 +44,9 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(25);
 /// Time between ticks while a worker has no work.
 const TICK_IDLE: Duration = Duration::from_millis(250);
+/// Time between two looks for late answers while rounds are in flight. The timer has a resolution
+/// of 1 ms, so a look comes after 1 to 2 ms.
+const LATE_LOOK: Duration = Duration::from_millis(1);
 /// At most this many inbound confirm links on one worker. Each comes from one worker of another
 /// member. A new link from the same worker of a member closes the older one first.
 const CALLERS_MAX: usize = 1024;
@@ -145,6 +148,7 @@ impl Worker {
         self.follow_publication();
         let mut mail = Watched::new(&self.watch, self.read_mail(messages));
         let mut ticks = Watched::new(&self.watch, self.tick());
+        let mut late = Watched::new(&self.watch, self.ask_late());
         let chores = self.front.chores().into_iter();
         let mut chores: Vec<_> = chores.map(|it| Watched::new(&self.watch, it)).collect();
         let mut turns = pin!(spawn_local(self.sequencer.clone().take_turns()));
@@ -156,8 +160,9 @@ impl Worker {
             }
             peers.append(&mut self.peers.borrow_mut());
             poll_peers(&mut peers);
-            // Ticks and chores never end.
+            // Ticks, late questions and chores never end.
             let _: Poll<()> = ticks.poll();
+            let _: Poll<()> = late.poll();
             for chore in &mut chores {
                 let _: Poll<()> = chore.poll();
             }
@@ -251,6 +256,19 @@ impl Worker {
             }
         };
         self.peers.borrow_mut().push(Watched::new(&self.watch, serving));
+    }
+
+    /// While rounds are in flight, looks for late answers, and asks further voters then.
+    async fn ask_late(&self) {
+        loop {
+            self.sequencer.round_begun().await;
+            loop {
+                sleep(LATE_LOOK).await;
+                if !self.sequencer.ask_rest_if_late() {
+                    break;
+                }
+            }
+        }
     }
 
     /// Calls the sequencer at each tick: often while requests wait, seldom otherwise.

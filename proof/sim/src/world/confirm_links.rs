@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use epicepoch_core::confirm::{Begun, LinkState, Receiver};
+use epicepoch_core::confirm::{Begun, LinkState, Receiver, Routing};
 use epicepoch_core::publication::Published;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{NodeId, StorePosition, WorkerId};
@@ -19,6 +19,9 @@ use crate::parameters::{MS, NODES_MAX, SECOND, WORKERS};
 use crate::plant::Plant;
 use crate::world::World;
 use crate::world::features::{LINKLESS, SALTS};
+
+/// Time between two looks for late answers, nanoseconds.
+const LATE_LOOK_NS: u64 = MS;
 
 /// The faults of the confirm links.
 #[derive(Clone, Debug, Default)]
@@ -125,6 +128,7 @@ impl World {
         let own = self.worker(id, worker);
         own.links.remove(nodes);
         own.tell_links();
+        self.ask_rest(id, worker);
     }
 
     /// Links have connected, unless they are broken or the process at the other end has ended. Each
@@ -153,23 +157,69 @@ impl World {
     pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
         let worker = confirm.worker.0 as usize;
         let begun = Begun { confirm, published: published.clone() };
-        let own = &self.at(id).running().workers[worker];
-        let era = self.restores.era;
-        let links = self.ids().filter(|peer| *peer != id).map(|node| {
-            let is_up = own.links.contains(node);
-            (LinkState { node, store: store_in(node, era), is_up }, node)
-        });
+        let (now_ns, links) = (self.monotonic_ns(id), self.link_states(id, worker));
         let (mut asked, mut borrowed) = (NodeSet::default(), NodeSet::default());
         let send = |node| asked.add(NodeSet::of(node));
-        own.routing.ask(&begun, links, send, |node| borrowed.add(NodeSet::of(node)));
+        let borrow = |node| borrowed.add(NodeSet::of(node));
+        self.worker(id, worker).routing.ask(&begun, now_ns, links, send, borrow);
         for node in asked.iter() {
             self.send_confirm(id, worker, node, confirm);
+        }
+        if !std::mem::replace(&mut self.worker(id, worker).is_looking, true) {
+            self.look_later(id, worker);
         }
         for node in borrowed.iter() {
             self.borrow(id, worker, node, confirm);
         }
         if self.is_planted(Plant::CheckedAtArrival) {
             self.forge(id, &confirm, published);
+        }
+    }
+
+    /// The links of a worker, as the core's routing sees them.
+    fn link_states(
+        &self,
+        id: NodeId,
+        worker: usize,
+    ) -> impl Iterator<Item = (LinkState, NodeId)> + Clone + use<> {
+        let (links, era) = (self.at(id).running().workers[worker].links, self.restores.era);
+        self.ids().filter(move |peer| *peer != id).map(move |node| {
+            let is_up = links.contains(node);
+            (LinkState { node, store: store_in(node, era), is_up }, node)
+        })
+    }
+
+    fn look_later(&mut self, id: NodeId, worker: usize) {
+        let after_ns = LATE_LOOK_NS + self.random.u64(0..=LATE_LOOK_NS);
+        self.schedule_own(id, after_ns, Event::LookForLate { worker });
+    }
+
+    /// A worker looks for late answers, as in the server, until none is missing or all voters have
+    /// been asked.
+    pub(crate) fn look_for_late(&mut self, id: NodeId, worker: usize) {
+        let now_ns = self.monotonic_ns(id);
+        let own = self.worker(id, worker);
+        let oldest_ns = own.sequencer.oldest_ns();
+        let is_late = oldest_ns.map(|begun_ns| own.routing.is_late(begun_ns, now_ns));
+        match is_late {
+            Some(false) => return self.look_later(id, worker),
+            Some(true) => self.ask_rest(id, worker),
+            None => {}
+        }
+        self.worker(id, worker).is_looking = false;
+    }
+
+    /// A worker asks the voters that its newest round has not asked.
+    pub(crate) fn ask_rest(&mut self, id: NodeId, worker: usize) {
+        let (now_ns, links) = (self.monotonic_ns(id), self.link_states(id, worker));
+        let own = self.worker(id, worker);
+        let Some(newest) = own.sequencer.newest() else { return };
+        let mut asked = NodeSet::default();
+        if own.routing.ask_rest(&newest, now_ns, links, |node| asked.add(NodeSet::of(node))) {
+            self.summary.rounds_widened += 1;
+        }
+        for node in asked.iter() {
+            self.send_confirm(id, worker, node, newest.confirm);
         }
     }
 
@@ -189,7 +239,7 @@ impl World {
     fn borrow(&mut self, id: NodeId, worker: usize, to: NodeId, confirm: Confirm) {
         let workers = &self.at(id).running().workers;
         let links = workers.iter().map(|worker| &worker.links_up);
-        let lenders: Vec<WorkerId> = workers[worker].routing.lenders(to, links).collect();
+        let lenders: Vec<_> = Routing::lenders(WorkerId(worker as u32), to, links).collect();
         let takes = |lender: &WorkerId| self.takes_message(id, lender.0 as usize);
         let Some(lender) = lenders.into_iter().find(takes) else { return };
         self.summary.borrowed += 1;
@@ -235,6 +285,8 @@ impl World {
         };
         match receiver {
             Receiver::Own => {
+                let now_ns = self.monotonic_ns(id);
+                self.worker(id, link).routing.handle_reply(from, reply.round, now_ns);
                 if self.worker(id, link).sequencer.handle_reply(from, reply) {
                     self.monitor.hears(id, from, reply);
                     self.counted(id, link, reply);

@@ -245,6 +245,7 @@ impl World {
             self.take_confirmed(id, worker);
         } else {
             self.fail_rounds(id, worker);
+            self.ask_rest(id, worker);
         }
     }
 

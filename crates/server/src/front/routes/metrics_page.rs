@@ -252,6 +252,12 @@ impl Page<'_, '_> {
             &[("yes", self.sum(|w| &w.confirms_yes)), ("no", self.sum(|w| &w.confirms_no))],
         )?;
         self.counter(
+            "rounds_widened",
+            "Confirm rounds that asked further voters, because an answer was late, was a no, or \
+             its link ended.",
+            self.sum(|w| &w.rounds_widened),
+        )?;
+        self.counter(
             "confirms_borrowed",
             "Confirms sent over another worker's link, because the worker's own link was down.",
             self.sum(|w| &w.confirms_borrowed),
