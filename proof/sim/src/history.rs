@@ -3,6 +3,7 @@
 //! every step on the whole history so far, and the first violation ends the run. Wherever the
 //! history has the information, the checkers do not rely on the core's own state.
 
+pub(crate) mod asking;
 pub(crate) mod handovers;
 mod invariant;
 pub(crate) mod longest;

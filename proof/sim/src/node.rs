@@ -18,6 +18,7 @@ use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, StoreId, Term, Worke
 use crate::clock::MachineClock;
 use crate::disk::{Disk, Unreadable};
 use crate::event::{Event, PeerHello, Request};
+use crate::history::asking::Asked;
 use crate::history::orders::Asked as Ordered;
 use crate::node_set::NodeSet;
 use crate::parameters::{
@@ -48,6 +49,8 @@ pub(crate) struct Worker {
     pub(crate) links: NodeSet,
     /// The same, as the other workers of the node see it.
     pub(crate) links_up: LinksUp,
+    /// Whom the newest round has asked.
+    pub(crate) asked: Asked,
     /// Decides over which links the worker asks, by the same code as in production.
     pub(crate) routing: Routing,
     /// The answering ends of confirm links, by the boot that asks.
@@ -223,6 +226,7 @@ impl Node {
             confirmed_at_ns: 0,
             links: NodeSet::default(),
             links_up: LinksUp::default(),
+            asked: Asked::default(),
             routing: Routing::new(identity, WorkerId(id)),
             callers: BTreeMap::new(),
         };

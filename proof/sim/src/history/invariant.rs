@@ -55,6 +55,9 @@ pub enum Invariant {
     Settings,
     /// S10: a request gets one answer: a refusal, or as many timestamps as it asked for.
     ToldOnce,
+    /// No guarantee to users, but what keeps rounds short: a round asks a quorum at once, and each
+    /// voter that it reaches once an answer is late.
+    Asked,
     /// The contract of clients (`clients/README.md`), for callers of a session of the Rust client.
     /// A call ends by its deadline. It gets its own part of a range that answers one request, and
     /// that request was sent after the call began.

@@ -10,13 +10,15 @@ use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, MembershipChange, MembershipS
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{ClusterId, EpochIndex, HistoryId};
+use epicepoch_wire::{ClusterId, EpochIndex, HistoryId, Round, WorkerId};
 
+use super::asking::Asked;
 use super::handovers::Offer;
 use super::orders::Teller;
 use super::prudence::Deciding;
 use super::*;
 use crate::node::member;
+use crate::node_set::NodeSet;
 use crate::parameters::{MS, SECOND, initial_settings};
 
 const ME: Identity = Identity { node: NodeId(1), store: StoreId(101), boot: BootId(1) };
@@ -219,6 +221,32 @@ fn ranges_are_owned_once_and_the_ceiling_rises_with_time() {
     assert_eq!(ceilings(NOW_NS, NOW_NS), None);
     assert_eq!(ceilings(NOW_NS, NOW_NS - 1), Some(Invariant::Ranges));
     assert_eq!(ceilings(NOW_NS, NOW_NS + LONG_NS), Some(Invariant::Bound));
+}
+
+#[test]
+fn a_round_asks_a_quorum_that_it_reaches_and_everybody_once_an_answer_is_late() {
+    let asks = |incoming: &[u64], outgoing: &[u64], reached: u16, asked: u16| {
+        let ids = |list: &[u64]| list.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
+        let stores = |node: NodeId| StoreId(node.0.into());
+        let voters = Voters::new(&ids(incoming), &ids(outgoing), stores);
+        let published = Published { voters, ..Published::nothing(ME) };
+        let mut history = History::default();
+        let (reached, asked) = (NodeSet::from_bits(reached), NodeSet::from_bits(asked));
+        history.check_asked(NodeId(1), &published, reached, asked);
+        broken(&history)
+    };
+    let five = [1, 2, 3, 4, 5];
+    assert_eq!(asks(&five, &[], 0b11110, 0b00110), None);
+    assert_eq!(asks(&five, &[], 0b11110, 0b00010), Some(Invariant::Asked));
+    assert_eq!(asks(&five, &[], 0b10000, 0), None, "no quorum can be reached");
+    assert_eq!(asks(&[2, 3, 4], &[], 0b1110, 0b0010), Some(Invariant::Asked), "it has no vote");
+    assert_eq!(asks(&[1, 4, 5], &[1, 2, 3], 0b11110, 0b01010), None);
+    assert_eq!(asks(&[1, 4, 5], &[1, 2, 3], 0b11110, 0b11000), Some(Invariant::Asked));
+    let mut asked = Asked::begun(Round(1), NodeSet::default());
+    assert_eq!([true, false, true, true].map(|it| asked.tick(it)), [false, false, false, true]);
+    let mut history = History::default();
+    history.asks_too_few(ME.node, WorkerId(0), asked);
+    assert_eq!(broken(&history), Some(Invariant::Asked));
 }
 
 /// A leader of term 5, whose log ends at index 9, has offered leadership, and the other node has

@@ -13,6 +13,7 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{NodeId, StorePosition, WorkerId};
 
 use crate::event::{End, Event, PeerHello};
+use crate::history::asking::Asked;
 use crate::node::{Running, Worker, store_in};
 use crate::node_set::NodeSet;
 use crate::parameters::{MS, NODES_MAX, SECOND, WORKERS};
@@ -149,6 +150,10 @@ impl World {
             if let Some(begun) = newest.filter(|begun| begun.asks(peer, store)) {
                 self.summary.rounds_asked_again += 1;
                 self.send_confirm(id, worker, peer, begun.confirm);
+                let own = self.worker(id, worker);
+                if own.asked.round == begun.confirm.round {
+                    own.asked.nodes.add(NodeSet::of(peer));
+                }
             }
         }
     }
@@ -162,6 +167,10 @@ impl World {
         let send = |node| asked.add(NodeSet::of(node));
         let borrow = |node| borrowed.add(NodeSet::of(node));
         self.worker(id, worker).routing.ask(&begun, now_ns, links, send, borrow);
+        let reached = self.reached(id, worker, published);
+        self.history.check_asked(id, published, reached, asked);
+        let round = confirm.round;
+        self.worker(id, worker).asked = Asked::begun(round, asked);
         for node in asked.iter() {
             self.send_confirm(id, worker, node, confirm);
         }
@@ -220,6 +229,40 @@ impl World {
         }
         for node in asked.iter() {
             self.send_confirm(id, worker, node, newest.confirm);
+        }
+        let own = self.worker(id, worker);
+        if own.asked.round == newest.confirm.round {
+            own.asked.nodes.add(asked);
+        }
+    }
+
+    /// The voters that connected links of a worker lead to.
+    fn reached(&self, id: NodeId, worker: usize, published: &Published) -> NodeSet {
+        let mut reached = NodeSet::default();
+        for (LinkState { node, store, is_up }, _) in self.link_states(id, worker) {
+            if is_up && published.voters.position(node, store).is_some() {
+                reached.add(NodeSet::of(node));
+            }
+        }
+        reached
+    }
+
+    /// Checks at a tick of a worker that its newest round has asked everybody if an answer is late.
+    /// The worker has 25 ms for that, from one tick to the next.
+    pub(crate) fn check_late(&mut self, id: NodeId, worker: usize) {
+        let now_ns = self.monotonic_ns(id);
+        let own = &self.at(id).running().workers[worker];
+        let (oldest_ns, newest) = (own.sequencer.oldest_ns(), own.sequencer.newest());
+        let (Some(oldest_ns), Some(newest)) = (oldest_ns, newest) else { return };
+        let mut missing = self.reached(id, worker, &newest.published);
+        missing.remove(own.asked.nodes);
+        // The round may have begun, and its questions are the next step.
+        let is_asked = own.asked.round == newest.confirm.round;
+        let is_late = own.routing.is_late(oldest_ns, now_ns);
+        let own = self.worker(id, worker);
+        if own.asked.tick(is_asked && is_late && missing != NodeSet::default()) {
+            let asked = own.asked;
+            self.history.asks_too_few(id, WorkerId(worker as u32), asked);
         }
     }
 

@@ -390,6 +390,7 @@ impl World {
         let running = self.node(id).running_mut();
         running.stale.0 = running.seen.promise.load();
         self.fail_rounds(id, worker);
+        self.check_late(id, worker);
         let running = self.node(id).running_mut();
         let sequencer = &mut running.workers[worker].sequencer;
         let begun = sequencer.handle_tick(now_ns, &running.seen, |slot| woken.push(slot));

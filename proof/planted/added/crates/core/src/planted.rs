@@ -98,6 +98,19 @@ bugs! {
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: why quorums are majorities.
     EvenHalf "even-half",
+    // Whom a round asks.
+    /// A round asks a quorum of the incoming half of a joint configuration, and forgets the
+    /// outgoing half.
+    ///
+    /// Breaks the liveness of rounds; found by `asked` within 100 seeds. Seen: the usual mistake
+    /// with joint configurations.
+    HalfAsked "half-asked",
+    /// When an answer is late, a round notes that it has asked the rest of the voters, and does not
+    /// ask them.
+    ///
+    /// Breaks the liveness of rounds; found by `asked` within 20 seeds. Seen: a hedge that is
+    /// counted and not sent.
+    RestForgotten "rest-forgotten",
     // Borrowed links.
     /// An answer over a borrowed link counts for the newest round in flight, because the worker
     /// that asked has forgotten about which round it was.
