@@ -7,7 +7,7 @@ use epicepoch_core::replica::{ChangeError, Report, SettingsError, TransferError}
 use epicepoch_core::state::{FORMAT_OF_SETTINGS, FORMATS, MembershipStep};
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::{Epoch, NodeId, StoreId};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, StoreId};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -143,6 +143,22 @@ fn a_deposed_leader_never_says_that_something_is_so_already() {
         assert_eq!(queue.answer(number), None);
         queue.bench.now_ns += 1;
         assert_eq!(queue.answer(number), Some(Err(Denied::Unconfirmed)));
+    }
+}
+
+/// The barrier of the earlier term proves nothing about the time between the two.
+#[test]
+fn a_leader_that_was_replaced_and_leads_again_does_not_say_already() {
+    for command in repeated() {
+        let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+        let number = queue.ask(command.clone());
+        queue.bench.persist();
+        queue.depose(2);
+        queue.bench.elect(&[2, 3]);
+        queue.bench.persist();
+        queue.bench.ack_all(2);
+        assert!(queue.bench.is_leader() && queue.bench.status().applied > LogIndex(2));
+        assert_eq!(queue.answer(number), Some(Err(Denied::NotLeader)), "{command:?}");
     }
 }
 
