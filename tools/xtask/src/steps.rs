@@ -170,8 +170,9 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("wire", "Bytes on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
     ])).after(&["tests", "tools"]),
-    Step::new("page", "The page for operators works in a browser and asks only its node", BOTH, 240, Commands(&[
+    Step::new("page", "The pages of a node and of the lab work in a browser and ask nobody else", BOTH, 240, Commands(&[
         "BIN=target/debug/epicepoch scripts/page",
+        "BIN=target/debug/epicepoch scripts/lab-page",
         "BIN=target/debug/epicepoch scripts/incidents --quick leader-lost top",
     ])).after(&["tests", "tools"]),
     Step::new("prometheus", "A real Prometheus gets what rules and dashboard need, and a healthy cluster no alert", BOTH,

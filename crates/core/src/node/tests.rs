@@ -9,7 +9,7 @@ use super::*;
 use crate::durable::{HardState, Record};
 use crate::positions::Positions;
 use crate::publication::{Identity, Role};
-use crate::state::{FORMATS, State};
+use crate::state::{Command, FORMATS, State};
 
 const MS: u64 = 1_000_000;
 const TICK_NS: u64 = 10 * MS;
@@ -155,6 +155,94 @@ fn actions_come_in_one_order_after_the_promise_and_after_the_term_is_durable() {
     assert!(is_sent_with_write, "it has led");
 }
 
+/// Ticks, and does all actions. Both peers say yes to everything. Returns the entries that were
+/// written, as commands, and whether the allocator was to be stopped.
+fn run(node: &mut Node, ticks: std::ops::Range<u64>) -> (Vec<Command>, bool) {
+    let (mut written, mut stops) = (vec![], false);
+    for now_ns in ticks.map(|tick| tick * TICK_NS) {
+        node.handle_tick(at(now_ns, 0), FINE).expect("no reason to stop");
+        while let Some(action) = node.poll_action() {
+            match action {
+                Action::Published(_) | Action::Report(_) => {}
+                Action::StopAllocator => stops = true,
+                Action::Write(write) => {
+                    let data = write.entries.iter().map(|entry| Command::decode(&entry.data));
+                    written.extend(data.flatten());
+                    node.handle_persisted(now_ns, write.number);
+                }
+                Action::Send(Outgoing { to, message }) => {
+                    let kind = match message.kind {
+                        MessageKind::RequestPreVote => MessageKind::RequestPreVoteResponse,
+                        MessageKind::RequestVote => MessageKind::RequestVoteResponse,
+                        MessageKind::Append => MessageKind::AppendResponse,
+                        MessageKind::Heartbeat => MessageKind::HeartbeatResponse,
+                        _ => continue,
+                    };
+                    let index = LogIndex(message.index.0 + message.entries.len() as u64);
+                    let yes = RaftMessage::plain(kind, NodeId(1), message.term);
+                    let yes = RaftMessage { index, ..yes };
+                    node.handle_message(now_ns, to, StoreId(to.0.into()), &yes).expect("taken");
+                }
+            }
+        }
+    }
+    (written, stops)
+}
+
+#[test]
+fn a_leader_that_stops_gives_back_what_its_stopped_allocator_has_not_used() {
+    let (mut node, shared) = node_of(|state| state.format = FORMATS.newest);
+    for peer in [PEER, OTHER] {
+        answer(&mut node, peer, TICK_NS, MS);
+        let heard = node.handle_peer_hello(peer, BOOT, StorePosition(0), FORMATS);
+        assert_eq!(heard, Ok(()));
+    }
+    run(&mut node, 1..40);
+    let range = shared.published().grant.expect("it leads").range;
+    node.handle_shutdown_request(40 * TICK_NS);
+    assert_eq!(run(&mut node, 40..41), (vec![], true), "it waits for the allocator");
+    let last = Epoch(range.low.0 + 7);
+    node.handle_allocator_stopped(41 * TICK_NS, Some(last));
+    let (written, _) = run(&mut node, 41..42);
+    let is_given_back = |command: &Command| match command {
+        Command::GiveBack { range: back, .. } => back.low == last,
+        _ => false,
+    };
+    assert!(written.iter().any(is_given_back), "{written:?}");
+}
+
+#[test]
+fn what_a_peer_says_in_its_hello_is_followed() {
+    let (mut node, _shared) = node();
+    let hello = |node: &mut Node, boot, began| {
+        node.handle_peer_hello(PEER, BootId(boot), StorePosition(began), FORMATS)
+    };
+    assert_eq!(hello(&mut node, 1, 5), Ok(()));
+    assert!(hello(&mut node, 2, 4).is_err(), "its directory was rolled back");
+    drained(&mut node);
+    let moved = Member {
+        node: PEER,
+        store: StoreId(2),
+        raft_addr: "elsewhere:1".to_owned(),
+        client_addr: "elsewhere:2".to_owned(),
+    };
+    node.handle_peer_addresses(moved.clone());
+    let published = drained(&mut node).into_iter().find_map(|action| match action {
+        Action::Published(published) => Some(published),
+        _ => None,
+    });
+    let published = published.expect("the new addresses are for all workers");
+    assert_eq!(published.members.get(&PEER), Some(&moved));
+}
+
+#[test]
+fn the_clock_of_a_node_that_is_no_voter_does_not_count() {
+    let (mut node, _shared) = node();
+    answer(&mut node, NodeId(9), TICK_NS, MS);
+    let seen = node.handle_tick(at(TICK_NS, HOUR_NS), FINE).expect("no reason to stop");
+    assert_eq!(seen.trusted_offset_ns, (START_NS + HOUR_NS) as i64, "its own is the only one");
+}
+
 #[test]
 fn the_settings_of_the_cluster_bound_the_clocks_when_they_are_published() {
     let settings = ClusterSettings {
@@ -166,7 +254,7 @@ fn the_settings_of_the_cluster_bound_the_clocks_when_they_are_published() {
     };
     let (mut node, _shared) = node_of(|state| {
         state.format = FORMATS.newest;
-        let command = crate::state::Command::Settings { nonce: 1, is_seed: true, settings };
+        let command = Command::Settings { nonce: 1, is_seed: true, settings };
         state.apply(Term(1), &command);
     });
     answer(&mut node, PEER, 1_000 * MS, 101 * MS);
@@ -219,8 +307,12 @@ fn a_node_with_a_wrong_directory_ends_at_the_first_refusal() {
     for code in [RefusalCode::WrongStore, RefusalCode::RolledBack, RefusalCode::EndedHistory] {
         assert_eq!(node.handle_refused(MS, PEER, code), Refused::ForGood, "{code:?}");
     }
+    assert_eq!(node.unreachable_at_ns.get(&PEER), None, "this node ends");
+    let mut now_ns = MS;
     for code in [RefusalCode::NotBootstrapped, RefusalCode::WrongNode, RefusalCode::Format] {
-        assert_eq!(node.handle_refused(MS, PEER, code), Refused::ForNow, "{code:?}");
+        now_ns += UNREACHABLE_INTERVAL_NS;
+        assert_eq!(node.handle_refused(now_ns, PEER, code), Refused::ForNow, "{code:?}");
+        assert_eq!(node.unreachable_at_ns.get(&PEER), Some(&now_ns), "{code:?}");
     }
 }
 

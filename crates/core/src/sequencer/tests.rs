@@ -255,3 +255,27 @@ fn a_full_worker_refuses_and_a_client_that_leaves_makes_room() {
     // of them.
     assert_eq!((worker.told(next), worker.told(slots[7])), (None, Some(Ok(7))));
 }
+
+#[test]
+fn a_worker_says_whether_it_has_work_and_what_it_asked_last() {
+    let mut worker = Worker::leading(true);
+    let seen = |worker: &Worker| {
+        let newest = worker.sequencer.newest().map(|begun| begun.confirm.round.0);
+        (worker.sequencer.is_active(), newest, worker.sequencer.recent_ns())
+    };
+    assert_eq!(seen(&worker), (false, None, 0));
+    let slot = worker.join(1, 5);
+    assert_eq!(seen(&worker), (true, None, 5));
+    let round = worker.turn(7).unwrap();
+    assert_eq!(seen(&worker), (true, Some(1), 7));
+    worker.confirm(&round);
+    worker.complete();
+    assert_eq!(seen(&worker), (true, None, 7), "the outcome is not read yet");
+    worker.sequencer.leave(slot);
+    assert_eq!(seen(&worker), (false, None, 7));
+    assert!(worker.sequencer.handle_tick(90, &worker.shared, |_| ()).is_some());
+    assert_eq!(seen(&worker), (true, Some(2), 90), "its probe is in flight");
+    assert_eq!(worker.sequencer.refusal(), None);
+    worker.publish(95, published(Role::Follower, 2, false));
+    assert_eq!(worker.sequencer.refusal(), Some(ErrorCode::NotLeader));
+}

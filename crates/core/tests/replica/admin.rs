@@ -4,10 +4,10 @@
 use epicepoch_core::admin::{AdminCommands, Answer, Command, Denied, Done, Unsettled};
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::{ChangeError, Report, SettingsError, TransferError};
-use epicepoch_core::state::{FORMATS, MembershipStep};
+use epicepoch_core::state::{FORMAT_OF_SETTINGS, FORMATS, MembershipStep};
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::{Epoch, NodeId, StoreId};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, StoreId};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -119,6 +119,7 @@ fn a_leader_answers_already_only_after_a_quorum_has_confirmed_its_lead() {
         let number = queue.ask(command.clone());
         queue.bench.persist();
         assert_eq!(queue.answer(number), None, "{command:?}: nobody else has acknowledged it");
+        assert!(!queue.commands.is_idle());
         queue.bench.ack_all(3);
         let done = queue.answer(number).expect("it is confirmed").expect("it is so");
         assert!(says_already(&done), "{done:?}");
@@ -145,6 +146,22 @@ fn a_deposed_leader_never_says_that_something_is_so_already() {
     }
 }
 
+/// The barrier of the earlier term proves nothing about the time between the two.
+#[test]
+fn a_leader_that_was_replaced_and_leads_again_does_not_say_already() {
+    for command in repeated() {
+        let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+        let number = queue.ask(command.clone());
+        queue.bench.persist();
+        queue.depose(2);
+        queue.bench.elect(&[2, 3]);
+        queue.bench.persist();
+        queue.bench.ack_all(2);
+        assert!(queue.bench.is_leader() && queue.bench.status().applied > LogIndex(2));
+        assert_eq!(queue.answer(number), Some(Err(Denied::NotLeader)), "{command:?}");
+    }
+}
+
 #[test]
 fn a_removal_that_is_done_is_confirmed_like_any_other_answer() {
     let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
@@ -163,6 +180,9 @@ fn a_removal_that_is_done_is_confirmed_like_any_other_answer() {
     // While a change is under way, no command is answered with "already".
     let pending = queue.ask(add(4));
     assert_eq!(queue.now(promote(2)), Some(Err(ChangeError::Busy.into())));
+    let raft_addr = member(NodeId(2), StoreId(102)).raft_addr;
+    let vacancy = Command::Vacancy { node: NodeId(2), raft_addr };
+    assert_eq!(queue.now(vacancy), Some(Err(ChangeError::Busy.into())));
     queue.bench.ack_all(2);
     assert!(matches!(queue.answer(pending), Some(Ok(Done::Changed { is_already: false, .. }))));
 }
@@ -216,10 +236,12 @@ fn an_advance_below_a_timestamp_that_was_given_is_done_and_moves_nothing() {
     queue.stamped = Epoch(range.low.0 + 100);
     let done = queue.now(advance(range.low.0 + 99)).expect("an answer").expect("it is done");
     assert!(matches!(done, Done::Advanced(it) if it.is_done), "{done:?}");
-    let is_plan =
-        Command::Advance { to: Epoch(range.high.0), allowed_ns: SECOND_NS, is_plan: true };
-    let plan = queue.now(is_plan).expect("an answer").expect("a plan");
-    assert!(matches!(plan, Done::Planned(it) if !it.is_done), "{plan:?}");
+    // Other timestamps of the same epoch may still be given.
+    for to in [queue.stamped, range.high] {
+        let is_plan = Command::Advance { to, allowed_ns: SECOND_NS, is_plan: true };
+        let plan = queue.now(is_plan).expect("an answer").expect("a plan");
+        assert!(matches!(plan, Done::Planned(it) if !it.is_done), "{plan:?}");
+    }
     assert_eq!(queue.bench.shared.published().grant.expect("it serves").range, range);
 }
 
@@ -250,9 +272,61 @@ fn a_transfer_is_done_when_the_successor_is_heard_as_the_leader() {
     let denied = Denied::NotTaken { to: NodeId(2), me: NodeId(1) };
     assert_eq!(queue.answer(number), Some(Err(denied)));
     let (mut queue, number) = led();
-    queue.bench.now_ns += 2 * ELECTION_TICKS as u64 * TICK_NS;
+    queue.bench.now_ns += 2 * ELECTION_TICKS as u64 * TICK_NS - 1;
+    assert_eq!(queue.answer(number), None);
+    queue.bench.now_ns += 1;
     let unsettled = Denied::Unsettled(Unsettled::Members);
     assert_eq!(queue.answer(number), Some(Err(unsettled)), "no leader is heard in time");
+}
+
+#[test]
+fn an_id_that_a_member_has_is_taken_for_every_other_address() {
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let raft_addr = member(NodeId(2), StoreId(102)).raft_addr;
+    let vacancy = Command::Vacancy { node: NodeId(2), raft_addr: "elsewhere:1".to_owned() };
+    let taken = Denied::IdTaken { node: NodeId(2), raft_addr };
+    assert_eq!(queue.now(vacancy), Some(Err(taken)));
+}
+
+#[test]
+fn what_a_command_may_have_done_is_unsettled_and_a_question_may_be_asked_elsewhere() {
+    let is_plan = Command::Advance { to: Epoch(1), allowed_ns: 1, is_plan: true };
+    let vacancy = Command::Vacancy { node: NodeId(4), raft_addr: "n4:1".to_owned() };
+    for (command, unsettled) in [
+        (is_plan, None),
+        (vacancy, None),
+        (advance(1), Some(Unsettled::Advance)),
+        (Command::Transfer(None), Some(Unsettled::Members)),
+        (remove(2), Some(Unsettled::Members)),
+        (set(SettingName::MaxN, "1"), Some(Unsettled::Settings)),
+    ] {
+        assert_eq!(command.unsettled(), unsettled, "{command:?}");
+    }
+}
+
+/// Whether the settings cannot be known yet, or never in this format.
+#[test]
+fn without_settings_the_answer_says_why() {
+    for (format, expected) in [
+        (FORMAT_OF_SETTINGS - 1, SettingsError::Format { format: FORMAT_OF_SETTINGS - 1 }),
+        (FORMAT_OF_SETTINGS, SettingsError::NotServing),
+        (FORMATS.newest, SettingsError::NotServing),
+    ] {
+        let mut queue = Queue::of(Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| {
+            config.format_max = format;
+        }));
+        queue.bench.elect(&[2, 3]);
+        queue.bench.persist();
+        queue.bench.report_formats(&[2, 3], format);
+        for _ in 0..5 * ELECTION_TICKS {
+            queue.bench.beats(1, &[2, 3]);
+            queue.bench.ack_all(2);
+            queue.bench.ack_all(3);
+        }
+        assert_eq!(queue.bench.replica.state().format, format);
+        let answer = queue.now(set(SettingName::MaxN, "100"));
+        assert_eq!(answer, Some(Err(expected.into())), "{format}");
+    }
 }
 
 /// Node 1 as the leader of these voters, with settings in its state.

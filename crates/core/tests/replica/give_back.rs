@@ -287,6 +287,48 @@ fn leadership_is_not_offered_at_once_to_a_voter_that_was_not_sent_everything() {
     assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
 }
 
+/// The library sends so many messages without an answer, and keeps the rest.
+#[test]
+fn leadership_is_not_offered_at_once_while_entries_wait_for_earlier_answers() {
+    let propose = |bench: &mut Bench| {
+        bench.replica.propose_barrier(bench.now_ns).expect("it leads");
+        bench.drain();
+        bench.persist();
+        bench.ack_all(3);
+        bench.sent().iter().any(|out| out.to == NodeId(2) && !out.message.entries.is_empty())
+    };
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let sent_max = (0..1_000).take_while(|_| propose(&mut bench)).count();
+    assert!((1..1_000).contains(&sent_max));
+    for (proposed, is_asked_at_once) in [(sent_max - 1, true), (sent_max, false)] {
+        let mut bench = led(FORMAT_OF_GIVING_BACK);
+        let grant = granted(&bench).expect("it serves");
+        say(&mut bench, 0);
+        for _ in 0..proposed {
+            assert!(propose(&mut bench));
+        }
+        ask(&mut bench);
+        stop(&mut bench, Epoch(grant.range.low.0 + 7));
+        bench.persist();
+        assert_eq!(given_back(&bench).len(), 1);
+        let is_asked = bench.kinds_to(2).contains(&MessageKind::TimeoutNow);
+        assert_eq!(is_asked, is_asked_at_once, "behind {proposed} entries");
+    }
+}
+
+#[test]
+fn a_leader_that_has_used_everything_gives_nothing_back_and_offers_leadership_once() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    say(&mut bench, 0);
+    ask(&mut bench);
+    stop(&mut bench, grant.range.high);
+    bench.persist();
+    assert_eq!(given_back(&bench), []);
+    let offers = bench.kinds_to(2).into_iter().filter(|kind| *kind == MessageKind::TimeoutNow);
+    assert_eq!(offers.count(), 1);
+}
+
 #[test]
 fn a_leader_whose_successor_does_not_come_reserves_anew_above_what_it_gave_back() {
     let mut bench = led(FORMAT_OF_GIVING_BACK);
@@ -311,6 +353,7 @@ fn an_allocator_that_does_not_stop_delays_a_handover_by_half_an_election_timeout
     let grant = granted(&bench).expect("it serves");
     ask(&mut bench);
     for _ in 0..=ELECTION_TICKS.div_ceil(2) {
+        assert_eq!(granted(&bench), None, "it waits");
         bench.replica.handle_allocator_stopped(bench.now_ns, None);
         bench.beats(1, &[2, 3]);
     }
