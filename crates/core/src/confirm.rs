@@ -17,7 +17,7 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
 pub use answers::{AnswerError, Answers};
-pub use routing::{LinkState, LinksUp, Receiver, Routing};
+pub use routing::{ALONE_NS, LinkState, LinksUp, Receiver, Routing};
 
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;

@@ -19,6 +19,9 @@ pub struct Voters {
 pub struct VoterSet(u64);
 
 impl VoterSet {
+    /// No voter.
+    pub(crate) const NONE: Self = Self(0);
+
     /// Adds the voter at `position`.
     pub const fn insert(&mut self, position: usize) {
         self.0 |= 1 << position;

@@ -4,11 +4,12 @@
 //! these types, with every order of the threads' steps
 //! (`docs/decisions/0012-loom-for-what-threads-share.md`).
 //!
-//! - `signal`: a flag between tasks of one thread.
+//! - `signal`: a flag between tasks of one thread; `ticker`: a timer with a short period.
 
 #[cfg(all(test, feature = "loom"))]
 mod model;
 pub(crate) mod signal;
+pub(crate) mod ticker;
 
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use model::{

@@ -1,7 +1,8 @@
 //! Whom a round asks. A quorum of answers proves as much as all of them, and each question costs
 //! both ends a message. So a round first asks the quorum that has answered fastest, and the other
 //! voters only when an answer is late. From time to time a round asks all, so that the times of
-//! each voter stay known.
+//! each voter stay known. A round that comes alone also asks all: to look for its late answers
+//! would cost more than the messages.
 //!
 //! Any choice is safe: only [`super::Rounds`] decides whether the answers are a quorum. An answer
 //! is late after the smoothed round trip plus four times its variation, as in RFC 6298.
@@ -17,8 +18,12 @@ const ALL_EVERY_NS: u64 = 50_000_000;
 const LATE_NS_MIN: u64 = 1_000_000;
 
 /// The times of the voters that one worker asks, and whom it has asked.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Asking {
+    /// A round comes alone if the one before began so long ago, nanoseconds.
+    alone_ns: u64,
+    /// When the newest round began, monotonic nanoseconds.
+    begun_ns: u64,
     times: Vec<Times>,
     /// When a round last asked all voters, monotonic nanoseconds.
     all_ns: Option<u64>,
@@ -75,9 +80,20 @@ impl Times {
 }
 
 impl Asking {
+    pub(super) const fn new(alone_ns: u64) -> Self {
+        Self {
+            alone_ns,
+            begun_ns: 0,
+            times: Vec::new(),
+            all_ns: None,
+            newest: (Round(0), VoterSet::NONE),
+            late_ns: 0,
+        }
+    }
+
     /// Chooses the voters that a new round asks: the fastest of those that are `up` and in time, so
     /// that they are a quorum together with `own`, this node's own answer. Chooses all that are up
-    /// if there is no such quorum, and from time to time.
+    /// if there is no such quorum, if the round comes alone, and from time to time.
     pub(super) fn choose(
         &mut self,
         voters: &Voters,
@@ -86,7 +102,9 @@ impl Asking {
         now_ns: u64,
     ) -> VoterSet {
         let is_due = |at| now_ns.saturating_sub(at) >= ALL_EVERY_NS;
-        let asked = if self.all_ns.is_none_or(is_due) {
+        let is_alone = now_ns.saturating_sub(self.begun_ns) >= self.alone_ns;
+        self.begun_ns = now_ns;
+        let asked = if is_alone || self.all_ns.is_none_or(is_due) {
             self.all_ns = Some(now_ns);
             self.times.retain(|it| voters.iter().any(|(node, _)| node == it.node));
             up
@@ -114,7 +132,7 @@ impl Asking {
         now_ns: u64,
     ) -> VoterSet {
         let (newest, asked) = self.newest;
-        let asked = if newest == round { asked } else { VoterSet::default() };
+        let asked = if newest == round { asked } else { VoterSet::NONE };
         let rest = up.without(asked);
         self.newest = (round, asked.with(rest));
         for (position, (node, _)) in voters.iter().enumerate() {
@@ -142,10 +160,10 @@ impl Asking {
     }
 
     fn fastest(&self, voters: &Voters, own: VoterSet, up: VoterSet, now_ns: u64) -> VoterSet {
-        let mut asked = VoterSet::default();
+        let mut asked = VoterSet::NONE;
         loop {
             let missing = voters.missing(asked.with(own));
-            if missing == VoterSet::default() {
+            if missing == VoterSet::NONE {
                 return asked;
             }
             let useful = up.without(asked);
@@ -198,7 +216,7 @@ mod tests {
     /// A worker of node 1, at position 0, that has just asked all voters. Voter N has answered
     /// after N milliseconds.
     fn asking(voters: &Voters) -> Asking {
-        let mut asking = Asking::default();
+        let mut asking = Asking::new(u64::MAX);
         let up = ALL.without(VoterSet::of(&[0]));
         assert_eq!(asking.choose(voters, Round(1), (VoterSet::of(&[0]), up), 0), up, "all");
         for (node, _) in voters.iter() {
@@ -226,13 +244,13 @@ mod tests {
     #[test]
     fn a_leader_that_is_no_voter_asks_a_quorum_of_the_others() {
         let three = voters(&[2, 3, 4], &[]);
-        let mut asking = Asking::default();
+        let mut asking = Asking::new(u64::MAX);
         let up = VoterSet::of(&[0, 1, 2]);
-        asking.choose(&three, Round(1), (VoterSet::default(), up), 0);
+        asking.choose(&three, Round(1), (VoterSet::NONE, up), 0);
         [2, 4, 3].iter().zip(1..).for_each(|(node, at)| {
             asking.handle_reply(NodeId(*node), Round(1), at * MS);
         });
-        let asked = asking.choose(&three, Round(2), (VoterSet::default(), up), 9 * MS);
+        let asked = asking.choose(&three, Round(2), (VoterSet::NONE, up), 9 * MS);
         assert_eq!(asked, VoterSet::of(&[0, 2]));
     }
 
@@ -278,7 +296,7 @@ mod tests {
         assert_eq!(ask(&mut asking, &five, 2, &[1, 2, 3, 4], 10 * MS), VoterSet::of(&[1, 2]));
         let mut rest = |round, ns| asking.rest(&five, Round(round), all, ns);
         assert_eq!(rest(2, 15 * MS), VoterSet::of(&[3, 4]));
-        assert_eq!(rest(2, 16 * MS), VoterSet::default());
+        assert_eq!(rest(2, 16 * MS), VoterSet::NONE);
         // A link has connected again after the round began.
         assert_eq!(rest(3, 16 * MS), all);
     }
@@ -286,13 +304,27 @@ mod tests {
     #[test]
     fn nothing_is_late_within_a_millisecond() {
         let three = voters(&[1, 2, 3], &[]);
-        let mut asking = Asking::default();
+        let mut asking = Asking::new(u64::MAX);
         ask(&mut asking, &three, 1, &[1, 2], 0);
         asking.handle_reply(NodeId(2), Round(1), 50_000);
         ask(&mut asking, &three, 2, &[1, 2], 100_000);
         assert!(
             !asking.is_late(100_000, 100_000 + MS - 1) && asking.is_late(100_000, 100_000 + MS)
         );
+    }
+
+    #[test]
+    fn a_round_that_comes_alone_asks_all() {
+        let three = voters(&[1, 2, 3], &[]);
+        let mut asking = asking(&three);
+        asking.alone_ns = MS;
+        let (second, both) = (VoterSet::of(&[1]), VoterSet::of(&[1, 2]));
+        for (round, micros, asked) in [(2, 10_000, both), (3, 10_999, second), (4, 11_999, both)] {
+            let at_ns = micros * 1_000;
+            assert_eq!(ask(&mut asking, &three, round, &[1, 2], at_ns), asked, "{round}");
+            asking.handle_reply(NodeId(2), Round(round), at_ns + 1);
+            asking.handle_reply(NodeId(3), Round(round), at_ns + MS);
+        }
     }
 
     proptest! {
@@ -308,14 +340,14 @@ mod tests {
             let list = |set: std::collections::BTreeSet<u64>| set.into_iter().collect::<Vec<_>>();
             let voters = voters(&list(incoming), &list(outgoing));
             let own = voters.position(NodeId(1), StoreId(1));
-            let own = own.map_or(VoterSet::default(), |at| VoterSet::of(&[at]));
+            let own = own.map_or(VoterSet::NONE, |at| VoterSet::of(&[at]));
             let up: Vec<usize> = (0..voters.len()).filter(|at| up >> at & 1 == 1).collect();
             let up = VoterSet::of(&up).without(own);
-            let (mut asking, mut now_ns) = (Asking::default(), 0);
+            let (mut asking, mut now_ns) = (Asking::new(u64::MAX), 0);
             for (round, (node, ms)) in (1..).zip(replies) {
                 now_ns += ms * MS / 9;
                 let asked = asking.choose(&voters, Round(round), (own, up), now_ns);
-                prop_assert_eq!(asked.without(up), VoterSet::default());
+                prop_assert_eq!(asked.without(up), VoterSet::NONE);
                 let is_quorum = |set: VoterSet| voters.is_quorum(set.with(own));
                 prop_assert_eq!(is_quorum(asked), is_quorum(up));
                 asking.handle_reply(NodeId(node), Round(round), now_ns + ms);

@@ -15,6 +15,9 @@ use crate::positions::{PeerBoot, RolledBack};
 use crate::publication::{Identity, Shared};
 use crate::quorum::{VoterSet, Voters};
 
+/// A round of a busy worker begins less than this after the one before, nanoseconds: 1 ms.
+pub const ALONE_NS: u64 = 1_000_000;
+
 /// A link of a worker, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
@@ -94,10 +97,11 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// The routes of `worker` of the node `me`.
+    /// The routes of `worker` of the node `me`. A round that begins `alone_ns` nanoseconds after
+    /// the one before, or later, asks all voters; [`ALONE_NS`] is for production.
     #[must_use]
-    pub fn new(me: Identity, worker: WorkerId) -> Self {
-        Self { me, worker, asking: Asking::default() }
+    pub const fn new(me: Identity, worker: WorkerId, alone_ns: u64) -> Self {
+        Self { me, worker, asking: Asking::new(alone_ns) }
     }
 
     /// Asks the voters of a round that begins. Calls `send` for the worker's own `links` to a
@@ -105,8 +109,8 @@ impl Routing {
     /// are no quorum, it calls `send` for each of them, and then `borrow` for each other voter:
     /// pass the question to one of its [`Self::lenders`].
     ///
-    /// Later, ask the others with [`Self::ask_rest`] when [`Self::is_late`], when a voter says no
-    /// and when a link ends.
+    /// Returns whether the links lead to voters that were not asked. Ask them later with
+    /// [`Self::ask_rest`]: when [`Self::is_late`], when a voter says no, and when a link ends.
     #[inline]
     pub fn ask<L>(
         &mut self,
@@ -115,7 +119,7 @@ impl Routing {
         links: impl Iterator<Item = (LinkState, L)> + Clone,
         send: impl FnMut(L),
         mut borrow: impl FnMut(NodeId),
-    ) {
+    ) -> bool {
         let voters = &begun.published.voters;
         let mut own = VoterSet::default();
         if let Some(position) = voters.position(self.me.node, self.me.store) {
@@ -132,6 +136,7 @@ impl Routing {
                 }
             }
         }
+        up.without(asked) != VoterSet::default()
     }
 
     /// Asks the voters that the newest round in flight has not asked yet, over the worker's own
@@ -228,7 +233,7 @@ mod tests {
             (LinkState { node, store, is_up: up.contains(id) }, *id)
         });
         let (mut own, mut borrowed) = (vec![], vec![]);
-        let mut routing = Routing::new(ME, WORKER);
+        let mut routing = Routing::new(ME, WORKER, u64::MAX);
         routing.ask(begun, 0, links, |id| own.push(id), |node| borrowed.push(node.0));
         (own, borrowed)
     }
@@ -242,7 +247,7 @@ mod tests {
     #[test]
     fn a_round_asks_a_quorum_and_the_rest_when_an_answer_is_late() {
         const MS: u64 = 1_000_000;
-        let mut routing = Routing::new(ME, WORKER);
+        let mut routing = Routing::new(ME, WORKER, u64::MAX);
         let links = [2, 3, 9].into_iter().map(|id: u64| {
             let (node, store) = (NodeId(id), StoreId(u128::from(id)));
             (LinkState { node, store, is_up: true }, id)
@@ -291,7 +296,7 @@ mod tests {
         let two = begun(&[1, 2], &[]);
         let other = LinkState { node: NodeId(2), store: StoreId(99), is_up: true };
         let mut borrowed = vec![];
-        let mut routing = Routing::new(ME, WORKER);
+        let mut routing = Routing::new(ME, WORKER, u64::MAX);
         let links = [(other, ())].into_iter();
         routing.ask(&two, 0, links, |()| unreachable!(), |node| borrowed.push(node));
         assert_eq!(borrowed, [NodeId(2)]);
@@ -323,7 +328,7 @@ mod tests {
             round: Round(8),
             promise: Term(3),
         };
-        Routing::new(ME, WORKER).receiver(core, VOTER, &reply)
+        Routing::new(ME, WORKER, u64::MAX).receiver(core, VOTER, &reply)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_core::confirm::{Begun, LinkState, Receiver, Routing};
+use epicepoch_core::confirm::{ALONE_NS, Begun, LinkState, Receiver, Routing};
 use epicepoch_core::positions::{PeerBoot, RolledBack};
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -46,7 +46,7 @@ impl Links {
         Self {
             me: me.node,
             worker,
-            routing: RefCell::new(Routing::new(me, worker)),
+            routing: RefCell::new(Routing::new(me, worker, ALONE_NS)),
             boxes,
             metrics,
             own: RefCell::default(),
@@ -82,8 +82,8 @@ impl Links {
         new
     }
 
-    /// Asks the voters of a round that begins.
-    pub(crate) fn ask(&self, begun: &Begun, now_ns: u64) {
+    /// Asks the voters of a round that begins. Returns whether some were not asked.
+    pub(crate) fn ask(&self, begun: &Begun, now_ns: u64) -> bool {
         let mut frame = self.frame.borrow_mut();
         frame.clear();
         self.encode(begun, &mut frame);
@@ -91,7 +91,7 @@ impl Links {
         let links = links.iter().map(|link| (state(link), link));
         let send = |link: &Rc<Link>| link.send(&frame, now_ns);
         let borrow = |node| self.borrow(node, &frame);
-        self.routing.borrow_mut().ask(begun, now_ns, links, send, borrow);
+        self.routing.borrow_mut().ask(begun, now_ns, links, send, borrow)
     }
 
     /// Asks the voters that the newest round in flight has not asked.

@@ -46,7 +46,7 @@ pub(crate) struct Sequencer {
     admission: Arc<AdmissionLimit>,
     /// Set when the next turn has work.
     due: Signal,
-    /// Set when a round has begun.
+    /// Set when a round has begun that has not asked all voters.
     begun: Signal,
     /// Batches whose answers may not be written yet: when each got its timestamps, and how many
     /// requests it has.
@@ -203,7 +203,7 @@ impl Sequencer {
         }
     }
 
-    /// Waits until a round has begun.
+    /// Waits until a round has begun that has not asked all voters.
     pub(crate) async fn round_begun(&self) {
         self.begun.wait().await;
     }
@@ -260,8 +260,9 @@ impl Sequencer {
     fn ask(&self, begun: Option<Begun>, now_ns: u64) {
         let Some(begun) = begun else { return };
         self.metrics().rounds_begun.add_alone(1);
-        self.links.ask(&begun, now_ns);
-        self.begun.set();
+        if self.links.ask(&begun, now_ns) {
+            self.begun.set();
+        }
         self.complete_confirmed();
     }
 

@@ -35,6 +35,7 @@ use crate::metrics::Metrics;
 use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
 use crate::sync::signal::Signal;
+use crate::sync::ticker::Ticker;
 
 /// The shortest time between ticks while requests wait or rounds are in flight. The time is an
 /// eighth of the election timeout, but at least [`TICK_MIN`] and at most [`TICK_MAX`]. So a
@@ -44,8 +45,10 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(25);
 /// Time between ticks while a worker has no work.
 const TICK_IDLE: Duration = Duration::from_millis(250);
-/// Time between two looks for late answers while rounds are in flight. The timer has a resolution
-/// of 1 ms, so a look comes after 1 to 2 ms.
+/// The looks for late answers end when so many have found nothing to wait for. To start and stop the
+/// timer costs more than a look.
+const LOOKS_IN_VAIN_MAX: usize = 10;
+/// Time between two looks for late answers.
 const LATE_LOOK: Duration = Duration::from_millis(1);
 /// At most this many inbound confirm links on one worker. Each comes from one worker of another
 /// member. A new link from the same worker of a member closes the older one first.
@@ -258,16 +261,18 @@ impl Worker {
         self.peers.borrow_mut().push(Watched::new(&self.watch, serving));
     }
 
-    /// While rounds are in flight, looks for late answers, and asks further voters then.
+    /// While rounds begin that ask a part of the voters, looks for late answers, and asks the others
+    /// then.
     async fn ask_late(&self) {
+        let mut looks = Ticker::new(LATE_LOOK);
         loop {
             self.sequencer.round_begun().await;
-            loop {
-                sleep(LATE_LOOK).await;
-                if !self.sequencer.ask_rest_if_late() {
-                    break;
-                }
+            let mut in_vain = 0;
+            while in_vain < LOOKS_IN_VAIN_MAX {
+                looks.tick().await;
+                in_vain = if self.sequencer.ask_rest_if_late() { 0 } else { in_vain + 1 };
             }
+            looks.stop();
         }
     }
 

@@ -166,7 +166,8 @@ impl World {
         let (mut asked, mut borrowed) = (NodeSet::default(), NodeSet::default());
         let send = |node| asked.add(NodeSet::of(node));
         let borrow = |node| borrowed.add(NodeSet::of(node));
-        self.worker(id, worker).routing.ask(&begun, now_ns, links, send, borrow);
+        let own = self.worker(id, worker);
+        let is_part = own.routing.ask(&begun, now_ns, links, send, borrow);
         let reached = self.reached(id, worker, published);
         self.history.check_asked(id, published, reached, asked);
         let round = confirm.round;
@@ -174,7 +175,7 @@ impl World {
         for node in asked.iter() {
             self.send_confirm(id, worker, node, confirm);
         }
-        if !std::mem::replace(&mut self.worker(id, worker).is_looking, true) {
+        if is_part && !std::mem::replace(&mut self.worker(id, worker).is_looking, true) {
             self.look_later(id, worker);
         }
         for node in borrowed.iter() {
