@@ -63,11 +63,6 @@ pub use observer::Observer;
 pub use tls::{Tls, TlsError};
 pub use token::TokenSource;
 
-/// Compiles the README's example as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
 /// Compiles the example of the crate's own page as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
