@@ -104,6 +104,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(|sh| sh.own("alerts --check"))),
     Step::new("book", "Each document is in the book, and its links lead to something there", ALL, 60,
         Function(|sh| sh.own("book --check"))),
+    Step::new("release-list", "Each fault before a release is found, and only the client's crates can be published", BOTH,
+        240, Commands(&["scripts/release-test", "scripts/release crates --list"])),
     Step::new("imports", "No circle of imports, no import of a higher layer", ALL, 60,
         Function(|sh| sh.own("imports"))),
     Step::new("tools", "The programs that other steps need are installed", BOTH, 1500, Function(dependencies::tools))
@@ -195,6 +197,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("reproducible", "Two builds of a release in different directories are equal", NIGHT, 3600,
         Commands(&["scripts/release check"])),
+    Step::new("crates", "The client's crates build from their packages alone", NIGHT, 1200,
+        Commands(&["scripts/release crates"])),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
     Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
