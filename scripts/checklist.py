@@ -20,7 +20,9 @@ PACKED_MAX = 60
 FIELDS = ("description", "license", "repository", "rust-version", "keywords", "categories")
 GO, GO_TAG = "clients/go", "clients/go/v"
 # Texts of pages that are wrong as soon as a version is tagged or published.
-UNRELEASED = ("no version is tagged yet", "crates.io does not have it yet")
+UNRELEASED = (
+    "no version is tagged yet", "crates.io does not have it yet", "the crate is in no registry", "there is no download yet",
+)
 # Time limits, seconds.
 GIT_SECONDS, BUILD_SECONDS = 60, 3600
 USE = """package main
@@ -263,7 +265,10 @@ class Checklist:
     def by_hand(self):
         """What a person does after all checks, in this order."""
         tag, go_tag = f"v{self.version}", f"{GO_TAG}{self.version}"
-        return f"""By hand, in this order:
+        head = "By hand, in this order:"
+        if ".invalid" in self.text("deploy/debian/control"):
+            head += "\n 0. deploy/debian/control names no real maintainer: put in an address that answers, and begin again"
+        return f"""{head}
  1. scripts/release build DIR --sign KEY        the archives and the package; then scripts/packages DIR
  2. git tag -s {tag} -m "EpicEpoch {self.version}"
     git tag -s {go_tag} -m "EpicEpoch for Go {self.version}"
