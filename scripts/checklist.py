@@ -123,7 +123,7 @@ class Checklist:
             # In a Maven file, the first version is that of the project or of its parent.
             "*/pom.xml": r"<version>([^<]+)</version>",
             "*/Chart.yaml": r"^(?:appVersion|version): *\"?([^\"\s]+)",
-            "*.md": r"epicepoch[-_a-z/]*[-@]v?([0-9]+\.[0-9]+\.[0-9]+)\b|"
+            "*.md": r"epicepoch[-_a-z/]*[-@:]v?([0-9]+\.[0-9]+\.[0-9]+)\b|"
                     r"tag = \"v([0-9.]+)\"|--branch v([0-9.]+)|clients/go@v([0-9.]+)",
         }
         for pattern, expression in patterns.items():

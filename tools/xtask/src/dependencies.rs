@@ -9,6 +9,9 @@ use crate::shell::{Shell, has};
 
 /// Directory for programs that a step has built or downloaded.
 const TOOLS: &str = "target/ci-tools";
+/// The version of mdbook that is built, and the beginning of versions that are used if they are
+/// installed already.
+const MDBOOK: (&str, &str) = ("0.5.4", "0.5.");
 /// Programs, each with the Debian package that contains it.
 const PACKAGES: [(&str, &str); 10] = [
     ("curl", "curl"),
@@ -25,9 +28,6 @@ const PACKAGES: [(&str, &str); 10] = [
 /// Programs that may be missing on a developer's machine. The steps then leave out what needs them,
 /// such as the load of the smoke test.
 const OPTIONAL: [&str; 4] = ["wrk", "h2load", "strace", "valgrind"];
-/// The version of mdbook that is built, and the beginning of versions that are used if they are
-/// installed already.
-const MDBOOK: (&str, &str) = ("0.5.4", "0.5.");
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
 /// Installs the programs that are missing.

@@ -168,6 +168,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(dependencies::licences)),
     Step::new("client-alone", "The Rust client compiles alone, with as many crates as its page says", BOTH, 300,
         Function(dependencies::client_alone)).beside(Beside::Computes),
+    Step::new("crates", "The client's crates build from their packages alone", NIGHT, 1200,
+        Commands(&["scripts/release crates"])),
     Step::new("attacks", "A good client is served during each attack, a second each", BOTH, 400, Commands(&[
         "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
     ])).after(&["tests", "tools"]),
@@ -197,8 +199,6 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("reproducible", "Two builds of a release in different directories are equal", NIGHT, 3600,
         Commands(&["scripts/release check"])),
-    Step::new("crates", "The client's crates build from their packages alone", NIGHT, 1200,
-        Commands(&["scripts/release crates"])),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
     Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
