@@ -302,8 +302,10 @@ def ready(root, given, advisories, reproducible):
     for name, check in quick + [(name, None if given.quick else check) for name, check in slow]:
         try:
             print(f"{'left out' if check is None else 'ok':9}{name:13}{check() if check else ''}".rstrip(), flush=True)
-        except Wrong as error:
+        except (Wrong, OSError, KeyError, StopIteration, ValueError) as error:
+            # Other errors than ours: a file that the check reads is missing, or has another form.
             failed.append(name)
-            print(f"{'FAILED':9}{name:13}{error}", flush=True)
+            text = error if isinstance(error, Wrong) else f"a file is not as expected: {error!r}"
+            print(f"{'FAILED':9}{name:13}{text}", flush=True)
     print(f"\n{checklist.by_hand()}" if not failed else f"\nNot ready: {', '.join(failed)}")
     return not failed
