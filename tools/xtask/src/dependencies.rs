@@ -9,6 +9,9 @@ use crate::shell::{Shell, has};
 
 /// Directory for programs that a step has built or downloaded.
 const TOOLS: &str = "target/ci-tools";
+/// The version of mdbook that is built, and the beginning of versions that are used if they are
+/// installed already.
+const MDBOOK: (&str, &str) = ("0.5.4", "0.5.");
 /// Programs, each with the Debian package that contains it.
 const PACKAGES: [(&str, &str); 10] = [
     ("curl", "curl"),
@@ -234,6 +237,24 @@ fn built(sh: &Shell, name: &str) -> Result<String, String> {
         sh.run(&format!("cargo install --quiet --locked --root {TOOLS} {name}"))?;
     }
     Ok(program)
+}
+
+/// Returns the path of mdbook in a version that the book is written for. If it is not installed, it
+/// is built for this repository.
+pub(crate) fn mdbook(sh: &Shell) -> Result<String, String> {
+    let (own, (version, minor)) = (format!("{TOOLS}/bin/mdbook"), MDBOOK);
+    let is_right = |program: &str| {
+        let said = sh.output(&format!("{program} --version")).unwrap_or_default();
+        said.trim().strip_prefix("mdbook v").is_some_and(|version| version.starts_with(minor))
+    };
+    if has("mdbook") && is_right("mdbook") {
+        return Ok("mdbook".to_owned());
+    }
+    if !Path::new(&own).exists() || !is_right(&own) {
+        let what = format!("mdbook@{version} --no-default-features --features search");
+        sh.run(&format!("cargo install --quiet --locked --force --root {TOOLS} {what}"))?;
+    }
+    Ok(own)
 }
 
 /// Checks that a release's list of components is the same if it is made twice.
