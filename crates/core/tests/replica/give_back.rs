@@ -365,6 +365,24 @@ fn a_leader_whose_successor_does_not_come_reserves_anew_above_what_it_gave_back(
 }
 
 #[test]
+fn no_other_handover_begins_while_a_leader_gives_back() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    ask(&mut bench);
+    bench.reports.clear();
+    bench.replica.handle_clock(Some(vec![NodeId(3)]));
+    let begins = |bench: &Bench| {
+        let mut begun = bench.reports.iter();
+        begun.any(|report| matches!(report, Report::HandingOver { why: HandOver::ClockOff, .. }))
+    };
+    while bench.replica.is_handing_over() && granted(&bench).is_none() {
+        assert!(!begins(&bench));
+        bench.beats(1, &[2, 3]);
+    }
+    bench.beats(4 * ELECTION_TICKS, &[2, 3]);
+    assert!(begins(&bench), "its clock is still off");
+}
+
+#[test]
 fn the_allocator_is_to_be_stopped_at_each_tick_until_it_has_stopped() {
     let mut bench = led(FORMAT_OF_GIVING_BACK);
     let grant = granted(&bench).expect("it serves");
