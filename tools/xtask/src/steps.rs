@@ -193,6 +193,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("reproducible", "Two builds of a release in different directories are equal", NIGHT, 3600,
         Commands(&["scripts/release check"])),
+    Step::new("packages", "Archive, Debian package, image and compose file of a release work", NIGHT, 3600,
+        Function(dependencies::release_files)).after(&["tools"]),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
     Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
