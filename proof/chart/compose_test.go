@@ -1,0 +1,78 @@
+package chart
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+
+	"epicepoch/chart/render"
+)
+
+// TestTheComposeFileIsWhatItSays reads deploy/compose.yaml with the code of Docker Compose.
+func TestTheComposeFileIsWhatItSays(t *testing.T) {
+	directory := filepath.Join(render.Root(), "deploy")
+	text, err := os.ReadFile(filepath.Join(directory, "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, err := compose(directory, string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := certificates(t, pod)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		node := project.Services[name]
+		if !node.ReadOnly || !slices.Equal(node.CapDrop, []string{"ALL"}) {
+			t.Errorf("%s has a root that can be written, or capabilities", name)
+		}
+		variables := map[string]string{}
+		for variable, value := range node.Environment {
+			variables[variable] = *value
+		}
+		report, code := check(t, files, variables)
+		if code == 2 {
+			t.Errorf("%s: %v", name, report.Problems)
+		}
+		for variable := range variables {
+			if report.Sources[variable] == "" {
+				t.Errorf("%s: %s is no setting of the program", name, variable)
+			}
+		}
+	}
+	for name, service := range project.Services {
+		for _, volume := range service.Volumes {
+			if volume.Type != types.VolumeTypeBind {
+				continue
+			}
+			if _, err := os.Stat(volume.Source); err != nil {
+				t.Errorf("%s mounts a file that does not exist: %v", name, err)
+			}
+		}
+		for _, port := range service.Ports {
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s can be reached from other machines at port %s", name, port.Published)
+			}
+		}
+	}
+	for old, new := range map[string]string{"read_only:": "readonly:", "[epicepoch]": "[epicepochs]", "[n1, n2, n3]": "[n1, n4]"} {
+		changed := strings.Replace(string(text), old, new, 1)
+		if _, err := compose(directory, changed); err == nil || changed == string(text) {
+			t.Errorf("%s in place of %s is not refused", new, old)
+		}
+	}
+}
+
+func compose(directory, text string) (*types.Project, error) {
+	details := types.ConfigDetails{
+		WorkingDir:  directory,
+		Environment: types.Mapping{},
+		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(directory, "compose.yaml"), Content: []byte(text)}},
+	}
+	return loader.LoadWithContext(context.Background(), details)
+}
