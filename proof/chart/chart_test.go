@@ -88,34 +88,40 @@ func TestStrictDecodingFindsMistakes(t *testing.T) {
 
 // TestWrongValuesAreRefused with a message that names the value.
 func TestWrongValuesAreRefused(t *testing.T) {
-	for set, says := range map[string]string{
-		"tls: { source: \"\" }":                       "at '/tls/source': value must be one of 'secret', 'certManager', 'none'",
-		"image: { repository: \"\" }":                 "at '/image/repository': minLength",
-		"replicas: 0":                                 "at '/replicas': minimum: got 0, want 1",
-		"replicas: 11":                                "at '/replicas': maximum: got 11, want 9",
-		"replicas: \"3\"":                             "at '/replicas': got string, want integer",
-		"replica: 3":                                  "additional properties 'replica' not allowed",
-		"firstNode: 0":                                "at '/firstNode': minimum",
-		"cluster: A_b":                                "at '/cluster': 'A_b' does not match pattern",
-		"settings: { ELECTION_TIMEOUT: \"1\" }":       "additional properties 'ELECTION_TIMEOUT' not allowed",
-		"settings: { NODE_ID: \"1\" }":                "additional properties 'NODE_ID' not allowed",
-		"settings: { MAX_N: 12 }":                     "at '/settings/MAX_N': got number, want string",
-		"antiAffinity: soft":                          "at '/antiAffinity': value must be one of 'required', 'preferred'",
-		"storage: { size: 1 gig }":                    "at '/storage/size': '1 gig' does not match pattern",
-		"adminFrom: everywhere":                       "at '/adminFrom': 'everywhere' does not match pattern",
-		"tls: { source: secret }":                     "set tls.secretName",
-		"tls: { source: certManager, secretName: x }": "set tls.certManager.issuerName",
-		"restore: { secretName: x }":                  "set bootstrap=true with restore.secretName",
-		"{ bootstrap: true, firstNode: 4 }":           "leave firstNode at 1 with bootstrap",
-		"{ bootstrap: true, replicas: 4 }":            "an odd number of replicas",
-		"{ monitoring: { enabled: true }, opsPlainFrom: loopback }":                                      "set tokens.operators.secretName",
-		"backup: { enabled: true }":                                                                      "set backup.existingClaim",
-		"{ monitoring: { enabled: true }, tokens: { operators: { secretName: x } } }":                    "set monitoring.tokenSecretName",
-		"{ firstNode: 63, tls: { source: certManager, secretName: x, certManager: { issuerName: x } } }": "raise tls.certManager.nodesMax",
+	for _, it := range []struct{ set, says string }{
+		{"tls: { source: \"\" }", "at '/tls/source': value must be one of 'secret', 'certManager', 'none'"},
+		{"image: { repository: \"\" }", "at '/image/repository': minLength"},
+		{"replicas: 0", "at '/replicas': minimum: got 0, want 1"},
+		{"replicas: 11", "at '/replicas': maximum: got 11, want 9"},
+		{"replicas: \"3\"", "at '/replicas': got string, want integer"},
+		{"replica: 3", "additional properties 'replica' not allowed"},
+		{"firstNode: 0", "at '/firstNode': minimum"},
+		{"cluster: A_b", "at '/cluster': 'A_b' does not match pattern"},
+		{"settings: { ELECTION_TIMEOUT: \"1\" }", "additional properties 'ELECTION_TIMEOUT' not allowed"},
+		{"settings: { NODE_ID: \"1\" }", "additional properties 'NODE_ID' not allowed"},
+		{"settings: { MAX_N: 12 }", "at '/settings/MAX_N': got number, want string"},
+		{"antiAffinity: soft", "at '/antiAffinity': value must be one of 'required', 'preferred'"},
+		{"storage: { size: 1 gig }", "at '/storage/size': '1 gig' does not match pattern"},
+		{"adminFrom: everywhere", "at '/adminFrom': 'everywhere' does not match pattern"},
+		{"tls: { source: secret }", "set tls.secretName"},
+		{"tls: { source: certManager, secretName: x }", "set tls.certManager.issuerName"},
+		{"restore: { secretName: x }", "set bootstrap=true with restore.secretName"},
+		{"{ bootstrap: true, firstNode: 4 }", "leave firstNode at 1 with bootstrap"},
+		{"{ bootstrap: true, replicas: 4 }", "an odd number of replicas"},
+		{"{ monitoring: { enabled: true }, opsPlainFrom: loopback }", "set tokens.operators.secretName"},
+		{"backup: { enabled: true }", "set backup.existingClaim"},
+		{
+			"{ monitoring: { enabled: true }, tokens: { operators: { secretName: x } } }",
+			"set monitoring.tokenSecretName",
+		},
+		{
+			"{ firstNode: 63, tls: { source: certManager, secretName: x, certManager: { issuerName: x } } }",
+			"raise tls.certManager.nodesMax",
+		},
 	} {
-		_, err := render.Chart(render.Plain, set)
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: expected %q, got: %v", set, says, err)
+		_, err := render.Chart(render.Plain, it.set)
+		if err == nil || !strings.Contains(err.Error(), it.says) {
+			t.Errorf("%s: expected %q, got: %v", it.set, it.says, err)
 		}
 	}
 	if _, err := render.Chart(); err == nil {
@@ -134,7 +140,7 @@ func TestSelectorsAndPortsFit(t *testing.T) {
 		{"Service", "epicepoch-nodes", "component: node\n", "component: nod\n", "Service epicepoch-nodes selects no pod"},
 		{"Service", "epicepoch", "component: node\n", "component: backup\n", "Service epicepoch selects no pod"},
 		{"Service", "epicepoch-join", "targetPort: raft", "targetPort: rafts", "no port rafts"},
-		{"PodDisruptionBudget", "epicepoch", "component: node\n", "component: n\n", "PodDisruptionBudget epicepoch selects no"},
+		{"PodDisruptionBudget", "epicepoch", "component: node\n", "component: n\n", "PodDisruptionBudget epicepoch"},
 		{"StatefulSet", "epicepoch", "serviceName: epicepoch-nodes", "serviceName: epicepoch", "serviceName"},
 		{"StatefulSet", "epicepoch", "port: clients", "port: client", "no port client"},
 		{"ServiceMonitor", "epicepoch", "component: nodes", "component: clients", "ServiceMonitor"},
@@ -157,7 +163,8 @@ func TestSelectorsAndPortsFit(t *testing.T) {
 // TestEachVariableIsASettingThatTheProgramTakes gives the variables of each node to `epicepoch check-config`.
 func TestEachVariableIsASettingThatTheProgramTakes(t *testing.T) {
 	files := certificates(t, pod)
-	issue(t, files, decoded[certmanager.Certificate](t, rendered(t, render.Variants["cert-manager"]...), "Certificate", "epicepoch"))
+	objects := rendered(t, render.Variants["cert-manager"]...)
+	issue(t, files, decoded[certmanager.Certificate](t, objects, "Certificate", "epicepoch"))
 	backUp(t, files)
 	for name, sets := range render.Variants {
 		set := decoded[apps.StatefulSet](t, rendered(t, sets...), "StatefulSet", "epicepoch")
@@ -253,7 +260,8 @@ func TestAGrowingClusterRestartsNoPod(t *testing.T) {
 
 // TestTheRulesAreThoseOfDeploy compares the PrometheusRule with deploy/prometheus.
 func TestTheRulesAreThoseOfDeploy(t *testing.T) {
-	rule := decoded[monitoring.PrometheusRule](t, rendered(t, render.Plain, render.Secured, render.Full), "PrometheusRule", "epicepoch")
+	objects := rendered(t, render.Variants["full"]...)
+	rule := decoded[monitoring.PrometheusRule](t, objects, "PrometheusRule", "epicepoch")
 	var expected []monitoring.RuleGroup
 	for _, name := range []string{"recording.yaml", "alerts.yaml"} {
 		text, err := os.ReadFile(filepath.Join(render.Root(), "deploy/prometheus", name))
@@ -367,7 +375,8 @@ func fit(objects []render.Object) error {
 			}
 		}
 	}
-	if headless := services[set.Spec.ServiceName]; headless.Spec.ClusterIP != "None" || !headless.Spec.PublishNotReadyAddresses {
+	headless := services[set.Spec.ServiceName].Spec
+	if headless.ClusterIP != "None" || !headless.PublishNotReadyAddresses {
 		return fmt.Errorf("serviceName %s is no headless service with all addresses", set.Spec.ServiceName)
 	}
 	container := template.Spec.Containers[0]
@@ -526,7 +535,8 @@ func issue(t *testing.T, files string, wanted certmanager.Certificate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(files, "tls/tls.key"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes})))
+	block := &pem.Block{Type: "PRIVATE KEY", Bytes: bytes}
+	write(t, filepath.Join(files, "tls/tls.key"), string(pem.EncodeToMemory(block)))
 }
 
 func key(t *testing.T) *ecdsa.PrivateKey {

@@ -60,7 +60,10 @@ func TestTheComposeFileIsWhatItSays(t *testing.T) {
 			}
 		}
 	}
-	for old, new := range map[string]string{"read_only:": "readonly:", "[epicepoch]": "[epicepochs]", "[n1, n2, n3]": "[n1, n4]"} {
+	mistakes := map[string]string{
+		"read_only:": "readonly:", "[epicepoch]": "[epicepochs]", "[n1, n2, n3]": "[n1, n4]", "<<: *node": "<<: *nodes",
+	}
+	for old, new := range mistakes {
 		changed := strings.Replace(string(text), old, new, 1)
 		if _, err := compose(directory, changed); err == nil || changed == string(text) {
 			t.Errorf("%s in place of %s is not refused", new, old)

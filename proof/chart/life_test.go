@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
 
 	"epicepoch/chart/render"
 )
@@ -76,9 +77,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 		t.Errorf("a removed node ends with %d", code)
 	}
 	pods.areMembers(3, 4, 5)
-	backup := filepath.Join(pods.files, "made.backup")
-	pods.must("backup", "--out="+backup)
-	pods.must("backup", "--check", backup)
+	pods.backsUp()
 
 	// It grows to five, and the two oldest leave.
 	for id := 6; id <= 7; id++ {
@@ -231,6 +230,31 @@ func (all *pods) isReady(id int) {
 		text, err := exec.Command("curl", "-fsS", "-m", "2", "--cacert", all.files+"/tls/ca.pem", url).CombinedOutput()
 		return err == nil, string(text)
 	})
+}
+
+// backsUp runs the command of the CronJob.
+func (all *pods) backsUp() {
+	all.t.Helper()
+	more := "{ firstNode: 3, backup: { enabled: true, existingClaim: backups } }"
+	objects := rendered(all.t, render.Plain, render.Secured, more)
+	job := decoded[batch.CronJob](all.t, objects, "CronJob", "epicepoch-backup")
+	container := job.Spec.JobTemplate.Spec.Template.Spec.Containers[0]
+	if name := container.Env[0]; name.Name != "POD_NAME" || name.ValueFrom.FieldRef.FieldPath != "metadata.name" {
+		all.t.Errorf("the name of a backup comes from %v", name)
+	}
+	path := filepath.Join(all.files, "epicepoch-backup-1.backup")
+	words := []string{"/backups/", all.files + "/", "$(POD_NAME)", "epicepoch-backup-1"}
+	for id := 3; id <= 5; id++ {
+		words = append(words, fmt.Sprintf("epicepoch-%d.%s:8080", id, render.Nodes))
+		words = append(words, fmt.Sprintf("%s%d:%s", address, id, all.ports["8080"]))
+	}
+	command := strings.Join(container.Args, "\n")
+	replaced := strings.NewReplacer(words...).Replace(command)
+	if strings.Count(replaced, address) != 3 {
+		all.t.Errorf("the backup does not ask three nodes: %s", command)
+	}
+	all.must(strings.Split(replaced, "\n")...)
+	all.must("backup", "--check", path)
 }
 
 // add starts a pod and lets it join.

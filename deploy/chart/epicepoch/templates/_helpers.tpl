@@ -40,19 +40,57 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 /etc/epicepoch/tls/{{ if eq .Values.tls.source "secret" }}ca.pem{{ else }}ca.crt{{ end }}
 {{- end -}}
 
-{{- /* A value that another value makes necessary. */ -}}
+{{- /* Refuses values that contradict each other, or that lack another value. */ -}}
 {{- define "epicepoch.check" -}}
 {{- $v := .Values -}}
-{{- if and (ne $v.tls.source "none") (not $v.tls.secretName) }}{{ fail "set tls.secretName: the secret with the nodes' certificates" }}{{ end -}}
-{{- if and (eq $v.tls.source "certManager") (not $v.tls.certManager.issuerName) }}{{ fail "set tls.certManager.issuerName: the issuer of the nodes' certificates" }}{{ end -}}
-{{- if and (eq $v.tls.source "certManager") (gt (int (add $v.firstNode $v.replicas -1)) (int $v.tls.certManager.nodesMax)) }}{{ fail "raise tls.certManager.nodesMax: the certificate does not have the name of the last node" }}{{ end -}}
-{{- if and $v.restore.secretName (not $v.bootstrap) }}{{ fail "set bootstrap=true with restore.secretName: a restore founds a new history, with empty volumes" }}{{ end -}}
-{{- if and $v.bootstrap (gt (int $v.firstNode) 1) (not $v.restore.secretName) }}{{ fail "leave firstNode at 1 with bootstrap: a new cluster begins with node 1" }}{{ end -}}
-{{- if and (gt (int $v.replicas) 1) (eq (mod (int $v.replicas) 2) 0) $v.bootstrap }}{{ fail "found the cluster with an odd number of replicas, such as 3" }}{{ end -}}
-{{- if and $v.tokens.operators.secretName (eq (include "epicepoch.scheme" .) "HTTP") (eq $v.opsPlainFrom "loopback") (or $v.monitoring.enabled $v.backup.enabled) }}{{ fail "set tls.clients, or opsPlainFrom: Prometheus and the backup cannot ask the nodes in plain text" }}{{ end -}}
-{{- if and (not $v.tokens.operators.secretName) (eq $v.opsPlainFrom "loopback") (or $v.monitoring.enabled $v.backup.enabled) }}{{ fail "set tokens.operators.secretName with tls.clients, or opsPlainFrom: else Prometheus and the backup may not ask the nodes" }}{{ end -}}
-{{- if and $v.monitoring.enabled $v.tokens.operators.secretName (not $v.monitoring.tokenSecretName) }}{{ fail "set monitoring.tokenSecretName: Prometheus needs a token of operators" }}{{ end -}}
-{{- if and $v.backup.enabled (not $v.backup.existingClaim) }}{{ fail "set backup.existingClaim: the volume for backups" }}{{ end -}}
+{{- $last := int (add $v.firstNode $v.replicas -1) -}}
+{{- $isPlain := eq (include "epicepoch.scheme" .) "HTTP" -}}
+{{- $isAsked := or $v.monitoring.enabled $v.backup.enabled -}}
+{{- if and (ne $v.tls.source "none") (not $v.tls.secretName) -}}
+  {{- fail "set tls.secretName: the secret with the nodes' certificates" -}}
+{{- end -}}
+{{- if eq $v.tls.source "certManager" -}}
+  {{- if not $v.tls.certManager.issuerName -}}
+    {{- fail "set tls.certManager.issuerName: the issuer of the nodes' certificates" -}}
+  {{- end -}}
+  {{- if gt $last (int $v.tls.certManager.nodesMax) -}}
+    {{- fail "raise tls.certManager.nodesMax: the certificate does not have the name of the last node" -}}
+  {{- end -}}
+{{- end -}}
+{{- if and $v.restore.secretName (not $v.bootstrap) -}}
+  {{- fail "set bootstrap=true with restore.secretName: a restore founds a new history, with empty volumes" -}}
+{{- end -}}
+{{- if and $v.bootstrap (gt (int $v.firstNode) 1) (not $v.restore.secretName) -}}
+  {{- fail "leave firstNode at 1 with bootstrap: a new cluster begins with node 1" -}}
+{{- end -}}
+{{- if and $v.bootstrap (eq (mod (int $v.replicas) 2) 0) -}}
+  {{- fail "found the cluster with an odd number of replicas, such as 3" -}}
+{{- end -}}
+{{- if and $isAsked (eq $v.opsPlainFrom "loopback") (or $isPlain (not $v.tokens.operators.secretName)) -}}
+  {{- fail "monitoring and backup ask the nodes: set tokens.operators.secretName and TLS, or opsPlainFrom" -}}
+{{- end -}}
+{{- if and $v.monitoring.enabled $v.tokens.operators.secretName (not $v.monitoring.tokenSecretName) -}}
+  {{- fail "set monitoring.tokenSecretName: Prometheus needs a token of operators" -}}
+{{- end -}}
+{{- if and $v.backup.enabled (not $v.backup.existingClaim) -}}
+  {{- fail "set backup.existingClaim: the volume for backups" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The first nodes with their ids, for PEERS. */ -}}
+{{- define "epicepoch.peers" -}}
+{{- range $i := until (int .Values.replicas) -}}
+  {{- $id := add $i $.Values.firstNode -}}
+  {{- if $i }},{{ end }}{{ $id }}={{ include "epicepoch.name" $ }}-{{ $id }}.{{ include "epicepoch.nodes" $ }}:60001
+{{- end -}}
+{{- end -}}
+
+{{- /* The client addresses of all nodes. */ -}}
+{{- define "epicepoch.addresses" -}}
+{{- range $i := until (int .Values.replicas) -}}
+  {{- if $i }},{{ end -}}
+  {{ include "epicepoch.name" $ }}-{{ add $i $.Values.firstNode }}.{{ include "epicepoch.nodes" $ }}:8080
+{{- end -}}
 {{- end -}}
 
 {{- define "epicepoch.podSecurity" -}}
