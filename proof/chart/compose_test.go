@@ -2,6 +2,7 @@ package chart
 
 import (
 	"context"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
+	"sigs.k8s.io/yaml"
 
 	"epicepoch/chart/render"
 )
@@ -60,6 +62,7 @@ func TestTheComposeFileIsWhatItSays(t *testing.T) {
 			}
 		}
 	}
+	provisioned(t, directory, project)
 	mistakes := map[string]string{
 		"read_only:": "readonly:", "[epicepoch]": "[epicepochs]", "[n1, n2, n3]": "[n1, n4]", "<<: *node": "<<: *nodes",
 	}
@@ -68,6 +71,37 @@ func TestTheComposeFileIsWhatItSays(t *testing.T) {
 		if _, err := compose(directory, changed); err == nil || changed == string(text) {
 			t.Errorf("%s in place of %s is not refused", new, old)
 		}
+	}
+}
+
+// provisioned checks that the files for Grafana name a service and a mounted directory.
+func provisioned(t *testing.T, directory string, project *types.Project) {
+	t.Helper()
+	var sources struct{ Datasources []struct{ URL string } }
+	var dashboards struct {
+		Providers []struct{ Options struct{ Path string } }
+	}
+	for name, into := range map[string]any{"datasource.yaml": &sources, "dashboards.yaml": &dashboards} {
+		text, err := os.ReadFile(filepath.Join(directory, "compose", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(text, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := url.Parse(sources.Datasources[0].URL)
+	if err != nil || project.Services[source.Hostname()].Name == "" {
+		t.Errorf("no service for Grafana's data source: %v", sources)
+	}
+	path, mounts := dashboards.Providers[0].Options.Path, 0
+	for _, volume := range project.Services["grafana"].Volumes {
+		if filepath.Dir(volume.Target) == path && strings.HasSuffix(volume.Source, "grafana/epicepoch.json") {
+			mounts++
+		}
+	}
+	if mounts != 1 {
+		t.Errorf("Grafana looks for dashboards in %s, where none is mounted", path)
 	}
 }
 
