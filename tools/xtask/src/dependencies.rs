@@ -28,6 +28,22 @@ const PACKAGES: [(&str, &str); 10] = [
 /// Programs that may be missing on a developer's machine. The steps then leave out what needs them,
 /// such as the load of the smoke test.
 const OPTIONAL: [&str; 4] = ["wrk", "h2load", "strace", "valgrind"];
+/// Programs that try the files of a release, and the Debian packages that contain them and what they
+/// run.
+const RELEASE_PROGRAMS: [&str; 7] =
+    ["debootstrap", "systemd-nspawn", "minisign", "buildah", "podman", "runc", "iptables"];
+const RELEASE_PACKAGES: [&str; 9] = [
+    "debootstrap",
+    "systemd-container",
+    "minisign",
+    "buildah",
+    "podman",
+    "netavark",
+    "aardvark-dns",
+    "runc",
+    "iptables",
+];
+const PODMAN_COMPOSE: &str = "podman-compose==1.6.0";
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
 /// Installs the programs that are missing.
@@ -62,6 +78,31 @@ pub(crate) fn install(sh: &Shell, packages: &[String]) {
     let names = packages.join(" ");
     let _ = sh
         .run(&format!("{sudo}timeout 300 apt-get install -y -qq --no-install-recommends {names}"));
+}
+
+/// Makes the files of a release, and tries the archive, the package, the image and the compose file.
+pub(crate) fn release_files(sh: &Shell) -> Result<(), String> {
+    if !RELEASE_PROGRAMS.iter().all(|program| has(program)) {
+        install(sh, &RELEASE_PACKAGES.map(str::to_owned));
+    }
+    if let Some(program) = RELEASE_PROGRAMS.iter().find(|program| !has(program)) {
+        return Err(format!(
+            "{program} is missing: apt-get install {}",
+            RELEASE_PACKAGES.join(" ")
+        ));
+    }
+    let venv = format!("{TOOLS}/compose");
+    if !Path::new(&venv).exists() {
+        sh.run(&format!("python3 -m venv {venv}"))?;
+    }
+    sh.run(&format!("{venv}/bin/python -m pip install --quiet {PODMAN_COMPOSE}"))?;
+    let made = "target/packages/files";
+    sh.run(&format!("rm -rf {made}"))?;
+    // The steps `deny` and `audit` check advisories.
+    sh.run(&format!("scripts/release build {made} --unchecked-advisories"))?;
+    sh.run(&format!("scripts/release image {made}"))?;
+    sh.run(&format!("scripts/packages {made}"))?;
+    sh.run(&format!("scripts/containers {made} --podman-compose {venv}/bin/podman-compose"))
 }
 
 /// Checks licences, sources and wildcards against the rules of deny.toml, from the lock file and

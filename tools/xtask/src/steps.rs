@@ -200,6 +200,13 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("reproducible", "Two builds of a release in different directories are equal", NIGHT, 3600,
         Commands(&["scripts/release check"])),
+    Step::new("packages", "Archive, Debian package, image and compose file of a release work", NIGHT, 3600,
+        Function(dependencies::release_files)).after(&["tools"]),
+    Step::new("chart", "Nodes with the Helm chart's settings live as its page says; the API server's code takes it", NIGHT,
+        1500, Commands(&[
+        "go -C proof/chart vet ./...",
+        "EPICEPOCH_BIN=target/debug/epicepoch go -C proof/chart test ./...",
+    ])).after(&["tests"]),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
     Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
