@@ -304,7 +304,7 @@ fn leadership_is_not_offered_at_once_to_a_voter_that_was_not_sent_everything() {
     assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
 }
 
-/// The library sends so many messages without an answer, and keeps the rest.
+/// The library sends a limited number of messages without an answer, and keeps the others.
 #[test]
 fn leadership_is_not_offered_at_once_while_entries_wait_for_earlier_answers() {
     let propose = |bench: &mut Bench| {
