@@ -19,6 +19,8 @@
 //! Keys that are made here are ECDSA on P-256. For a server, a handshake costs a tenth of one with
 //! RSA. Every program with TLS 1.2 supports these keys.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "issue")]
 mod alternative_names;
 #[cfg(feature = "issue")]
@@ -44,3 +46,8 @@ pub use name::{is_named, node_name, node_of};
 pub use pair::{Pair, PairError};
 pub use roots::{LiveRoots, RootsError};
 pub use rustls;
+
+/// Compiles the example of the crate's own page as a test.
+#[cfg(all(doctest, feature = "issue"))]
+#[doc = include_str!("../README.md")]
+struct Page;

@@ -52,8 +52,9 @@ mod waiters;
 pub mod wall_time;
 
 pub use client::{Client, Options, Readiness, Via};
+pub use epicepoch_wire::http::ErrorCode;
 pub use epicepoch_wire::native::Token;
-pub use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+pub use epicepoch_wire::{Epoch, EpochIndex, NodeId, Timestamp, TimestampRange};
 pub use error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, OpenError,
     TimestampsError,
@@ -62,11 +63,6 @@ pub use members::{Build, Member, Members};
 pub use observer::Observer;
 pub use tls::{Tls, TlsError};
 pub use token::TokenSource;
-
-/// Compiles the README's example as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
 
 /// Compiles the example of the crate's own page as a test.
 #[cfg(doctest)]

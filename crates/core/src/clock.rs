@@ -59,6 +59,9 @@ pub struct TrustedClock {
     has_history: bool,
     /// Whether a majority of the voters' clocks ever agreed.
     is_proved: bool,
+    /// Whether a clock was ignored at the start because it is behind, no majority has agreed since,
+    /// and not all clocks have been known.
+    is_ignoring: bool,
     anchor: Anchor,
 }
 
@@ -120,6 +123,7 @@ impl TrustedClock {
             peers: BTreeMap::new(),
             has_history: false,
             is_proved: false,
+            is_ignoring: false,
             anchor: Anchor::at(offset_ns),
         }
     }
@@ -206,6 +210,9 @@ impl TrustedClock {
         } else {
             (ClockStatus::Jumped, self.offset_ns)
         };
+        if proof.is_some() || clocks.len() >= voters {
+            self.is_ignoring = false;
+        }
         // A single voter has no other clock that could show how far its own has drifted.
         if voters <= 1 {
             self.anchor = Anchor::at(offset);
@@ -223,8 +230,8 @@ impl TrustedClock {
     /// pushes the ceiling ahead. A single voter has only the ceiling: its first proof is a clock
     /// that is not below the ceiling.
     ///
-    /// An ignored clock may be the right one, if the last leader's clock ran ahead. So then the
-    /// first proof needs the clocks of all voters.
+    /// An ignored clock may be the right one, if the last leader's clock ran ahead. So then a leader
+    /// waits for an agreement, or for the clocks of all voters ([`Self::is_compared`]).
     fn started(
         &mut self,
         own: i128,
@@ -238,13 +245,9 @@ impl TrustedClock {
             let wall = offset + i128::from(reading.monotonic_ns);
             wall + bound < i128::from(before_ns)
         };
-        self.has_history = if voters <= 1 {
-            reading.wall_ns >= before_ns
-        } else if is_behind(clocks[0]) {
-            clocks.len() >= voters
-        } else {
-            clocks.len() > voters / 2
-        };
+        self.has_history =
+            if voters <= 1 { reading.wall_ns >= before_ns } else { clocks.len() > voters / 2 };
+        self.is_ignoring = voters > 1 && is_behind(clocks[0]);
         let earliest = clocks.iter().copied().find(|clock| !is_behind(*clock)).unwrap_or(clocks[0]);
         if (own - earliest).abs() <= bound {
             (ClockStatus::Followed, own)
@@ -256,13 +259,13 @@ impl TrustedClock {
     }
 
     /// Whether trusted time rests on more than this node's own clock: the clocks of a majority of
-    /// the voters have agreed since the start, or are known, and none of them is ignored because it
-    /// is behind. Clocks of all voters are enough in any case. Until then a leader delays its
+    /// the voters have agreed since the start, or are known, and none of them was ignored because
+    /// it is behind. Clocks of all voters are enough in any case. Until then a leader delays its
     /// reservation. Otherwise a node that starts with its clock an hour ahead would move the
     /// ceiling an hour ahead.
     #[must_use]
     pub fn is_compared(&self, voters: usize) -> bool {
-        self.has_history || voters <= 1
+        voters <= 1 || self.has_history && !self.is_ignoring
     }
 
     /// Whether the clocks of a majority of the voters have agreed at least once since the start.

@@ -223,7 +223,18 @@ impl<B> Rounds<B> {
     /// its term.
     #[must_use]
     pub fn newest(&self) -> Option<Begun> {
-        let round = self.in_flight.back()?;
+        self.in_flight.back().map(|round| self.begun(round))
+    }
+
+    /// The newest round in flight whose voters are others than those of [`Self::newest`].
+    #[must_use]
+    pub fn newest_of_other_voters(&self) -> Option<Begun> {
+        let voters = &self.in_flight.back()?.published.voters;
+        let mut rounds = self.in_flight.iter().rev();
+        rounds.find(|it| it.published.voters != *voters).map(|it| self.begun(it))
+    }
+
+    fn begun(&self, round: &InFlight<B>) -> Begun {
         let confirm = Confirm {
             store: self.me.store,
             boot: self.me.boot,
@@ -231,7 +242,7 @@ impl<B> Rounds<B> {
             term: round.term,
             round: round.round,
         };
-        Some(Begun { confirm, published: round.published.clone() })
+        Begun { confirm, published: round.published.clone() }
     }
 
     /// The number of the next round that begins.

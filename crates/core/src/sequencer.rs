@@ -255,6 +255,12 @@ impl<W> Sequencer<W> {
         self.rounds.newest()
     }
 
+    /// The newest round in flight whose voters are others than those of [`Self::newest`].
+    #[must_use]
+    pub fn newest_of_other_voters(&self) -> Option<Begun> {
+        self.rounds.newest_of_other_voters()
+    }
+
     /// When the oldest round in flight began, monotonic nanoseconds.
     #[must_use]
     pub fn oldest_ns(&self) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! The two frames of a confirm round. A leader's worker asks every voter whether it has promised a
+//! The two frames of a confirm round. A leader's worker asks voters whether it has promised a
 //! higher term; the voter answers from its Promise. Both frames have a fixed size.
 //!
 //! The leader's question is the one of Raft's ReadIndex (dissertation, 6.4). Here the data plane

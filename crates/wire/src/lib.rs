@@ -39,3 +39,8 @@ pub use id::{
     BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };
 pub use timestamp::{Epoch, EpochIndex, Timestamp, TimestampRange};
+
+/// Compiles the example of the crate's own page as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Page;

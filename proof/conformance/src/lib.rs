@@ -57,3 +57,9 @@ pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Compiles the example of the repository's README as a test. It is here and not in the client,
+/// because the client's package does not have that file.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

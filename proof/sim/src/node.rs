@@ -9,6 +9,7 @@ use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::confirm::{ALONE_NS, Answers, LinksUp, Routing};
 use epicepoch_core::node::Node as Consensus;
 use epicepoch_core::publication::{Identity, Published, Shared, Step};
+use epicepoch_core::quorum::Voters;
 use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
 use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Sequencer};
 use epicepoch_wire::bootstrap::Member;
@@ -49,7 +50,9 @@ pub(crate) struct Worker {
     pub(crate) links: NodeSet,
     /// The same, as the other workers of the node see it.
     pub(crate) links_up: LinksUp,
-    /// Whom the newest round has asked.
+    /// The voters that the worker knows.
+    pub(crate) voters: Voters,
+    /// Which nodes the newest round has asked.
     pub(crate) asked: Asked,
     /// Decides over which links the worker asks, by the same code as in production.
     pub(crate) routing: Routing,
@@ -229,6 +232,7 @@ impl Node {
             confirmed_at_ns: 0,
             links: NodeSet::default(),
             links_up: LinksUp::default(),
+            voters: workers_see.published().voters.clone(),
             asked: Asked::default(),
             routing: Routing::new(identity, WorkerId(id), alone_ns),
             callers: BTreeMap::new(),

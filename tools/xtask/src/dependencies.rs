@@ -9,6 +9,9 @@ use crate::shell::{Shell, has};
 
 /// Directory for programs that a step has built or downloaded.
 const TOOLS: &str = "target/ci-tools";
+/// The version of mdbook that is built, and the beginning of versions that are used if they are
+/// installed already.
+const MDBOOK: (&str, &str) = ("0.5.4", "0.5.");
 /// Programs, each with the Debian package that contains it.
 const PACKAGES: [(&str, &str); 10] = [
     ("curl", "curl"),
@@ -25,6 +28,22 @@ const PACKAGES: [(&str, &str); 10] = [
 /// Programs that may be missing on a developer's machine. The steps then leave out what needs them,
 /// such as the load of the smoke test.
 const OPTIONAL: [&str; 4] = ["wrk", "h2load", "strace", "valgrind"];
+/// Programs that try the files of a release, and the Debian packages that contain them and what they
+/// run.
+const RELEASE_PROGRAMS: [&str; 7] =
+    ["debootstrap", "systemd-nspawn", "minisign", "buildah", "podman", "runc", "iptables"];
+const RELEASE_PACKAGES: [&str; 9] = [
+    "debootstrap",
+    "systemd-container",
+    "minisign",
+    "buildah",
+    "podman",
+    "netavark",
+    "aardvark-dns",
+    "runc",
+    "iptables",
+];
+const PODMAN_COMPOSE: &str = "podman-compose==1.6.0";
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
 /// Installs the programs that are missing.
@@ -59,6 +78,31 @@ pub(crate) fn install(sh: &Shell, packages: &[String]) {
     let names = packages.join(" ");
     let _ = sh
         .run(&format!("{sudo}timeout 300 apt-get install -y -qq --no-install-recommends {names}"));
+}
+
+/// Makes the files of a release, and tries the archive, the package, the image and the compose file.
+pub(crate) fn release_files(sh: &Shell) -> Result<(), String> {
+    if !RELEASE_PROGRAMS.iter().all(|program| has(program)) {
+        install(sh, &RELEASE_PACKAGES.map(str::to_owned));
+    }
+    if let Some(program) = RELEASE_PROGRAMS.iter().find(|program| !has(program)) {
+        return Err(format!(
+            "{program} is missing: apt-get install {}",
+            RELEASE_PACKAGES.join(" ")
+        ));
+    }
+    let venv = format!("{TOOLS}/compose");
+    if !Path::new(&venv).exists() {
+        sh.run(&format!("python3 -m venv {venv}"))?;
+    }
+    sh.run(&format!("{venv}/bin/python -m pip install --quiet {PODMAN_COMPOSE}"))?;
+    let made = "target/packages/files";
+    sh.run(&format!("rm -rf {made}"))?;
+    // The steps `deny` and `audit` check advisories.
+    sh.run(&format!("scripts/release build {made} --unchecked-advisories"))?;
+    sh.run(&format!("scripts/release image {made}"))?;
+    sh.run(&format!("scripts/packages {made}"))?;
+    sh.run(&format!("scripts/containers {made} --podman-compose {venv}/bin/podman-compose"))
 }
 
 /// Checks licences, sources and wildcards against the rules of deny.toml, from the lock file and
@@ -234,6 +278,24 @@ fn built(sh: &Shell, name: &str) -> Result<String, String> {
         sh.run(&format!("cargo install --quiet --locked --root {TOOLS} {name}"))?;
     }
     Ok(program)
+}
+
+/// Returns the path of mdbook in a version that the book is written for. If it is not installed, it
+/// is built for this repository.
+pub(crate) fn mdbook(sh: &Shell) -> Result<String, String> {
+    let (own, (version, minor)) = (format!("{TOOLS}/bin/mdbook"), MDBOOK);
+    let is_right = |program: &str| {
+        let said = sh.output(&format!("{program} --version")).unwrap_or_default();
+        said.trim().strip_prefix("mdbook v").is_some_and(|version| version.starts_with(minor))
+    };
+    if has("mdbook") && is_right("mdbook") {
+        return Ok("mdbook".to_owned());
+    }
+    if !Path::new(&own).exists() || !is_right(&own) {
+        let what = format!("mdbook@{version} --no-default-features --features search");
+        sh.run(&format!("cargo install --quiet --locked --force --root {TOOLS} {what}"))?;
+    }
+    Ok(own)
 }
 
 /// Checks that a release's list of components is the same if it is made twice.

@@ -184,7 +184,7 @@ impl Headings {
 }
 
 /// The anchor of a heading, as Markdown renderers make it.
-fn anchor(heading: &str) -> String {
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '_' | '-');
     let text = heading.trim_start_matches('#').trim_start().to_lowercase();
     text.chars().filter(kept).map(|c| if c == ' ' { '-' } else { c }).collect()

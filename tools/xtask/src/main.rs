@@ -1,6 +1,7 @@
 //! The checks of this repository, in tiers. `cargo xtask --help` lists them.
 
 mod alerts;
+mod book;
 mod builds;
 mod catalogue;
 mod changes;
@@ -13,6 +14,7 @@ mod night;
 mod planted;
 mod processes;
 mod shell;
+mod site;
 mod smoke;
 mod source;
 mod steps;
@@ -50,6 +52,9 @@ Runs the checks of this repository, in three tiers.
                                   and `cargo test` commands that run no test
     cargo xtask clients           lists names, defaults and errors of the clients that differ from clients/README.md
     cargo xtask alerts            writes the table of docs/alerts.md; --check only says whether it is up to date
+    cargo xtask book DIR          makes the documents a site in DIR, which must be new or empty, and checks all its links.
+                                  If mdbook 0.5 is not installed, builds it in target/ci-tools
+    cargo xtask book --check      only lists documents that are not in docs/book/SUMMARY.md, and links to nothing
     cargo xtask catalogue         writes docs/testing-catalogue.md; --check only says whether it is up to date
     cargo xtask imports [CRATE]   lists files of a crate that import each other in a circle, imports of a higher layer,
                                   and planted bugs in crates that ship
@@ -90,6 +95,7 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
     }
     match command {
         "alerts" => alerts::command(rest),
+        "book" => site::command(rest),
         "catalogue" => catalogue::command(rest),
         "clients" => clients::command(),
         "documents" => documents::command(),

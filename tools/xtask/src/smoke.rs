@@ -330,11 +330,12 @@ fn gofmt(sh: &Shell, directory: &str) -> Result<(), String> {
     if files.is_empty() { Ok(()) } else { Err(format!("gofmt: {files}")) }
 }
 
-/// Tests the Go client with vectors, scripted servers and a real cluster under kills, with the race
-/// detector. Then it fuzzes for a short time and runs every benchmark once.
+/// Builds a new module that depends on the Go client by its tag. Tests the client with vectors,
+/// scripted servers and a real cluster under kills, with the race detector. Then it fuzzes for a
+/// short time and runs every benchmark once.
 pub(crate) fn go(sh: &Shell) -> Result<(), String> {
     gofmt(sh, "clients/go")?;
-    sh.run("go -C clients/go vet ./...")?;
+    sh.run("scripts/release go")?;
     sh.run("EPICEPOCH_BIN=$PWD/target/debug/epicepoch go test -C clients/go -race -count=1 ./...")?;
     sh.run("go test -C clients/go -run xxx -fuzz FuzzFrames -fuzztime 5s .")?;
     sh.run("EPICEPOCH_BIN=$PWD/target/debug/epicepoch go test -C clients/go -run xxx -bench . -benchtime 1000x ./...")

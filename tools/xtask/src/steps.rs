@@ -2,7 +2,7 @@
 //! beside the others.
 
 use crate::shell::Shell;
-use crate::{builds, changes, dependencies, night, smoke};
+use crate::{builds, changes, dependencies, night, site, smoke};
 
 /// A set of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +102,10 @@ pub(crate) const STEPS: &[Step] = &[
         Function(|sh| sh.own("catalogue --check"))),
     Step::new("alerts", "docs/alerts.md has the alerts of deploy/prometheus, and each has a test", ALL, 60,
         Function(|sh| sh.own("alerts --check"))),
+    Step::new("book", "Each document is in the book, and its links lead to something there", ALL, 60,
+        Function(|sh| sh.own("book --check"))),
+    Step::new("release-list", "Each fault before a release is found, and only the client's crates can be published", BOTH,
+        240, Commands(&["scripts/release-test", "scripts/release crates --list"])),
     Step::new("imports", "No circle of imports, no import of a higher layer", ALL, 60,
         Function(|sh| sh.own("imports"))),
     Step::new("tools", "The programs that other steps need are installed", BOTH, 1500, Function(dependencies::tools))
@@ -164,6 +168,8 @@ pub(crate) const STEPS: &[Step] = &[
         Function(dependencies::licences)),
     Step::new("client-alone", "The Rust client compiles alone, with as many crates as its page says", BOTH, 300,
         Function(dependencies::client_alone)).beside(Beside::Computes),
+    Step::new("crates", "The client's crates build from their packages alone", NIGHT, 1200,
+        Commands(&["scripts/release crates"])),
     Step::new("attacks", "A good client is served during each attack, a second each", BOTH, 400, Commands(&[
         "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
     ])).after(&["tests", "tools"]),
@@ -194,6 +200,13 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("reproducible", "Two builds of a release in different directories are equal", NIGHT, 3600,
         Commands(&["scripts/release check"])),
+    Step::new("packages", "Archive, Debian package, image and compose file of a release work", NIGHT, 3600,
+        Function(dependencies::release_files)).after(&["tools"]),
+    Step::new("chart", "Nodes with the Helm chart's settings live as its page says; the API server's code takes it", NIGHT,
+        1500, Commands(&[
+        "go -C proof/chart vet ./...",
+        "EPICEPOCH_BIN=target/debug/epicepoch go -C proof/chart test ./...",
+    ])).after(&["tests"]),
     Step::new("components", "Two lists of a release's components are equal", BOTH, 120,
         Function(dependencies::components)),
     Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
@@ -211,6 +224,8 @@ pub(crate) const STEPS: &[Step] = &[
         "scripts/compare --smoke",
         "cargo test --quiet --release --locked --manifest-path tools/compare/Cargo.toml",
     ])),
+    Step::new("site", "The book becomes a site: all links work, search finds, no other address is asked", NIGHT, 1200,
+        Function(site::step)),
     Step::new("scale", "The measurement of growing clusters runs, a second each", NIGHT, 300,
         Commands(&["scripts/scale --smoke"])),
     Step::new("measurements", "The measurements of docs/performance.md run, a second each", NIGHT,

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -201,6 +203,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
         only => only.iter().any(|name| name == step.name),
     };
     let start = Instant::now();
+    let commit = clean_commit();
     let tally = Tally {
         ended: Mutex::default(),
         changed: Condvar::new(),
@@ -259,6 +262,14 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
         ended.iter().filter(|(_, ended)| ended.result.is_err()).map(|(name, _)| *name).collect();
     if failed.is_empty() {
         println!("All steps succeeded in {took} s");
+        // `scripts/release ready` reads this. A run of some steps, or of sources that nobody can get
+        // again, proves nothing about a commit.
+        if let (true, Some(commit)) = (choice.only.is_empty(), &commit)
+            && clean_commit().as_ref() == Some(commit)
+        {
+            let path = format!("{LOGS}/{}.passed", tier.name());
+            fs::write(&path, commit).map_err(|error| format!("{path}: {error}"))?;
+        }
     } else {
         println!("Failed: {} ({took} s)", failed.join(", "));
     }
@@ -271,6 +282,16 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
         println!("NOTE: {note}");
     }
     Ok(failed.is_empty())
+}
+
+/// The present commit, if nothing is uncommitted.
+fn clean_commit() -> Option<String> {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let is_clean = git(&["status", "--porcelain"])?.is_empty();
+    is_clean.then(|| git(&["rev-parse", "HEAD"])).flatten()
 }
 
 /// A table with a row for each step: seconds, name, and how it ended.

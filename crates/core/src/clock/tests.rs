@@ -239,6 +239,24 @@ fn a_clock_that_is_ignored_as_behind_may_be_the_right_one_so_all_clocks_are_wait
     assert!(clock.is_compared(3) && !clock.is_proved());
 }
 
+/// The leader of the test above waits for the third clock in vain, and then serves. Its own clock is
+/// the wrong one. It creeps further, and jumps.
+#[test]
+fn a_leader_that_ignores_a_clock_follows_its_own_no_further_than_the_bound() {
+    let ahead = |t| START + t + 3 * S;
+    for runs_away in [|since| since / 2, |since| if since > 0 { HOUR } else { 0 }] {
+        let mut clock = TrustedClock::new(BOUND, at(0, ahead(0)));
+        for tick in 0..=1_000 {
+            let now = S + tick * S / 100;
+            sample(&mut clock, 2, now, START + now);
+            clock.observe(at(now, ahead(now) + runs_away(now - S)), 3, START + now + 2 * S);
+            assert!(clock.trusted_ns(now) <= ahead(now) + BOUND, "after {tick} ticks");
+        }
+        assert_eq!(clock.status(), ClockStatus::Jumped);
+        assert!(!clock.is_compared(3));
+    }
+}
+
 /// A leader restarts with its clock ahead, and reserves by another, right clock. The ceiling is
 /// then ahead of the right clock by the reservation. That must not count against the right clock.
 #[test]

@@ -1,11 +1,12 @@
-//! Whom a round asks. A quorum of answers proves as much as all of them, and each question costs
-//! both ends a message. So a round first asks the quorum that has answered fastest, and the other
-//! voters only when an answer is late. From time to time a round asks all, so that the times of
-//! each voter stay known. A round that comes alone also asks all: to look for its late answers
-//! would cost more than the messages.
+//! Which voters a round asks. A quorum of answers proves as much as all of them, and each question
+//! costs both ends a message. So a round of a busy worker first asks the quorum that has answered
+//! fastest, and the other voters only when an answer is late. From time to time a round asks all,
+//! so that the times of each voter stay known. A round that comes alone also asks all: to look for
+//! its late answers would cost more than the messages.
 //!
 //! Any choice is safe: only [`super::Rounds`] decides whether the answers are a quorum. An answer
-//! is late after the smoothed round trip plus four times its variation, as in RFC 6298.
+//! is late after the smoothed round trip plus four times its variation, as in RFC 6298, within
+//! limits. On a network with round trips above the upper limit, all voters are asked.
 
 use epicepoch_wire::{NodeId, Round};
 
@@ -16,6 +17,8 @@ const ALL_EVERY_NS: u64 = 50_000_000;
 /// An answer is never late before this time, nanoseconds. A thread that has to wait for a processor
 /// needs as long.
 const LATE_NS_MIN: u64 = 1_000_000;
+/// An answer is always late after this time, nanoseconds. Longer round trips count as so long.
+const LATE_NS_MAX: u64 = 20_000_000;
 
 /// The times of the voters that one worker asks, and whom it has asked.
 #[derive(Clone, Debug)]
@@ -29,8 +32,11 @@ pub(super) struct Asking {
     all_ns: Option<u64>,
     /// The newest round, and the voters that it has asked.
     newest: (Round, VoterSet),
-    /// The time after which an answer to the newest round is late, nanoseconds.
+    /// The time after which an answer to the newest round is late, nanoseconds. An older round in
+    /// flight is judged by it, too.
     late_ns: u64,
+    /// Whether voters are left that the newest round can ask.
+    is_part: bool,
 }
 
 /// How fast a voter answers.
@@ -39,7 +45,8 @@ struct Times {
     node: NodeId,
     /// `None` until the first answer.
     round_trip: Option<RoundTrip>,
-    /// The first round that was asked and not answered, and when, monotonic nanoseconds.
+    /// The first round that was asked over this link and got no yes, and when, monotonic
+    /// nanoseconds.
     open: Option<(Round, u64)>,
 }
 
@@ -68,7 +75,7 @@ impl Times {
     fn late_ns(&self) -> u64 {
         let late_ns =
             self.round_trip.map_or(0, |it| it.smoothed_ns.saturating_add(4 * it.variation_ns));
-        late_ns.max(LATE_NS_MIN)
+        late_ns.clamp(LATE_NS_MIN, LATE_NS_MAX)
     }
 
     /// The lower, the sooner the voter is asked: those that are late come last, and before them
@@ -88,6 +95,7 @@ impl Asking {
             all_ns: None,
             newest: (Round(0), VoterSet::NONE),
             late_ns: 0,
+            is_part: false,
         }
     }
 
@@ -112,9 +120,12 @@ impl Asking {
             self.fastest(voters, own, up, now_ns)
         };
         self.newest = (round, asked);
+        self.is_part = up.without(asked) != VoterSet::NONE;
         self.late_ns = 0;
         for (position, (node, _)) in voters.iter().enumerate() {
-            if asked.contains(position) {
+            if !up.contains(position) {
+                self.forget_open(node);
+            } else if asked.contains(position) {
                 let late_ns = self.record_asked(node, round, now_ns);
                 self.late_ns = self.late_ns.max(late_ns);
             }
@@ -135,6 +146,7 @@ impl Asking {
         let asked = if newest == round { asked } else { VoterSet::NONE };
         let rest = up.without(asked);
         self.newest = (round, asked.with(rest));
+        self.is_part = false;
         for (position, (node, _)) in voters.iter().enumerate() {
             if rest.contains(position) {
                 self.record_asked(node, round, now_ns);
@@ -148,12 +160,17 @@ impl Asking {
         now_ns.saturating_sub(begun_ns) >= self.late_ns
     }
 
-    /// Takes the time of an answer.
-    pub(super) fn handle_reply(&mut self, node: NodeId, round: Round, now_ns: u64) {
+    /// Whether voters are left that the newest round can ask.
+    pub(super) const fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// Takes the time of a yes. A voter that says no is late until it says yes.
+    pub(super) fn handle_yes(&mut self, node: NodeId, round: Round, now_ns: u64) {
         let Some(times) = self.times.iter_mut().find(|it| it.node == node) else { return };
         // The answer to an earlier round says nothing about the time since the first open one.
         if let Some((_, asked_ns)) = times.open.take_if(|(first, _)| *first <= round) {
-            let ns = now_ns.saturating_sub(asked_ns);
+            let ns = now_ns.saturating_sub(asked_ns).min(LATE_NS_MAX);
             let first = || RoundTrip::first(ns);
             times.round_trip = Some(times.round_trip.map_or_else(first, |it| it.with(ns)));
         }
@@ -177,6 +194,13 @@ impl Asking {
                 // Without those that are late there is no quorum, so the first answers decide.
                 Some(((true, _), _)) | None => return up,
             }
+        }
+    }
+
+    /// The link to a voter has ended. No answer comes to what was asked over it.
+    fn forget_open(&mut self, node: NodeId) {
+        if let Some(times) = self.times.iter_mut().find(|it| it.node == node) {
+            times.open = None;
         }
     }
 
@@ -220,7 +244,7 @@ mod tests {
         let up = ALL.without(VoterSet::of(&[0]));
         assert_eq!(asking.choose(voters, Round(1), (VoterSet::of(&[0]), up), 0), up, "all");
         for (node, _) in voters.iter() {
-            asking.handle_reply(node, Round(1), node.0 * MS);
+            asking.handle_yes(node, Round(1), node.0 * MS);
         }
         asking
     }
@@ -248,14 +272,14 @@ mod tests {
         let up = VoterSet::of(&[0, 1, 2]);
         asking.choose(&three, Round(1), (VoterSet::NONE, up), 0);
         [2, 4, 3].iter().zip(1..).for_each(|(node, at)| {
-            asking.handle_reply(NodeId(*node), Round(1), at * MS);
+            asking.handle_yes(NodeId(*node), Round(1), at * MS);
         });
         let asked = asking.choose(&three, Round(2), (VoterSet::NONE, up), 9 * MS);
         assert_eq!(asked, VoterSet::of(&[0, 2]));
     }
 
     #[test]
-    fn each_half_of_a_joint_configuration_gets_its_quorum_and_nobody_is_asked_in_vain() {
+    fn each_half_of_a_joint_configuration_gets_its_quorum() {
         // Positions: 1, 2, 3 | 4, 5. Node 2 is the fastest, and a quorum of the first half with 1.
         let joint = voters(&[1, 4, 5], &[1, 2, 3]);
         let mut asking = asking(&joint);
@@ -264,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_asked_last_until_it_answers() {
+    fn a_voter_that_does_not_answer_is_asked_last_until_it_answers() {
         let three = voters(&[1, 2, 3], &[]);
         let mut asking = asking(&three);
         let (second, third) = (VoterSet::of(&[1]), VoterSet::of(&[2]));
@@ -275,16 +299,16 @@ mod tests {
         assert_eq!(ask(&mut asking, &three, 4, &[1, 2], 16 * MS + 1), third);
         assert_eq!(ask(&mut asking, &three, 5, &[1], 17 * MS), second, "nobody else is there");
         // An answer to a round before the first open one is no sign of life.
-        asking.handle_reply(NodeId(2), Round(1), 18 * MS);
-        asking.handle_reply(NodeId(3), Round(4), 18 * MS);
+        asking.handle_yes(NodeId(2), Round(1), 18 * MS);
+        asking.handle_yes(NodeId(3), Round(4), 18 * MS);
         assert_eq!(ask(&mut asking, &three, 6, &[1, 2], 18 * MS), third);
-        asking.handle_reply(NodeId(2), Round(5), 19 * MS);
+        asking.handle_yes(NodeId(2), Round(5), 19 * MS);
         assert_eq!(
             ask(&mut asking, &three, 7, &[1, 2], 19 * MS),
             third,
             "it is the slower one now"
         );
-        asking.handle_reply(NodeId(3), Round(7), 49 * MS);
+        asking.handle_yes(NodeId(3), Round(7), 39 * MS);
         assert_eq!(ask(&mut asking, &three, 8, &[1, 2], 49 * MS), second);
     }
 
@@ -306,7 +330,7 @@ mod tests {
         let three = voters(&[1, 2, 3], &[]);
         let mut asking = Asking::new(u64::MAX);
         ask(&mut asking, &three, 1, &[1, 2], 0);
-        asking.handle_reply(NodeId(2), Round(1), 50_000);
+        asking.handle_yes(NodeId(2), Round(1), 50_000);
         ask(&mut asking, &three, 2, &[1, 2], 100_000);
         assert!(
             !asking.is_late(100_000, 100_000 + MS - 1) && asking.is_late(100_000, 100_000 + MS)
@@ -322,9 +346,44 @@ mod tests {
         for (round, micros, asked) in [(2, 10_000, both), (3, 10_999, second), (4, 11_999, both)] {
             let at_ns = micros * 1_000;
             assert_eq!(ask(&mut asking, &three, round, &[1, 2], at_ns), asked, "{round}");
-            asking.handle_reply(NodeId(2), Round(round), at_ns + 1);
-            asking.handle_reply(NodeId(3), Round(round), at_ns + MS);
+            asking.handle_yes(NodeId(2), Round(round), at_ns + 1);
+            asking.handle_yes(NodeId(3), Round(round), at_ns + MS);
         }
+    }
+
+    /// The voter was away, and answers as fast as ever when it is back. So it is late as soon as ever.
+    #[test]
+    fn a_voter_that_was_away_for_an_hour_is_not_waited_for_longer_than_the_limit() {
+        const HOUR: u64 = 3_600_000 * MS;
+        let three = voters(&[1, 2, 3], &[]);
+        for is_link_noticed in [true, false] {
+            let mut asking = asking(&three);
+            ask(&mut asking, &three, 2, &[1, 2], HOUR);
+            asking.handle_yes(NodeId(2), Round(2), HOUR + MS);
+            let up: &[usize] = if is_link_noticed { &[1] } else { &[1, 2] };
+            ask(&mut asking, &three, 3, up, HOUR + 60 * MS);
+            ask(&mut asking, &three, 4, &[1, 2], 2 * HOUR);
+            asking.handle_yes(NodeId(2), Round(4), 2 * HOUR + MS);
+            asking.handle_yes(NodeId(3), Round(4), 2 * HOUR + MS);
+            for round in 5..8 {
+                ask(&mut asking, &three, round, &[2], 2 * HOUR + round * MS);
+                assert!(asking.is_late(2 * HOUR, 2 * HOUR + LATE_NS_MAX), "{round}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_voter_that_says_no_is_asked_last() {
+        let three = voters(&[1, 2, 3], &[]);
+        let mut asking = asking(&three);
+        let second = VoterSet::of(&[1]);
+        assert_eq!(ask(&mut asking, &three, 2, &[1, 2], 10 * MS), second);
+        // Its no does not count as an answer.
+        assert_eq!(ask(&mut asking, &three, 3, &[1, 2], 17 * MS), VoterSet::of(&[2]));
+        assert!(asking.is_part());
+        asking.handle_yes(NodeId(2), Round(3), 18 * MS);
+        assert_eq!(asking.rest(&three, Round(3), VoterSet::of(&[1, 2]), 18 * MS), second);
+        assert!(!asking.is_part());
     }
 
     proptest! {
@@ -350,7 +409,7 @@ mod tests {
                 prop_assert_eq!(asked.without(up), VoterSet::NONE);
                 let is_quorum = |set: VoterSet| voters.is_quorum(set.with(own));
                 prop_assert_eq!(is_quorum(asked), is_quorum(up));
-                asking.handle_reply(NodeId(node), Round(round), now_ns + ms);
+                asking.handle_yes(NodeId(node), Round(round), now_ns + ms * MS);
             }
         }
     }

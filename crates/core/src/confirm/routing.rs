@@ -1,6 +1,6 @@
-//! How questions and answers travel between one worker and the voters. A round asks a quorum of the
-//! voters over the worker's own links, and the other voters if an answer is late or is a no. If the
-//! connected links do not reach a quorum, the round asks over all of them and also borrows links of
+//! How questions and answers travel between one worker and the voters. A round asks voters over the
+//! worker's own links: a quorum or all of them, and the others if an answer is late or is a no. If
+//! the connected links do not reach a quorum, the round asks over all of them and also borrows links of
 //! sibling workers; an answer over a borrowed link is handed back. This module sends nothing and
 //! never decides whether an answer counts; [`super::Rounds`] does.
 
@@ -136,12 +136,12 @@ impl Routing {
                 }
             }
         }
-        up.without(asked) != VoterSet::default()
+        self.is_part()
     }
 
-    /// Asks the voters that the newest round in flight has not asked yet, over the worker's own
-    /// `links`. Their answers also count for older rounds of the same term. Returns whether there
-    /// were any.
+    /// Asks the voters that the newest round in flight has not asked by [`Self::ask`], over the
+    /// worker's own `links`. Their answers also count for older rounds of the same term and the same
+    /// voters. Returns whether there were any.
     pub fn ask_rest<L>(
         &mut self,
         newest: &Begun,
@@ -162,9 +162,28 @@ impl Routing {
         self.asking.is_late(begun_ns, now_ns)
     }
 
+    /// Whether voters are left that the newest round can ask with [`Self::ask_rest`].
+    #[must_use]
+    pub const fn is_part(&self) -> bool {
+        self.asking.is_part()
+    }
+
     /// Takes the time of an answer of `voter` that came over a link of this worker and is its own.
-    pub fn handle_reply(&mut self, voter: NodeId, round: Round, now_ns: u64) {
-        self.asking.handle_reply(voter, round, now_ns);
+    pub fn handle_reply(&mut self, voter: NodeId, reply: &ConfirmReply, now_ns: u64) {
+        if reply.is_yes() {
+            self.asking.handle_yes(voter, reply.round, now_ns);
+        }
+    }
+
+    /// Asks all voters of a round whose voters are others than those of newer rounds. Only they can
+    /// answer it, and links to some of them may end soon.
+    pub fn ask_all<L>(
+        begun: &Begun,
+        links: impl Iterator<Item = (LinkState, L)> + Clone,
+        send: impl FnMut(L),
+    ) {
+        let voters = &begun.published.voters;
+        send_to(connected(voters, links.clone()), voters, links, send);
     }
 
     /// The sibling workers of the worker `own` that probably have a link to `node`. Give the
@@ -256,8 +275,11 @@ mod tests {
         let mut sent = vec![];
         routing.ask(&round, 0, links.clone(), |id| sent.push(id), |_| unreachable!());
         assert_eq!(sent, [2, 3]);
-        routing.handle_reply(NodeId(3), round.confirm.round, MS / 10);
-        routing.handle_reply(NodeId(2), round.confirm.round, MS / 5);
+        let yes = yes(0);
+        routing.handle_reply(NodeId(3), &yes, MS / 10);
+        let no = ConfirmReply { promise: Term(4), ..yes };
+        routing.handle_reply(NodeId(2), &no, MS / 9);
+        routing.handle_reply(NodeId(2), &yes, MS / 5);
         round.confirm.round = Round(9);
         sent.clear();
         routing.ask(&round, MS, links.clone(), |id| sent.push(id), |_| unreachable!());
@@ -318,8 +340,8 @@ mod tests {
         assert_eq!((lenders(2), lenders(3)), (vec![2, 3], vec![0]));
     }
 
-    fn receiver(core: &Shared, worker: u32) -> Result<Receiver, RolledBack> {
-        let reply = ConfirmReply {
+    fn yes(worker: u32) -> ConfirmReply {
+        ConfirmReply {
             leader: ME.node,
             store: StoreId(2),
             boot: ME.boot,
@@ -327,7 +349,11 @@ mod tests {
             term: Term(3),
             round: Round(8),
             promise: Term(3),
-        };
+        }
+    }
+
+    fn receiver(core: &Shared, worker: u32) -> Result<Receiver, RolledBack> {
+        let reply = yes(worker);
         Routing::new(ME, WORKER, u64::MAX).receiver(core, VOTER, &reply)
     }
 

@@ -84,8 +84,9 @@ impl Replica {
         self.leader_checks.clock_successors = successors;
     }
 
-    /// Records whether this node's clock has been compared with a majority's since its start. Until
-    /// then, a leader waits with its first reservation, for a few election timeouts at most.
+    /// Records whether this node's clock has been compared with a majority's since its start, and
+    /// none of them had to be ignored. Until then, a leader waits with its first reservation, for a
+    /// few election timeouts at most.
     pub fn handle_compared(&mut self, is_compared: bool) {
         self.leader_checks.clock_compared.0 = is_compared;
     }
@@ -96,7 +97,7 @@ impl Replica {
     }
 
     /// Whether this leader has waited long enough for other clocks. Then it uses the known ones,
-    /// although they are not a majority, and S11 holds only if one of them is right.
+    /// although they prove nothing, and S11 holds only if the one that it believes is right.
     #[must_use]
     pub fn is_clock_unproved(&self) -> bool {
         let is_leader = self.raw.raft.state == StateRole::Leader;

@@ -190,6 +190,23 @@ fn of_two_offers_that_arrive_together_the_one_of_the_newer_term_counts() {
     }
 }
 
+/// The leader repeats its offer with the entry that is its last one by then.
+#[test]
+fn of_two_offers_of_a_term_that_arrive_together_the_later_one_counts() {
+    for is_current_last in [true, false] {
+        let mut bench = follower(ELECTION_TICKS);
+        let mut both = [offer(LogIndex(1)), offer(bench.status().last)];
+        if !is_current_last {
+            both.reverse();
+        }
+        for message in &both {
+            bench.replica.handle_message(bench.now_ns, NodeId(2), store(2), message).unwrap();
+        }
+        bench.replica.follow_offer(bench.now_ns);
+        assert_eq!(bench.status().role == Role::Candidate, is_current_last);
+    }
+}
+
 /// The offer, and all that its leader has sent since, may have waited for as long as the pause.
 #[test]
 fn a_node_that_was_paused_ignores_offers_until_two_ticks_have_come_in_time() {
@@ -287,7 +304,7 @@ fn leadership_is_not_offered_at_once_to_a_voter_that_was_not_sent_everything() {
     assert!(bench.kinds_to(2).contains(&MessageKind::TimeoutNow));
 }
 
-/// The library sends so many messages without an answer, and keeps the rest.
+/// The library sends a limited number of messages without an answer, and keeps the others.
 #[test]
 fn leadership_is_not_offered_at_once_while_entries_wait_for_earlier_answers() {
     let propose = |bench: &mut Bench| {
@@ -345,6 +362,39 @@ fn a_leader_whose_successor_does_not_come_reserves_anew_above_what_it_gave_back(
     assert_eq!((again.term, again.range.low), (grant.term, last));
     assert!(again.range.high > Epoch(START_NS + bench.now_ns), "it is a whole window");
     assert_eq!(resumed(&bench), [(true, None)], "it had to reserve");
+}
+
+#[test]
+fn no_other_handover_begins_while_a_leader_gives_back() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    ask(&mut bench);
+    bench.reports.clear();
+    bench.replica.handle_clock(Some(vec![NodeId(3)]));
+    let begins = |bench: &Bench| {
+        let mut begun = bench.reports.iter();
+        begun.any(|report| matches!(report, Report::HandingOver { why: HandOver::ClockOff, .. }))
+    };
+    while bench.replica.is_handing_over() && granted(&bench).is_none() {
+        assert!(!begins(&bench));
+        bench.beats(1, &[2, 3]);
+    }
+    bench.beats(4 * ELECTION_TICKS, &[2, 3]);
+    assert!(begins(&bench), "its clock is still off");
+}
+
+#[test]
+fn the_allocator_is_to_be_stopped_at_each_tick_until_it_has_stopped() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    assert!(!bench.replica.take_stop(), "nothing is handed over");
+    ask(&mut bench);
+    assert!(bench.replica.take_stop() && !bench.replica.take_stop(), "once for each try");
+    bench.replica.handle_allocator_stopped(bench.now_ns, None);
+    bench.beats(1, &[2, 3]);
+    assert!(bench.replica.take_stop() && !bench.replica.take_stop(), "once more");
+    stop(&mut bench, grant.range.low);
+    bench.beats(1, &[2, 3]);
+    assert!(!bench.replica.take_stop());
 }
 
 #[test]

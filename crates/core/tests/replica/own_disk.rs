@@ -104,6 +104,20 @@ fn a_voter_that_is_known_to_be_faster_gets_leadership_once_the_write_is_very_lat
 }
 
 #[test]
+fn a_voter_is_faster_if_its_slowest_write_took_half_as_long_as_the_late_one_at_most() {
+    // The write is very late after two election timeouts, and the range lasts for longer.
+    let very_late_ms = 2 * ELECTION_MS;
+    for slowest_ms in [very_late_ms / 2, very_late_ms / 2 + TICK_NS / MS] {
+        let mut bench = stuck();
+        let voters = [Some(2_000), Some(slowest_ms)];
+        let (late_ms, to) = offered(&mut bench, WINDOW_TICKS, voters, &[2, 3]).expect("an offer");
+        assert_eq!(to, Some(NodeId(3)), "{slowest_ms} ms");
+        let (least_ms, tick_ms) = (very_late_ms.max(2 * slowest_ms), TICK_NS / MS);
+        assert!((least_ms..=least_ms + 2 * tick_ms).contains(&late_ms), "{slowest_ms}: {late_ms}");
+    }
+}
+
+#[test]
 fn slow_disks_of_all_voters_hide_no_rounds_that_do_not_complete() {
     let mut bench = stuck();
     let slow = Some(60_000);

@@ -91,8 +91,9 @@ impl Reports {
         if is_unproved && !self.is_clock_unproved {
             tracing::warn!(
                 offsets_ns = offsets_text(clock),
-                "this leader cannot compare its clock with a majority within CLOCK_OFFSET_MAX_MS \
-                 and trusts its own; make sure that it is right"
+                "this leader cannot compare its clock with a majority within CLOCK_OFFSET_MAX_MS, \
+                 or ignores a clock that is behind; it trusts the earliest that is not behind: \
+                 make sure that this one is right"
             );
         }
         self.is_clock_unproved = is_unproved;

@@ -70,8 +70,8 @@ pub(crate) async fn connect_link(
     begin(shared, stream, node).await.map_err(|error| named(error, addr, dialled))
 }
 
-/// Adds the address that was dialled to an error. A name has several, and the one of the book is of
-/// none.
+/// Adds the address that was dialled to an error. A name may have several addresses, and an address
+/// of the address book belongs to no name.
 fn named(error: io::Error, addr: &str, dialled: SocketAddr) -> io::Error {
     let dialled = dialled.to_string();
     if dialled == addr {

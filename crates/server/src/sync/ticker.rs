@@ -29,8 +29,8 @@ impl Ticker {
         Self { period, timer: open().ok(), is_running: false }
     }
 
-    /// Waits for the next expiration, and starts the timer if it does not run. Expirations that
-    /// nobody has waited for count once.
+    /// Waits for the next expiration, and starts the timer if it does not run. Expirations since
+    /// the last wait count as one.
     pub(crate) async fn tick(&mut self) {
         if self.wait().await.is_err() {
             // The first error decides.
@@ -59,7 +59,10 @@ impl Ticker {
                 // The timer may have been set anew since it became ready.
                 Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
                 Err(error) => return Err(error.into()),
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    ready.clear_ready();
+                    return Ok(());
+                }
             }
         }
     }
@@ -67,9 +70,7 @@ impl Ticker {
 
 fn open() -> io::Result<AsyncFd<OwnedFd>> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-    // This call is deprecated, because a type may give out a descriptor that it does not own. This
-    // type is an `OwnedFd`, and the replacement is unsafe.
-    #[allow(deprecated)]
+    #[expect(deprecated, reason = "an `OwnedFd` owns its descriptor, and the replacement is unsafe")]
     AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)
 }
 

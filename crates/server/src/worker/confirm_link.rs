@@ -313,9 +313,6 @@ impl Backoff {
 /// seconds when the peer vanishes, even on an idle connection.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // BBR, which some systems use by default, paces each frame with a timer. That costs more than
-    // the frame, and these frames never fill a network. A system may not allow the choice.
-    let _refused = SockRef::from(stream).set_tcp_congestion(CONGESTION_CONTROL);
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
@@ -323,8 +320,6 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// The congestion control of peer connections. Every Linux has it, and lets every process use it.
-const CONGESTION_CONTROL: &[u8] = b"reno";
 /// Silence after which the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 /// Pause between two keepalive probes.

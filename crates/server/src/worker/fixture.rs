@@ -47,7 +47,7 @@ pub(super) fn sequencer(worker: WorkerId) -> Rc<Sequencer> {
     let shared = NodeShared::for_test(ME, 200, config);
     let metrics = Arc::new(Metrics::new(2));
     let boxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::new().0).collect();
-    let links = Links::new(ME, worker, boxes, metrics.clone(), timeout);
+    let links = Links::new(ME, worker, boxes, metrics.clone(), timeout, u64::MAX);
     let admission = Arc::new(AdmissionLimit::new(100));
     Rc::new(Sequencer::new(worker, shared, metrics, links, admission))
 }

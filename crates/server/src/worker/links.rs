@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_core::confirm::{ALONE_NS, Begun, LinkState, Receiver, Routing};
+use epicepoch_core::confirm::{Begun, LinkState, Receiver, Routing};
 use epicepoch_core::positions::{PeerBoot, RolledBack};
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -35,18 +35,20 @@ pub(crate) struct Links {
 
 impl Links {
     /// A worker without links. A link that leaves a confirm unanswered for two election timeouts
-    /// will be closed: by then the voter, or the network to it, is gone.
+    /// will be closed: by then the voter, or the network to it, is gone. [`Routing::new`] says what
+    /// `alone_ns` is.
     pub(crate) fn new(
         me: Identity,
         worker: WorkerId,
         boxes: Arc<[Mailbox]>,
         metrics: Arc<Metrics>,
         election_timeout: Duration,
+        alone_ns: u64,
     ) -> Self {
         Self {
             me: me.node,
             worker,
-            routing: RefCell::new(Routing::new(me, worker, ALONE_NS)),
+            routing: RefCell::new(Routing::new(me, worker, alone_ns)),
             boxes,
             metrics,
             own: RefCell::default(),
@@ -107,6 +109,21 @@ impl Links {
         }
     }
 
+    /// Asks all voters of a round whose voters are others than those of newer rounds.
+    pub(crate) fn ask_all(&self, begun: &Begun, now_ns: u64) {
+        let mut frame = self.frame.borrow_mut();
+        frame.clear();
+        self.encode(begun, &mut frame);
+        let links = self.own.borrow();
+        let links = links.iter().map(|link| (state(link), link));
+        Routing::ask_all(begun, links, |link: &Rc<Link>| link.send(&frame, now_ns));
+    }
+
+    /// Whether voters are left that the newest round can ask.
+    pub(crate) fn is_part(&self) -> bool {
+        self.routing.borrow().is_part()
+    }
+
     /// Whether an answer is late, if the oldest round in flight began at `begun_ns`.
     pub(crate) fn is_late(&self, begun_ns: u64, now_ns: u64) -> bool {
         self.routing.borrow().is_late(begun_ns, now_ns)
@@ -146,7 +163,7 @@ impl Links {
         let mut routing = self.routing.borrow_mut();
         Ok(match routing.receiver(core, voter, &reply)? {
             Receiver::Own => {
-                routing.handle_reply(voter.node, reply.round, now_ns);
+                routing.handle_reply(voter.node, &reply, now_ns);
                 true
             }
             Receiver::Sibling(worker) => {

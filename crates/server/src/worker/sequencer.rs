@@ -159,6 +159,10 @@ impl Sequencer {
         let now_ns = self.shared.clock.monotonic_ns();
         let published = &view.published;
         self.state.borrow_mut().handle_publication(now_ns, published, Waker::wake);
+        if published.voters != before.published.voters {
+            // Links to voters that have left end soon, and rounds in flight may need them.
+            self.ask_rest();
+        }
         self.fail_rounds(now_ns);
         self.want_turn();
         if view.is_leading() {
@@ -197,9 +201,16 @@ impl Sequencer {
     /// Asks the voters that the newest round has not asked, because those that it has asked do not
     /// answer, or not with a yes.
     pub(crate) fn ask_rest(&self) {
-        let newest = self.state.borrow().newest();
+        let (newest, other) = {
+            let state = self.state.borrow();
+            (state.newest(), state.newest_of_other_voters())
+        };
+        let now_ns = self.shared.clock.monotonic_ns();
         if let Some(begun) = newest {
-            self.links.ask_rest(&begun, self.shared.clock.monotonic_ns());
+            self.links.ask_rest(&begun, now_ns);
+        }
+        if let Some(begun) = other {
+            self.links.ask_all(&begun, now_ns);
         }
     }
 
@@ -209,10 +220,10 @@ impl Sequencer {
     }
 
     /// Asks the rest of the voters if an answer is late. Returns whether to look again: answers are
-    /// missing, and none is late.
+    /// missing, none is late, and there are voters to ask.
     pub(crate) fn ask_rest_if_late(&self) -> bool {
         let oldest_ns = self.state.borrow().oldest_ns();
-        let Some(begun_ns) = oldest_ns else { return false };
+        let Some(begun_ns) = oldest_ns.filter(|_| self.links.is_part()) else { return false };
         let is_late = self.links.is_late(begun_ns, self.shared.clock.monotonic_ns());
         if is_late {
             self.ask_rest();
@@ -399,11 +410,95 @@ mod tests {
 
     use epicepoch_core::publication::Role;
 
+    use std::io::Read as _;
+
+    use epicepoch_core::positions::PeerBoot;
+    use epicepoch_wire::confirm::Confirm;
+    use epicepoch_wire::frame::HEADER_LEN;
+    use epicepoch_wire::{BootId, StoreId, StorePosition};
+    use socket2::SockRef;
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::super::fixture::{publish, published, sequencer};
+    use super::super::link::Pipe;
     use super::*;
     use crate::metrics::cell::Sum;
+    use crate::security::tls::peer_stream::PeerStream;
 
     const ROUNDS: u32 = 50;
+
+    /// Connects the links to the other voters of three. Returns the other ends.
+    async fn connected(sequencer: &Sequencer) -> Vec<TcpStream> {
+        let mut ends = Vec::new();
+        for link in sequencer.links.reconcile(&published(Role::Leader, 3)) {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let addr = listener.local_addr().expect("an address");
+            let stream = TcpStream::connect(addr).await.expect("a connection");
+            ends.push(listener.accept().await.expect("a connection").0);
+            let (_reader, writer) = PeerStream::Plain(stream).into_split();
+            link.pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
+        }
+        ends
+    }
+
+    /// How many questions have arrived. What was sent over loopback is there at once.
+    fn questions(end: &TcpStream) -> usize {
+        let mut bytes = [0; 1024];
+        let read = SockRef::from(end).read(&mut bytes).unwrap_or(0);
+        read / (HEADER_LEN + Confirm::LEN)
+    }
+
+    /// The voter answers all questions so far with a yes.
+    fn say_yes(sequencer: &Sequencer, voter: u64) {
+        let newest = sequencer.state.borrow().newest().expect("a round in flight").confirm;
+        let reply = ConfirmReply {
+            leader: NodeId(1),
+            store: StoreId(voter.into()),
+            boot: newest.boot,
+            worker: newest.worker,
+            term: newest.term,
+            round: newest.round,
+            promise: newest.term,
+        };
+        let from = PeerBoot { node: NodeId(voter), boot: BootId(7), began: StorePosition(0) };
+        let now_ns = sequencer.shared.clock.monotonic_ns();
+        let is_own = sequencer.links.is_own(&sequencer.shared.core, from, reply, now_ns);
+        assert_eq!(is_own, Ok(true));
+        sequencer.handle_reply(NodeId(voter), &reply);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_silent_voter_is_replaced_when_its_answer_is_late_and_when_a_link_ends() {
+        for is_link_ended in [false, true] {
+            let sequencer = sequencer(WorkerId(0));
+            publish(&sequencer, published(Role::Leader, 3));
+            let ends = connected(&sequencer).await;
+            let arrived = || [questions(&ends[0]), questions(&ends[1])];
+            let widened = || sequencer.metrics().rounds_widened.get();
+            let _first = sequencer.join(1, u64::from).expect("a place");
+            sequencer.turn();
+            assert_eq!(arrived(), [1, 1], "the first round asks all");
+            assert!(!sequencer.begun.is_set() && !sequencer.ask_rest_if_late());
+            // The second answer belongs to a round that has ended, and still shows a round trip.
+            let _second = sequencer.join(1, u64::from).expect("a place");
+            say_yes(&sequencer, 3);
+            sequencer.turn();
+            assert_eq!(arrived(), [0, 1], "only this voter has answered so far");
+            assert!(sequencer.begun.is_set(), "late answers are looked for");
+            if is_link_ended {
+                sequencer.ask_rest();
+            } else {
+                while sequencer.ask_rest_if_late() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            assert_eq!((arrived(), widened()), ([1, 0], 1));
+            sequencer.ask_rest();
+            assert_eq!((arrived(), widened()), ([0, 0], 1), "all were asked");
+            say_yes(&sequencer, 2);
+            assert!(sequencer.state.borrow().newest().is_none());
+        }
+    }
 
     /// The only voter confirms its own rounds.
     #[test]

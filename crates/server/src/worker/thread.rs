@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use epicepoch_core::confirm::ALONE_NS;
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
 use epicepoch_wire::{NodeId, WorkerId};
 use tokio::runtime::{Builder, Runtime};
@@ -89,7 +90,7 @@ impl Start {
             let local = LocalSet::new();
             let timeout = shared.config.election_timeout;
             let me = shared.identity;
-            let links = Links::new(me, worker, boxes.clone(), metrics.clone(), timeout);
+            let links = Links::new(me, worker, boxes.clone(), metrics.clone(), timeout, ALONE_NS);
             let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, admission));
             let turns = Arc::new(Turns::default());
             let worker = Worker {
@@ -261,7 +262,7 @@ impl Worker {
         self.peers.borrow_mut().push(Watched::new(&self.watch, serving));
     }
 
-    /// While rounds begin that ask a part of the voters, looks for late answers, and asks the others
+    /// While rounds begin that ask a part of the voters, looks for late answers. Asks the others
     /// then.
     async fn ask_late(&self) {
         let mut looks = Ticker::new(LATE_LOOK);

@@ -1,4 +1,4 @@
-//! Whom a round asks: a quorum at once, and every voter once an answer is late.
+//! Which voters a round asks: a quorum at once, and all of them once an answer is late.
 
 use epicepoch_core::publication::Published;
 use epicepoch_wire::{NodeId, Round, WorkerId};
@@ -7,7 +7,7 @@ use super::History;
 use super::invariant::Invariant;
 use crate::node_set::NodeSet;
 
-/// Whom a worker has asked in its newest round.
+/// Which nodes a worker has asked in its newest round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) round: Round,

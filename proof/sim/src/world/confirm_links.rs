@@ -23,6 +23,8 @@ use crate::world::features::{LINKLESS, SALTS};
 
 /// Time between two looks for late answers, nanoseconds.
 const LATE_LOOK_NS: u64 = MS;
+/// For the checker: an answer that takes longer is late, nanoseconds.
+const LATE_NS: u64 = 25 * MS;
 
 /// The faults of the confirm links.
 #[derive(Clone, Debug, Default)]
@@ -209,7 +211,7 @@ impl World {
     pub(crate) fn look_for_late(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
         let own = self.worker(id, worker);
-        let oldest_ns = own.sequencer.oldest_ns();
+        let oldest_ns = own.sequencer.oldest_ns().filter(|_| own.routing.is_part());
         let is_late = oldest_ns.map(|begun_ns| own.routing.is_late(begun_ns, now_ns));
         match is_late {
             Some(false) => return self.look_later(id, worker),
@@ -219,9 +221,18 @@ impl World {
         self.worker(id, worker).is_looking = false;
     }
 
-    /// A worker asks the voters that its newest round has not asked.
+    /// A worker asks the voters that its newest round has not asked, and those of an older round
+    /// that has other voters.
     pub(crate) fn ask_rest(&mut self, id: NodeId, worker: usize) {
         let (now_ns, links) = (self.monotonic_ns(id), self.link_states(id, worker));
+        let other = self.worker(id, worker).sequencer.newest_of_other_voters();
+        if let Some(other) = other {
+            let mut asked = NodeSet::default();
+            Routing::ask_all(&other, links.clone(), |node| asked.add(NodeSet::of(node)));
+            for node in asked.iter() {
+                self.send_confirm(id, worker, node, other.confirm);
+            }
+        }
         let own = self.worker(id, worker);
         let Some(newest) = own.sequencer.newest() else { return };
         let mut asked = NodeSet::default();
@@ -248,8 +259,8 @@ impl World {
         reached
     }
 
-    /// Checks at a tick of a worker that its newest round has asked everybody if an answer is late.
-    /// The worker has 25 ms for that, from one tick to the next.
+    /// Checks at a tick of a worker that its newest round has asked all voters if a round has no
+    /// answer for 25 ms. The worker has another 25 ms for that, until the next tick.
     pub(crate) fn check_late(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
         let own = &self.at(id).running().workers[worker];
@@ -259,7 +270,7 @@ impl World {
         missing.remove(own.asked.nodes);
         // The round may have begun, and its questions are the next step.
         let is_asked = own.asked.round == newest.confirm.round;
-        let is_late = own.routing.is_late(oldest_ns, now_ns);
+        let is_late = now_ns.saturating_sub(oldest_ns) >= LATE_NS;
         let own = self.worker(id, worker);
         if own.asked.tick(is_asked && is_late && missing != NodeSet::default()) {
             let asked = own.asked;
@@ -330,7 +341,7 @@ impl World {
         match receiver {
             Receiver::Own => {
                 let now_ns = self.monotonic_ns(id);
-                self.worker(id, link).routing.handle_reply(from, reply.round, now_ns);
+                self.worker(id, link).routing.handle_reply(from, reply, now_ns);
                 if self.worker(id, link).sequencer.handle_reply(from, reply) {
                     self.monitor.hears(id, from, reply);
                     self.counted(id, link, reply);

@@ -93,8 +93,12 @@ impl World {
         let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
         let running = self.node(id).running_mut();
         let published = running.seen.published();
-        let sequencer = &mut running.workers[worker].sequencer;
-        sequencer.handle_publication(now_ns, &published, |slot| woken.push(slot));
+        let own = &mut running.workers[worker];
+        own.sequencer.handle_publication(now_ns, &published, |slot| woken.push(slot));
+        let is_other = std::mem::replace(&mut own.voters, published.voters.clone());
+        if is_other != published.voters {
+            self.ask_rest(id, worker);
+        }
         self.wake(id, worker, &woken);
         self.fail_rounds(id, worker);
         self.want_turn(id, worker);

@@ -253,8 +253,8 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "rounds_widened",
-            "Confirm rounds that asked further voters, because an answer was late, was a no, or \
-             its link ended.",
+            "Confirm rounds that asked further voters, because an answer was late or a no, or \
+             because a link ended or the voters changed.",
             self.sum(|w| &w.rounds_widened),
         )?;
         self.counter(

@@ -1,0 +1,170 @@
+{{- /* The name of all objects: that of the release, with "epicepoch" unless it contains it. */ -}}
+{{- define "epicepoch.name" -}}
+{{- if contains "epicepoch" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-epicepoch" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end -}}
+{{- end -}}
+
+{{- define "epicepoch.selector" -}}
+app.kubernetes.io/name: epicepoch
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "epicepoch.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "epicepoch.selector" . }}
+{{- end -}}
+
+{{- define "epicepoch.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- /* The domain of the nodes' names, and that of the services. */ -}}
+{{- define "epicepoch.domain" -}}
+{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+{{- define "epicepoch.nodes" -}}
+{{ include "epicepoch.name" . }}-nodes.{{ include "epicepoch.domain" . }}
+{{- end -}}
+
+{{- define "epicepoch.clientTls" -}}
+{{- if eq .Values.tls.source "none" }}off{{ else }}{{ .Values.tls.clients }}{{ end -}}
+{{- end -}}
+{{- define "epicepoch.scheme" -}}
+{{- if eq (include "epicepoch.clientTls" .) "off" }}HTTP{{ else }}HTTPS{{ end -}}
+{{- end -}}
+
+{{- /* Files of the nodes' certificates, below /etc/epicepoch/tls. */ -}}
+{{- define "epicepoch.ca" -}}
+/etc/epicepoch/tls/{{ if eq .Values.tls.source "secret" }}ca.pem{{ else }}ca.crt{{ end }}
+{{- end -}}
+
+{{- /* Refuses values that contradict each other, or that lack another value. */ -}}
+{{- define "epicepoch.check" -}}
+{{- $v := .Values -}}
+{{- $last := int (add $v.firstNode $v.replicas -1) -}}
+{{- $isPlain := eq (include "epicepoch.scheme" .) "HTTP" -}}
+{{- $isAsked := or $v.monitoring.enabled $v.backup.enabled -}}
+{{- if and (ne $v.tls.source "none") (not $v.tls.secretName) -}}
+  {{- fail "set tls.secretName: the secret with the nodes' certificates" -}}
+{{- end -}}
+{{- if eq $v.tls.source "certManager" -}}
+  {{- if not $v.tls.certManager.issuerName -}}
+    {{- fail "set tls.certManager.issuerName: the issuer of the nodes' certificates" -}}
+  {{- end -}}
+  {{- if gt $last (int $v.tls.certManager.nodesMax) -}}
+    {{- fail "raise tls.certManager.nodesMax: the certificate does not have the name of the last node" -}}
+  {{- end -}}
+{{- end -}}
+{{- if and $v.restore.secretName (not $v.bootstrap) -}}
+  {{- fail "set bootstrap=true with restore.secretName: a restore founds a new history, with empty volumes" -}}
+{{- end -}}
+{{- if and $v.bootstrap (gt (int $v.firstNode) 1) (not $v.restore.secretName) -}}
+  {{- fail "leave firstNode at 1 with bootstrap: a new cluster begins with node 1" -}}
+{{- end -}}
+{{- if and $v.bootstrap (eq (mod (int $v.replicas) 2) 0) -}}
+  {{- fail "found the cluster with an odd number of replicas, such as 3" -}}
+{{- end -}}
+{{- if and $isAsked (eq $v.opsPlainFrom "loopback") (or $isPlain (not $v.tokens.operators.secretName)) -}}
+  {{- fail "monitoring and backup ask the nodes: set tokens.operators.secretName and TLS, or opsPlainFrom" -}}
+{{- end -}}
+{{- if and $v.monitoring.enabled $v.tokens.operators.secretName (not $v.monitoring.tokenSecretName) -}}
+  {{- fail "set monitoring.tokenSecretName: Prometheus needs a token of operators" -}}
+{{- end -}}
+{{- if and $v.backup.enabled (not $v.backup.existingClaim) -}}
+  {{- fail "set backup.existingClaim: the volume for backups" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The first nodes with their ids, for PEERS. */ -}}
+{{- define "epicepoch.peers" -}}
+{{- range $i := until (int .Values.replicas) -}}
+  {{- $id := add $i $.Values.firstNode -}}
+  {{- if $i }},{{ end }}{{ $id }}={{ include "epicepoch.name" $ }}-{{ $id }}.{{ include "epicepoch.nodes" $ }}:60001
+{{- end -}}
+{{- end -}}
+
+{{- /* The client addresses of all nodes. */ -}}
+{{- define "epicepoch.addresses" -}}
+{{- range $i := until (int .Values.replicas) -}}
+  {{- if $i }},{{ end -}}
+  {{ include "epicepoch.name" $ }}-{{ add $i $.Values.firstNode }}.{{ include "epicepoch.nodes" $ }}:8080
+{{- end -}}
+{{- end -}}
+
+{{- define "epicepoch.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "epicepoch.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: ["ALL"]
+{{- end -}}
+
+{{- /* Variables for commands of the program in a pod, and their files. */ -}}
+{{- define "epicepoch.tools" -}}
+- name: EPICEPOCH_ADDRS
+  value: {{ include "epicepoch.name" . }}.{{ include "epicepoch.domain" . }}:8080
+- name: EPICEPOCH_CLUSTER
+  value: {{ .Values.cluster | quote }}
+{{- if eq (include "epicepoch.scheme" .) "HTTPS" }}
+- name: EPICEPOCH_CA_FILE
+  value: {{ include "epicepoch.ca" . }}
+{{- end }}
+{{- with .Values.tokens.clients }}{{ if .secretName }}
+- name: EPICEPOCH_TOKEN_FILE
+  value: /etc/epicepoch/clients/{{ .key }}
+{{- end }}{{ end }}
+{{- with .Values.tokens.operators }}{{ if .secretName }}
+- name: EPICEPOCH_OPS_TOKEN_FILE
+  value: /etc/epicepoch/operators/{{ .key }}
+{{- end }}{{ end }}
+{{- end -}}
+
+{{- define "epicepoch.fileMounts" -}}
+{{- if ne .Values.tls.source "none" }}
+- name: tls
+  mountPath: /etc/epicepoch/tls
+  readOnly: true
+{{- end }}
+{{- if .Values.tokens.clients.secretName }}
+- name: clients
+  mountPath: /etc/epicepoch/clients
+  readOnly: true
+{{- end }}
+{{- if .Values.tokens.operators.secretName }}
+- name: operators
+  mountPath: /etc/epicepoch/operators
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "epicepoch.fileVolumes" -}}
+{{- if ne .Values.tls.source "none" }}
+- name: tls
+  secret:
+    secretName: {{ .Values.tls.secretName }}
+    defaultMode: 0400
+{{- end }}
+{{- if .Values.tokens.clients.secretName }}
+- name: clients
+  secret:
+    secretName: {{ .Values.tokens.clients.secretName }}
+    defaultMode: 0400
+{{- end }}
+{{- if .Values.tokens.operators.secretName }}
+- name: operators
+  secret:
+    secretName: {{ .Values.tokens.operators.secretName }}
+    defaultMode: 0400
+{{- end }}
+{{- end -}}

@@ -1,0 +1,4 @@
+// Package chart tests the Helm chart and the compose file of deploy. It renders the chart with Helm's own code, decodes
+// what comes out strictly, and gives the settings in it to the program. The package judge asks the code of Kubernetes'
+// API server. Nothing here contacts a cluster.
+package chart

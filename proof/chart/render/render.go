@@ -1,0 +1,150 @@
+// Package render renders the chart with Helm's code. It contacts no cluster.
+package render
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+// Names of the release in all tests.
+const (
+	Release   = "epicepoch"
+	Namespace = "oracle"
+	// Nodes is the domain of the nodes' names.
+	Nodes = "epicepoch-nodes.oracle.svc.cluster.local"
+)
+
+// Object is one object of Kubernetes, as YAML.
+type Object struct {
+	Kind, Name, YAML string
+}
+
+// Root is the root of the repository.
+func Root() string {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		panic("the path of this file is not known")
+	}
+	return filepath.Join(filepath.Dir(file), "../../..")
+}
+
+// Load reads the chart, once.
+var Load = sync.OnceValues(func() (*chart.Chart, error) {
+	return loader.LoadDir(filepath.Join(Root(), "deploy/chart/epicepoch"))
+})
+
+// Chart renders the chart. Each of `sets` is YAML that overrides values, the last one first.
+func Chart(sets ...string) ([]Object, error) {
+	loaded, err := Load()
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]any{}
+	for _, set := range sets {
+		more := map[string]any{}
+		if err := yaml.UnmarshalStrict([]byte(set), &more); err != nil {
+			return nil, err
+		}
+		values = chartutil.CoalesceTables(more, values)
+	}
+	options := chartutil.ReleaseOptions{Name: Release, Namespace: Namespace, Revision: 1, IsInstall: true}
+	all, err := chartutil.ToRenderValues(loaded, values, options, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Engine{Strict: true}.Render(loaded, all)
+	if err != nil {
+		return nil, err
+	}
+	var objects []Object
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, ".yaml") {
+			continue
+		}
+		for _, text := range strings.Split("\n"+files[name], "\n---\n") {
+			object, err := parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w\n%s", name, err, text)
+			}
+			if object.Kind != "" {
+				objects = append(objects, object)
+			}
+		}
+	}
+	return objects, nil
+}
+
+func parse(text string) (Object, error) {
+	var head struct {
+		Kind     string `json:"kind"`
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
+	err := yaml.Unmarshal([]byte(text), &head)
+	return Object{Kind: head.Kind, Name: head.Metadata.Name, YAML: text}, err
+}
+
+// Values with which the tests render the chart.
+const (
+	Plain = `
+image: { repository: registry.example/epicepoch }
+tls: { source: none }
+opsPlainFrom: 10.0.0.0/8
+`
+	Founding = `
+bootstrap: true
+`
+	Secured = `
+tls: { source: secret, secretName: epicepoch-tls }
+tokens: { clients: { secretName: epicepoch-tokens }, operators: { secretName: epicepoch-tokens } }
+adminFrom: any
+opsPlainFrom: loopback
+`
+	Full = `
+replicas: 5
+firstNode: 3
+http3: true
+antiAffinity: preferred
+nodeSelector: { disk: fast }
+tolerations: [{ key: oracle, operator: Exists }]
+priorityClassName: system-cluster-critical
+podAnnotations: { note: "yes" }
+image: { pullSecrets: [registry] }
+storage: { className: fast }
+service: { type: LoadBalancer, annotations: { note: "yes" } }
+settings: { ELECTION_TIMEOUT_MS: "300", DEBUG: "on" }
+monitoring: { enabled: true, tokenSecretName: prometheus, labels: { release: prometheus } }
+backup: { enabled: true, existingClaim: backups }
+`
+	CertManager = `
+tls: { source: certManager, secretName: epicepoch-tls, certManager: { issuerName: authority } }
+`
+	Restore = `
+bootstrap: true
+replicas: 3
+restore: { secretName: epicepoch-backup }
+`
+)
+
+// Variants are the values that every test of all objects takes.
+var Variants = map[string][]string{
+	"plain":        {Plain},
+	"founding":     {Plain, Founding},
+	"secured":      {Plain, Secured},
+	"full":         {Plain, Secured, Full},
+	"cert-manager": {Plain, Secured, Full, CertManager},
+	"restore":      {Plain, Secured, Full, Restore},
+	"plain-full":   {Plain, Full, "monitoring: { tokenSecretName: \"\" }"},
+}
