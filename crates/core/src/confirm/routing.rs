@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use epicepoch_wire::confirm::ConfirmReply;
-use epicepoch_wire::{NodeId, Round, StoreId, WorkerId};
+use epicepoch_wire::{NodeId, StoreId, WorkerId};
 
 use super::Begun;
 use super::asking::Asking;

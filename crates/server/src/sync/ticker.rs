@@ -70,7 +70,10 @@ impl Ticker {
 
 fn open() -> io::Result<AsyncFd<OwnedFd>> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-    #[expect(deprecated, reason = "an `OwnedFd` owns its descriptor, and the replacement is unsafe")]
+    #[expect(
+        deprecated,
+        reason = "an `OwnedFd` owns its descriptor, and the replacement is unsafe"
+    )]
     AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)
 }
 

@@ -444,7 +444,8 @@ mod tests {
     /// How many questions have arrived. What was sent over loopback is there at once.
     fn questions(end: &TcpStream) -> usize {
         let mut bytes = [0; 1024];
-        let read = SockRef::from(end).read(&mut bytes).unwrap_or(0);
+        let socket = SockRef::from(end);
+        let read = (&*socket).read(&mut bytes).unwrap_or(0);
         read / (HEADER_LEN + Confirm::LEN)
     }
 
@@ -474,7 +475,7 @@ mod tests {
             publish(&sequencer, published(Role::Leader, 3));
             let ends = connected(&sequencer).await;
             let arrived = || [questions(&ends[0]), questions(&ends[1])];
-            let widened = || sequencer.metrics().rounds_widened.get();
+            let widened = || sequencer.metrics().rounds_widened.load();
             let _first = sequencer.join(1, u64::from).expect("a place");
             sequencer.turn();
             assert_eq!(arrived(), [1, 1], "the first round asks all");
