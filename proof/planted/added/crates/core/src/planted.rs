@@ -111,6 +111,11 @@ bugs! {
     /// Breaks the liveness of rounds; found by `asked` within 20 seeds. Seen: a hedge that is
     /// counted and not sent.
     RestForgotten "rest-forgotten",
+    /// No answer is ever late, so a round that has asked a quorum never asks the rest.
+    ///
+    /// Breaks the liveness of rounds; found by `asked` within 20 seeds. Seen: a time limit that
+    /// nothing checks.
+    NeverLate "never-late",
     // Borrowed links.
     /// An answer over a borrowed link counts for the newest round in flight, because the worker
     /// that asked has forgotten about which round it was.
