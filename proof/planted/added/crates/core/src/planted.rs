@@ -641,7 +641,7 @@ bugs! {
     /// more. A second lock prevents the harm: the next call of the library ends the grant, and until
     /// then it is a grant of this term.
     ///
-    /// Breaks S3; found by `rounds: grant-without-leading` within 20 seeds. Seen: Dgraph Zero
+    /// Breaks S3; found by `rounds: grant-without-leading` within 200 seeds. Seen: Dgraph Zero
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)).
     GrantedUnled "granted-unled",
     /// A request for votes is sent before the candidate's term is on disk.
