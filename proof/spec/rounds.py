@@ -1,6 +1,7 @@
 """Rounds, Promises, votes, disks, grants and the allocator. Two things are proved, for any number
 of nodes, data directories, runs, terms, ranges, rounds and requests. No timestamp is given twice. A
-request gets a timestamp above every answer that was complete before it arrived.
+request gets a timestamp above every answer that was complete before it arrived. A request for the
+latest timestamp gets one that is not below these answers, and below every later one.
 
 Two results come from `raft_log.py`. Entries are applied in one order, in which terms never fall.
 Two quorums share a voter where the rules `quorums-meet` and `round-meets-election` say so. Nothing
@@ -25,6 +26,7 @@ FIXED = {
     "low": "Range -> Ts",
     "high": "Range -> Ts",
     "run_of": "Round -> Run",  # a round is one batch of one worker of one run
+    "reader": "Req",  # the request asks for the latest timestamp, and takes none
 }
 STATE = {
     # A node: its memory, its durable state, and the messages that have left it.
@@ -67,7 +69,9 @@ STATE = {
     "last": "Run -> Ts",  # the allocator's position
     "stamped": "Req",
     "stamp": "Req -> Ts",
-    "source": "Req -> Range",  # the range that the timestamp is taken from
+    "source": "Req -> Range",  # the range that the timestamp is taken from, or read from
+    "shown": "Req",  # the latest timestamp was read for this request
+    "latest_of": "Req -> Ts",  # what was read
     "done": "Req",  # the client has received the answer
     "before": "Req Req",  # the answer to the first request was received before the second arrived
     # Advances by an operator.
@@ -388,14 +392,13 @@ def answer(w: World, s: State, r, d, n):
     return {"yes": lambda e, k: OR(s.yes(e, k), AND(EQ(k, n), OR(EQ(e, d), same(e))))}
 
 
-def allocate(w: World, s: State, q, d, k, x, ts):
-    """The allocator gives a timestamp, under its lock. A quorum has confirmed the round. The grant
-    that is published now is of the round's term. The timestamp is in the grant's range and above
-    the last timestamp (S1, S3)."""
+def confirmed(w: World, s: State, q, d, k, x):
+    """The rules of the allocator for a request, whether it takes a timestamp or reads the latest
+    one. A quorum has confirmed the round. The grant that is published now is of the round's term
+    (S3)."""
     r = w.run_of(d)
     yield "is-live", s.live(r)
     yield "is-joined", AND(s.joined(q), EQ(s.batch(q), d))
-    yield "key-used-twice", NOT(s.stamped(q))
     yield "is-read", s.read(d)
     yield "unconfirmed", w.all("Store", lambda m: IMP(w.member(m, k), s.yes(d, m)))
     # Proved in raft_log.py.
@@ -404,6 +407,15 @@ def allocate(w: World, s: State, q, d, k, x, ts):
     yield "round-meets-election", IMP(w.some("Term", is_later), w.some("Term Store", common))
     yield "without-grant", s.published(r, x)
     yield "any-grant", EQ(w.term_of(x), s.round_term(d))
+
+
+def allocate(w: World, s: State, q, d, k, x, ts):
+    """The allocator gives a timestamp, under its lock. The timestamp is in the grant's range and
+    above the last timestamp (S1, S3)."""
+    r = w.run_of(d)
+    yield "is-writer", NOT(w.reader(q))
+    yield from confirmed(w, s, q, d, k, x)
+    yield "key-used-twice", NOT(s.stamped(q))
     yield "beyond-range", AND(below(w, w.low(x), ts), w.le_ts(ts, w.high(x)))
     yield "allocator-goes-back", below(w, s.last(r), ts)
     return {
@@ -414,9 +426,31 @@ def allocate(w: World, s: State, q, d, k, x, ts):
     }
 
 
+def show_latest(w: World, s: State, q, d, k, x, ts):
+    """The allocator shows the latest timestamp, under its lock (S19). The code shows its last
+    timestamp. If that is not above the grant's low end, the code shows the low end: what earlier
+    leaders gave is not above it. Here, the allocator may show more, up to the end of the range. It
+    gives nothing later that is not above what it has shown."""
+    r = w.run_of(d)
+    yield "is-reader", w.reader(q)
+    yield from confirmed(w, s, q, d, k, x)
+    yield "shown-twice", NOT(s.shown(q))
+    yield "latest-below-last", w.le_ts(s.last(r), ts)
+    yield "latest-below-range", w.le_ts(w.low(x), ts)
+    yield "latest-beyond-range", w.le_ts(ts, w.high(x))
+    changes = {
+        "shown": lambda p: OR(EQ(p, q), s.shown(p)),
+        "latest_of": lambda p: IF(EQ(p, q), ts, s.latest_of(p)),
+        "source": lambda p: IF(EQ(p, q), x, s.source(p)),
+    }
+    if "latest-given-later" in w.broken:
+        return changes
+    return {**changes, "last": lambda o: IF(EQ(o, r), ts, s.last(o))}
+
+
 def complete(w: World, s: State, q):
-    """The client receives the answer, at any time after the timestamp was allocated."""
-    yield "is-stamped", s.stamped(q)
+    """The client receives the answer, at any time after the timestamp was allocated or read."""
+    yield "is-stamped", OR(s.stamped(q), s.shown(q))
     return {"done": lambda p: OR(EQ(p, q), s.done(p))}
 
 
@@ -458,6 +492,7 @@ ACTIONS = {
     send_confirm: "Round",
     answer: "Run Round Store",
     allocate: "Req Round Quorum Range Ts",
+    show_latest: "Req Round Quorum Range Ts",
     complete: "Req",
     advance: "Range Ts",
 }
@@ -467,7 +502,7 @@ def initial(w: World, s: State) -> list:
     """At the beginning nothing has happened. Durable terms and Promises have any value, because a
     cluster may be old."""
     no = "used live voted kept sent campaigns asked counted led won leads proposed assigned published arrived "
-    no += "joined closed read out yes later stamped done before advanced told stopped offered"
+    no += "joined closed read out yes later stamped shown done before advanced told stopped offered"
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]
     lowest = w.all("Ts", lambda a: w.le_ts(w.ts0, a))
     return [*found, w.all("Run", lambda r: EQ(s.last(r), w.ts0)), lowest, w.le_ts(s.base(), s.ceiling())]
@@ -542,6 +577,13 @@ def claims(w: World, s: State) -> dict[str, Claim]:
                 w.le_ts(s.stamp(q), ts),
             ),
         ),
+        "offered-above-shown": Claim(
+            "Run Term Ts Req",
+            lambda r, t, ts, q: IMP(
+                AND(s.offered(r, t, ts), s.shown(q), EQ(w.run_of(s.batch(q)), r), EQ(rank(q), t)),
+                w.le_ts(s.latest_of(q), ts),
+            ),
+        ),
         "offered-above-advances": Claim(
             "Run Term Ts Range Ts",
             lambda r, t, ts, x, to: IMP(
@@ -567,7 +609,9 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "read-led": Claim("Round", lambda d: IMP(s.read(d), s.led(s.round_term(d), w.run_of(d)))),
         "yes-read": Claim("Round Store", lambda d, n: IMP(s.yes(d, n), s.read(d))),
         "joined-arrived": Claim("Req", lambda q: IMP(s.joined(q), s.arrived(q))),
-        "done-stamped": Claim("Req", lambda q: IMP(s.done(q), s.stamped(q))),
+        "done-stamped": Claim("Req", lambda q: IMP(s.done(q), OR(s.stamped(q), s.shown(q)))),
+        "stamped-writer": Claim("Req", lambda q: IMP(s.stamped(q), NOT(w.reader(q)))),
+        "shown-reader": Claim("Req", lambda q: IMP(s.shown(q), w.reader(q))),
         "before-done": Claim("Req Req", lambda b, a: IMP(s.before(b, a), AND(s.done(b), s.arrived(a)))),
         "stamped-joined": Claim("Req", lambda q: IMP(s.stamped(q), AND(s.joined(q), s.read(s.batch(q))))),
         "stamped-in-range": Claim(
@@ -582,6 +626,20 @@ def claims(w: World, s: State) -> dict[str, Claim]:
                 ),
             ),
         ),
+        "shown-joined": Claim("Req", lambda q: IMP(s.shown(q), AND(s.joined(q), s.read(s.batch(q))))),
+        "shown-in-range": Claim(
+            "Req",
+            lambda q: IMP(
+                s.shown(q),
+                AND(
+                    s.assigned(s.source(q)),
+                    EQ(w.owner(s.source(q)), w.run_of(s.batch(q))),
+                    w.le_ts(w.low(s.source(q)), s.latest_of(q)),
+                    w.le_ts(s.latest_of(q), s.end(s.source(q))),
+                ),
+            ),
+        ),
+        "shown-behind": Claim("Req", lambda q: IMP(s.shown(q), w.le_ts(s.latest_of(q), s.last(w.run_of(s.batch(q)))))),
         "stamped-behind": Claim("Req", lambda q: IMP(s.stamped(q), w.le_ts(s.stamp(q), s.last(w.run_of(s.batch(q)))))),
         # The central claim. Take a complete answer, and a request that arrived after it. When the
         # round of that request read the publication, the term of the answer had already been won.
@@ -618,7 +676,18 @@ def claims(w: World, s: State) -> dict[str, Claim]:
             "Req Req", lambda a, b: IMP(AND(s.stamped(a), s.stamped(b), NOT(EQ(a, b))), NOT(EQ(s.stamp(a), s.stamp(b))))
         ),
         "ORDER": Claim(
-            "Req Req", lambda b, a: IMP(AND(s.before(b, a), s.stamped(a)), below(w, s.stamp(b), s.stamp(a)))
+            "Req Req",
+            lambda b, a: IMP(AND(s.before(b, a), s.stamped(b), s.stamped(a)), below(w, s.stamp(b), s.stamp(a))),
+        ),
+        "LATEST-ABOVE": Claim(
+            "Req Req", lambda b, q: IMP(AND(s.before(b, q), s.stamped(b), s.shown(q)), w.le_ts(s.stamp(b), s.latest_of(q)))
+        ),
+        "LATEST-BELOW": Claim(
+            "Req Req", lambda b, q: IMP(AND(s.before(b, q), s.shown(b), s.stamped(q)), below(w, s.latest_of(b), s.stamp(q)))
+        ),
+        "LATEST-RISES": Claim(
+            "Req Req",
+            lambda b, q: IMP(AND(s.before(b, q), s.shown(b), s.shown(q)), w.le_ts(s.latest_of(b), s.latest_of(q))),
         ),
         "ADVANCE": Claim(
             "Range Ts Req", lambda x, ts, q: IMP(AND(s.told(x, ts, q), s.stamped(q)), below(w, ts, s.stamp(q)))
@@ -628,7 +697,7 @@ def claims(w: World, s: State) -> dict[str, Claim]:
 
 SPEC = Spec(
     "rounds", SORTS, CONSTANTS, FIXED, STATE, ACTIONS, axioms, initial, claims,
-    ("UNIQUE", "ORDER", "ADVANCE"),
+    ("UNIQUE", "ORDER", "ADVANCE", "LATEST-ABOVE", "LATEST-BELOW", "LATEST-RISES"),
     updates=("restart-promise", "forgotten-vote", "kept-grant", "ceiling-falls", "yes-of-another-term",
-             "yes-for-later-rounds", "advance-keeps-range"),
+             "yes-for-later-rounds", "advance-keeps-range", "latest-given-later"),
 )  # fmt: skip

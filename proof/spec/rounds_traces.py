@@ -7,8 +7,8 @@ from logic import Concrete, Mutant
 from rounds import (
     SPEC, advance, allocate, answer, arrive, ask_votes, assign, campaign, close, complete, count_vote, crash, give_back,
     join, pass_back, persist,
-    propose, publish, raise_promise, read_grant, send_confirm, send_vote, start, step_down, take_back, vote, win,
-    withdraw,
+    propose, publish, raise_promise, read_grant, send_confirm, send_vote, show_latest, start, step_down, take_back,
+    vote, win, withdraw,
 )  # fmt: skip
 
 # Ranges by name: term, owner, low and high end.
@@ -28,8 +28,8 @@ def concrete(fixed: dict, broken=()) -> Concrete:
         "Term": [0, 1, 2, 3],
         "Run": ["1a", "1b", "1w", "2a", "3a", "3b", "3w"],
         "Range": list(ranges),
-        "Round": ["1a.0", "1a.1", "1a.2", "1b.1", "1w.1", "2a.1", "3a.1"],
-        "Req": ["p", "q", "r"],
+        "Round": ["1a.0", "1a.1", "1a.2", "1b.1", "1w.1", "2a.1", "2a.2", "3a.1"],
+        "Req": ["p", "q", "r", "s", "t"],
         "Ts": list(range(31)),
     }
     what = {
@@ -45,6 +45,7 @@ def concrete(fixed: dict, broken=()) -> Concrete:
         "owner": lambda x: ranges[x][1],
         "low": lambda x: ranges[x][2],
         "high": lambda x: ranges[x][3],
+        "reader": lambda q: q in "st",
     }
     return Concrete(SPEC, domain, what, broken)
 
@@ -91,6 +92,12 @@ def serve(q: str, d: str, x: str, ts: int, t: int, *voters: str) -> list:
     return [(arrive, q), (join, q, d), *ask(d, x, t, *voters), *take(q, d, x, ts, *voters)]
 
 
+def look(q: str, d: str, x: str, ts: int, t: int, *voters: str) -> list:
+    """The steps of a request for the latest timestamp, from its arrival to its answer."""
+    shown = [(show_latest, q, d, frozenset(store(v) for v in voters), x, ts), (complete, q)]
+    return [(arrive, q), (join, q, d), *ask(d, x, t, *voters), *shown]
+
+
 START = [(start, "1a"), (start, "2a"), (start, "3a")]
 FIRST = START + elect("1a", 1, "2a") + grant("1a", "A")
 NEXT = elect("2a", 2, "3a") + grant("2a", "B")
@@ -102,7 +109,10 @@ LATE = [(arrive, "q"), (join, "q", "1a.1")]
 GOOD = (
     FIRST
     + serve("p", "1a.1", "A", 5, 1, "1a", "3a")
+    + look("s", "1a.2", "A", 5, 1, "1a", "3a")
     + NEXT
+    # Before the next leader's first timestamp, the latest one is at most the low end of its range.
+    + look("t", "2a.2", "B", 10, 2, "2a", "3a")
     + serve("q", "2a.1", "B", 12, 2, "2a", "3a")
     + [(advance, "B", 15)]
     # The transfer after the first entry fails, so the leader reserves again. After the second one it succeeds.
@@ -378,6 +388,21 @@ MUTANTS = [
         + serve("p", "1a.1", "A", 5, 1, "1a", "3a")
         + serve("q", "1a.2", "A", 6, 1, "1a", "3a")
         + take("p", "1a.1", "A", 7, "1a", "3a"),
+    ),
+    # The latest timestamp.
+    Mutant("latest-below-last", FIFTH + look("s", "1a.2", "A", 0, 1, "1a", "3a")),
+    Mutant("latest-below-range", FIFTH + NEXT + look("s", "2a.1", "B", 4, 2, "2a", "3a")),
+    Mutant(
+        "latest-beyond-range",
+        FIFTH + look("s", "1a.2", "A", 15, 1, "1a", "3a") + NEXT + serve("q", "2a.1", "B", 12, 2, "2a", "3a"),
+    ),
+    Mutant("latest-given-later", FIRST + look("s", "1a.1", "A", 8, 1, "1a", "3a") + late(8)),
+    Mutant(
+        "shown-twice",
+        FIRST
+        + look("s", "1a.1", "A", 0, 1, "1a", "3a")
+        + serve("q", "1a.2", "A", 5, 1, "1a", "3a")
+        + [(show_latest, "s", "1a.1", frozenset(("s1", "s3")), "A", 5)],
     ),
     Mutant("advance-unreserved", FIRST + [(advance, "A", 15)] + NEXT + serve("p", "2a.1", "B", 12, 2, "2a", "3a")),
     Mutant("advance-keeps-range", FIRST + [(advance, "A", 8)] + serve("p", "1a.1", "A", 5, 1, "1a", "3a")),

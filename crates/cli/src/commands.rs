@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{
     backup, bench, certs, check_config, clock, cluster_settings, decode, dev, encode, get, init,
-    lab, leader, manual, member, probe, rolling, serve, sim, status, top, tune, version,
+    lab, latest, leader, manual, member, probe, rolling, serve, sim, status, top, tune, version,
 };
 
 /// Builds the command line with all commands.
@@ -25,6 +25,7 @@ pub(crate) fn tree() -> Command {
             check_config::command(),
             dev::command(),
             get::command(),
+            latest::command(),
             decode::command(),
             encode::command(),
             status::command(),
@@ -142,6 +143,7 @@ mod tests {
             "serve",
             "dev",
             "get",
+            "latest",
             "decode",
             "encode",
             "status",

@@ -10,8 +10,8 @@
 //! - [`mod@bench`]: measures a cluster and the machine, with the arguments of [`load`];
 //!   [`mod@compare`] judges its reports.
 //! - [`probe`]: measures until it is stopped, for a monitoring system.
-//! - [`get`], [`status`]: ask a cluster; [`addresses`] finds it, and [`expected`] is the one that
-//!   the operator means.
+//! - [`get`], [`latest`], [`status`]: ask a cluster; [`addresses`] finds it, and [`expected`] is
+//!   the one that the operator means.
 //! - [`top`]: watches a cluster in the terminal.
 //! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: show and change a cluster;
 //!   [`operator`] sends the orders.
@@ -47,6 +47,7 @@ mod failure;
 mod get;
 mod init;
 mod lab;
+mod latest;
 mod leader;
 mod load;
 mod logging;
@@ -112,6 +113,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("check-config", matches)) => check_config::run(matches, environment),
         Some(("dev", matches)) => dev::run(matches, environment),
         Some(("get", matches)) => get::run(matches, environment),
+        Some(("latest", matches)) => latest::run(matches, environment),
         Some(("decode", matches)) => decode::run(matches),
         Some(("encode", matches)) => encode::run(matches),
         Some(("probe", matches)) => probe::run(matches, environment),

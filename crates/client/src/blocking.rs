@@ -87,6 +87,14 @@ impl Client {
         self.block_on(self.inner.timestamps_before(count, deadline))
     }
 
+    /// Does what [`crate::Client::latest`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub fn latest(&self) -> Result<Timestamp, TimestampsError> {
+        self.block_on(self.inner.latest())
+    }
+
     /// Blocks the caller's thread until the call has ended. The caller's thread polls the call; the
     /// client's own thread runs the driver.
     fn block_on<T>(&self, call: impl Future<Output = T>) -> T {

@@ -226,6 +226,29 @@ impl Client {
         }
     }
 
+    /// Returns the latest timestamp, and takes none. Every timestamp that any client got before this
+    /// call began is at or below it. Every timestamp that is requested after this call has returned
+    /// is above it. The call fails after [`Options::timeout`]. It goes over HTTP, with one request
+    /// for each call.
+    ///
+    /// It is not unique, so it must not be used as an id. It is no watermark: a writer that has a
+    /// timestamp at or below it may not have written yet.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`]. A node that is too old refuses with `NOT_FOUND`.
+    pub async fn latest(&self) -> Result<Timestamp, TimestampsError> {
+        self.latest_before(now() + self.shared.options.timeout).await
+    }
+
+    /// Does what [`Self::latest`] does, but fails at `deadline` instead of after
+    /// [`Options::timeout`].
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub async fn latest_before(&self, deadline: Instant) -> Result<Timestamp, TimestampsError> {
+        Box::pin(self.pursue(Goal::Latest, deadline)).await.into()
+    }
+
     /// Returns the members and the leader. They are what the first node that answers knows.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::http::{ErrorCode, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
+use epicepoch_wire::http::{ErrorCode, PATH_LATEST, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
 use epicepoch_wire::{Timestamp, TimestampRange};
 
 use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
@@ -34,7 +34,8 @@ pub(crate) struct Pursuit {
     failed_attempts: FailedAttempts,
     wait_until: Option<Instant>,
     /// The highest timestamp that the client had returned when this request was sent. The answer
-    /// must be above it. It may be below timestamps that other calls got since then.
+    /// must be above it; the latest timestamp must not be below it. It may be below timestamps that
+    /// other calls got since then.
     floor: Option<Timestamp>,
     end: Option<End>,
 }
@@ -44,6 +45,8 @@ pub(crate) struct Pursuit {
 pub(crate) enum Goal {
     /// Get this many timestamps, above every timestamp that the client has returned before.
     Timestamps(u64),
+    /// Get the latest timestamp, not below any timestamp that the client has returned before.
+    Latest,
     /// The member list.
     Members,
 }
@@ -52,6 +55,7 @@ pub(crate) enum Goal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Timestamps(TimestampRange),
+    Latest(Timestamp),
     Members(Members),
     Count(u64),
     DeadlineExceeded(Option<FailedAttempt>),
@@ -72,7 +76,7 @@ impl Pursuit {
             Goal::Timestamps(count) if !(1..=RANGE_COUNT_MAX).contains(&count) => {
                 Some(End::Count(count))
             }
-            Goal::Timestamps(_) | Goal::Members => None,
+            Goal::Timestamps(_) | Goal::Latest | Goal::Members => None,
         };
         Self {
             goal,
@@ -108,7 +112,11 @@ impl Pursuit {
                 let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
                 Action::Ask { addr: leader.to_owned(), path, until }
             }
-            (Goal::Timestamps(_), None) | (Goal::Members, _) => {
+            (Goal::Latest, Some(leader)) => {
+                self.floor = directory.highest();
+                Action::Ask { addr: leader.to_owned(), path: PATH_LATEST.to_owned(), until }
+            }
+            (Goal::Timestamps(_) | Goal::Latest, None) | (Goal::Members, _) => {
                 let addr = directory.next_address();
                 Action::Ask { addr, path: PATH_MEMBERS.to_owned(), until }
             }
@@ -136,6 +144,8 @@ impl Pursuit {
             self.handle_refusal(directory, addr, &answer, now);
         } else if path == PATH_MEMBERS {
             self.handle_members(directory, addr, &answer, now);
+        } else if path == PATH_LATEST {
+            self.handle_latest(directory, addr, &answer, now);
         } else {
             self.handle_range(directory, addr, &answer, now);
         }
@@ -160,8 +170,8 @@ impl Pursuit {
         let leads = directory.leader().is_some();
         match self.goal {
             Goal::Members => self.end = Some(End::Members(members)),
-            Goal::Timestamps(_) if leads => {}
-            Goal::Timestamps(_) => {
+            Goal::Timestamps(_) | Goal::Latest if leads => {}
+            Goal::Timestamps(_) | Goal::Latest => {
                 let failed_attempt = FailedAttempt::NoLeader { addr: addr.to_owned() };
                 self.handle_failed_attempt(directory, failed_attempt, now);
             }
@@ -199,6 +209,33 @@ impl Pursuit {
         }
     }
 
+    fn handle_latest(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        answer: &Answer,
+        now: Instant,
+    ) {
+        if directory.cluster().is_none() || answer.cluster.is_none() {
+            return self.end_badly(addr, "a timestamp of no cluster".to_owned());
+        }
+        let Ok(bytes) = answer.body.as_ref().try_into() else {
+            let what = format!("{} bytes that are no timestamp", answer.body.len());
+            return self.end_badly(addr, what);
+        };
+        let latest = Timestamp::from_bytes(bytes);
+        if let Some(floor) = self.floor.filter(|floor| latest < *floor) {
+            let (addr, answer) = (addr.to_owned(), latest);
+            self.end = Some(End::WentBackwards { addr, floor, answer });
+            return;
+        }
+        // Every timestamp that the client requests from now on is above it.
+        directory.record_returned(latest);
+        if now < self.deadline {
+            self.end = Some(End::Latest(latest));
+        }
+    }
+
     fn handle_refusal(
         &mut self,
         directory: &mut Directory,
@@ -232,7 +269,10 @@ impl Pursuit {
         // the call goes on.
         if !code.is_retryable() && code != ErrorCode::Internal {
             let text = String::from_utf8_lossy(&answer.body);
-            let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
+            let mut message: String = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
+            if self.goal == Goal::Latest && code == ErrorCode::NotFound {
+                NO_LATEST.clone_into(&mut message);
+            }
             self.end = Some(match code {
                 ErrorCode::WrongCluster => {
                     End::AnotherCluster(directory.another_cluster(addr, message))
@@ -282,7 +322,9 @@ impl From<End> for Result<TimestampRange, TimestampsError> {
     fn from(end: End) -> Self {
         Err(match end {
             End::Timestamps(range) => return Ok(range),
-            End::Members(_) => unreachable!("a pursuit of timestamps ends with timestamps"),
+            End::Latest(_) | End::Members(_) => {
+                unreachable!("a pursuit of timestamps ends with timestamps")
+            }
             End::Count(count) => TimestampsError::Count(count),
             End::DeadlineExceeded(last) => TimestampsError::DeadlineExceeded { last },
             End::AnotherCluster(error) => error.into(),
@@ -294,11 +336,20 @@ impl From<End> for Result<TimestampRange, TimestampsError> {
     }
 }
 
+impl From<End> for Result<Timestamp, TimestampsError> {
+    fn from(end: End) -> Self {
+        match end {
+            End::Latest(latest) => Ok(latest),
+            end => Result::<TimestampRange, _>::from(end).map(|range| range.last()),
+        }
+    }
+}
+
 impl From<End> for Result<Members, MembersError> {
     fn from(end: End) -> Self {
         Err(match end {
             End::Members(members) => return Ok(members),
-            End::Timestamps(_) | End::Count(_) | End::WentBackwards { .. } => {
+            End::Timestamps(_) | End::Latest(_) | End::Count(_) | End::WentBackwards { .. } => {
                 unreachable!("a pursuit of members ends with members")
             }
             End::DeadlineExceeded(last) => MembersError::DeadlineExceeded { last },
@@ -307,6 +358,9 @@ impl From<End> for Result<Members, MembersError> {
         })
     }
 }
+
+/// The text for a node that does not know the path.
+const NO_LATEST: &str = "this node is too old to say which timestamp is the latest: update it";
 
 /// An error repeats at most this many characters of the text of a refusal.
 const MESSAGE_LEN_MAX: usize = 300;

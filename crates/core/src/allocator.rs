@@ -1,7 +1,8 @@
 //! The allocator: the only place of a node that hands out timestamps, one batch at a time. It
-//! stamps only in the range of a grant whose term the round has confirmed. It never goes back. Each
-//! batch holds the allocator's lock for some tens of nanoseconds, so the allocator makes no system
-//! call and logs nothing.
+//! stamps only in the range of a grant whose term the round has confirmed. It never goes back. With
+//! the same proof it also says which timestamp is the latest, and then it takes none. Each batch
+//! holds the allocator's lock for some tens of nanoseconds, so the allocator makes no system call
+//! and logs nothing.
 
 use std::sync::Arc;
 
@@ -109,6 +110,42 @@ impl Allocator {
         Ok(range)
     }
 
+    /// The latest timestamp (S19): every timestamp that was answered before a request of this
+    /// batch began is at or below it, and every timestamp that is asked for later is above it. It
+    /// takes nothing, so two batches may get the same one. It need not have been given: before the
+    /// first timestamp of a grant, it is the highest one of the grant's low end.
+    ///
+    /// # Errors
+    /// When there is no grant of the round's term, or the grant is not above the last timestamp;
+    /// see [`AllocateError`].
+    pub fn latest(&self, confirmed: Confirmed) -> Result<Timestamp, AllocateError> {
+        let (term, boot, _) = confirmed.spend();
+        let position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
+        // The grant is read under the lock, as for an allocation.
+        let grant = self.shared.published().grant.ok_or(AllocateError::NoGrant)?;
+        if grant.term != term || grant.boot != boot {
+            return Err(AllocateError::OtherTerm);
+        }
+        position.latest(&grant)
+    }
+
+    /// The answer to a confirmed batch: its timestamps ([`Allocator::allocate`]). If its requests
+    /// ask only for the latest timestamp, the answer is the range of that one
+    /// ([`Allocator::latest`]).
+    ///
+    /// # Errors
+    /// Those of the two methods.
+    ///
+    /// # Panics
+    /// When an invariant is broken (S1, S3).
+    pub fn answer(&self, confirmed: Confirmed, now: Now) -> Result<TimestampRange, AllocateError> {
+        if confirmed.count() == 0 {
+            let latest = self.latest(confirmed)?;
+            return TimestampRange::new(latest, 1).ok_or(AllocateError::Exhausted);
+        }
+        self.allocate(confirmed, now)
+    }
+
     /// Stops the allocator, after a publication has withdrawn its grant, and returns the epoch of
     /// the last timestamp (0 before the first). Until the next grant is published, no allocation
     /// gives anything, because each reads the publication under the lock (S18). Never waits.
@@ -131,6 +168,22 @@ impl Allocator {
 }
 
 impl Position {
+    /// The latest timestamp of a leader with this grant. Later timestamps are above it: those in
+    /// this epoch have the index `next_index` or a higher one, and those of the grant have a higher
+    /// epoch than its low end. The low end of a grant never falls, and a later grant has no lower
+    /// one (S5, S18).
+    fn latest(self, grant: &Grant) -> Result<Timestamp, AllocateError> {
+        if self.epoch <= grant.range.low {
+            return Ok(Timestamp::highest_at(grant.range.low.0));
+        }
+        if self.term != grant.term || self.epoch > grant.range.high {
+            return Err(AllocateError::BehindLast);
+        }
+        // A position above the low end is behind a timestamp, so its index is not 0.
+        let index = self.next_index.checked_sub(1).ok_or(AllocateError::BehindLast)?;
+        Ok(Timestamp::new(self.epoch, EpochIndex(index)))
+    }
+
     /// The position where `count` timestamps start: in this epoch, or in a later one of the grant.
     fn advanced(
         self,
@@ -232,6 +285,39 @@ mod tests {
     }
 
     #[test]
+    fn the_latest_timestamp_is_the_last_one_or_that_of_the_low_end() {
+        let allocator = allocator();
+        let latest = |term| allocator.latest(round(term, 0));
+        assert_eq!(latest(1), Err(AllocateError::NoGrant));
+        grant(&allocator, 2, 40, 100);
+        assert_eq!(latest(1), Err(AllocateError::OtherTerm));
+        let other_boot = Confirmed::for_test(Term(2), BootId(8), 0);
+        assert_eq!(allocator.latest(other_boot), Err(AllocateError::OtherTerm));
+        assert_eq!(latest(2), Ok(Timestamp::highest_at(40)), "no timestamp yet");
+        let first = allocator.allocate(round(2, 3), now(0, 50)).unwrap();
+        assert_eq!([latest(2), latest(2)], [Ok(first.last()); 2], "it takes nothing");
+        let next = allocator.allocate(round(2, 1), now(0, 50)).unwrap();
+        assert_eq!(next.first().index.0, first.last().index.0 + 1);
+        // An advance, or a range behind a given-back one, moves the low end of the grant.
+        grant(&allocator, 2, 60, 100);
+        assert_eq!(latest(2), Ok(Timestamp::highest_at(60)));
+        for (term, low, high) in [(2, 40, 45), (3, 40, 100)] {
+            grant(&allocator, term, low, high);
+            assert_eq!(latest(term), Err(AllocateError::BehindLast), "({low}, {high}]");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_batch_that_asks_for_no_timestamps_is_the_latest_one() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 100);
+        let given = allocator.answer(round(1, 2), now(0, 50)).unwrap();
+        let latest = allocator.answer(round(1, 0), now(INTERVAL, 70)).unwrap();
+        assert_eq!((latest.first(), latest.count()), (given.last(), 1));
+        assert_eq!(allocator.epoch(), Epoch(50), "nothing was taken, and no epoch has begun");
+    }
+
+    #[test]
     fn an_overflowing_index_takes_the_next_epoch() {
         let allocator = allocator();
         grant(&allocator, 1, 0, 52);
@@ -277,10 +363,14 @@ mod tests {
                     _ => {}
                 }
                 grant(&allocator, term, low, high);
+                // S19: the latest timestamp is not below the last one, and below the next one.
+                let latest = allocator.latest(round(term, 0)).unwrap();
+                prop_assert!(Some(latest) >= last);
                 let count = if event == 2 { count } else { 1 + count % 1000 };
                 match allocator.allocate(round(term, count), now(monotonic, trusted)) {
                     Ok(range) => {
                         prop_assert!(Some(range.first()) > last);
+                        prop_assert!(range.first() > latest);
                         prop_assert!(low < range.first().epoch.0 && range.first().epoch.0 <= high);
                         last = Some(range.last());
                     }

@@ -10,7 +10,6 @@ mod asking;
 mod routing;
 
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -23,12 +22,12 @@ use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
 
 /// A round that a quorum has confirmed: the only key to the allocator. It is used once, and only
-/// for the timestamps that its own batch asked for.
+/// for the timestamps that its own batch asked for, or to read the latest timestamp.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Confirmed {
     term: Term,
     boot: BootId,
-    count: NonZeroU64,
+    count: u64,
 }
 
 impl Confirmed {
@@ -44,20 +43,21 @@ impl Confirmed {
         self.boot
     }
 
-    /// How many timestamps the batch asked for when it closed.
+    /// How many timestamps the batch asked for when it closed; 0 if its requests ask only for the
+    /// latest timestamp.
     #[must_use]
     pub const fn count(&self) -> u64 {
-        self.count.get()
+        self.count
     }
 
     /// Uses up the key. Returns its term, its boot, and how many timestamps it allows.
     pub(crate) const fn spend(self) -> (Term, BootId, u64) {
-        (self.term, self.boot, self.count.get())
+        (self.term, self.boot, self.count)
     }
 
     #[cfg(test)]
     pub(crate) const fn for_test(term: Term, boot: BootId, count: u64) -> Self {
-        Self { term, boot, count: NonZeroU64::new(count).expect("a batch asks for something") }
+        Self { term, boot, count }
     }
 }
 
@@ -114,7 +114,8 @@ struct InFlight<B> {
     no: VoterSet,
     deadline_ns: u64,
     batch: B,
-    /// How many timestamps the batch asks for; 0 for a probe.
+    /// How many timestamps the batch asks for; 0 for a probe, and if the batch asks only for the
+    /// latest timestamp.
     count: u64,
 }
 
@@ -189,13 +190,12 @@ impl<B> Rounds<B> {
         counted
     }
 
-    /// The next batch whose round a quorum has confirmed, with the key to its timestamps. A batch
-    /// that asks for no timestamps, such as that of a probe, has no key.
-    pub fn poll_confirmed(&mut self) -> Option<(B, Option<Confirmed>)> {
+    /// The next batch whose round a quorum has confirmed, with its key to the allocator. The key of
+    /// a batch that asks for no timestamps, such as that of a probe, gives none.
+    pub fn poll_confirmed(&mut self) -> Option<(B, Confirmed)> {
         let position = self.in_flight.iter().position(InFlight::is_confirmed)?;
         let InFlight { term, batch, count, .. } = self.in_flight.remove(position)?;
-        let key = |count| Confirmed { term, boot: self.me.boot, count };
-        Some((batch, NonZeroU64::new(count).map(key)))
+        Some((batch, Confirmed { term, boot: self.me.boot, count }))
     }
 
     /// The next round that can no longer be confirmed, with its batch.
@@ -338,16 +338,19 @@ mod tests {
         assert_eq!(rounds.poll_confirmed(), None);
         assert!(rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3)));
         let (batch, confirmed) = rounds.poll_confirmed().unwrap();
-        let key = confirmed.map(|key| (key.term(), key.boot(), key.count()));
-        assert_eq!((batch, key), ("a", Some((Term(3), ME.boot, 1))));
+        let key = (confirmed.term(), confirmed.boot(), confirmed.count());
+        assert_eq!((batch, key), ("a", (Term(3), ME.boot, 1)));
         assert!(rounds.is_empty());
     }
 
     #[test]
-    fn the_round_of_a_batch_that_asks_for_nothing_proves_leadership_and_gives_no_key() {
+    fn the_round_of_a_batch_that_asks_for_nothing_proves_leadership_and_gives_no_timestamp() {
         let (shared, mut rounds) = (shared(3, &[1], &[]), rounds());
         rounds.begin(|| ("probe", 0), &shared, FAR).unwrap();
-        assert_eq!(rounds.poll_confirmed(), Some(("probe", None)));
+        assert_eq!(
+            rounds.poll_confirmed(),
+            Some(("probe", Confirmed::for_test(Term(3), ME.boot, 0)))
+        );
     }
 
     #[test]

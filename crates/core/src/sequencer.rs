@@ -3,6 +3,9 @@
 //! joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
 //! requests are answered in order of arrival. All other requests are refused.
 //!
+//! A request for the latest timestamp waits in the same batches. It gets the last timestamp of its
+//! batch; if the batch takes none, it gets that of the allocator (S19).
+//!
 //! The server and the simulator run loops around a [`Sequencer`]. This module reads no clock, sends
 //! nothing and wakes nobody: a caller passes the time, sends the rounds that begin, and says how to
 //! wake a waiter.
@@ -13,7 +16,7 @@ use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{NodeId, Round, TimestampRange, WorkerId};
 
-pub use wait_queue::{BatchSize, Outcome};
+pub use wait_queue::{BatchSize, LATEST, Outcome};
 
 use crate::allocator::AllocateError;
 use crate::confirm::{Begun, Confirmed, ROUNDS_IN_FLIGHT_MAX, RoundFailure, Rounds};
@@ -38,9 +41,8 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct ConfirmedBatch {
     batch: Batch,
-    /// The key to the batch's timestamps. `None` if the batch asks for none, as the batch of a
-    /// probe.
-    key: Option<Confirmed>,
+    /// The key to the batch's timestamps.
+    key: Confirmed,
 }
 
 impl ConfirmedBatch {
@@ -81,7 +83,8 @@ impl<W> Sequencer<W> {
     }
 
     /// Adds a request, or a burst of `requests` that get one range, to the open batch. Returns its
-    /// slot. The clock is read only for the first request of a batch.
+    /// slot. `count` is how many timestamps it takes, or [`LATEST`]. The clock is read only for the
+    /// first request of a batch.
     ///
     /// # Errors
     /// The code of the refusal, when the request cannot wait.
@@ -185,8 +188,10 @@ impl<W> Sequencer<W> {
         Some(ConfirmedBatch { batch, key })
     }
 
-    /// Answers a confirmed batch with the timestamps that `allocate` takes for it, or refuses it.
-    /// For a batch that asks for no timestamps, none are taken. Returns how many were taken.
+    /// Answers a confirmed batch with what `allocate` returns for it, or refuses it. That is a
+    /// range of the timestamps that the batch asks for. If it asks only for the latest timestamp,
+    /// it is the range of that one. The batch of a probe gets nothing. Returns how many timestamps
+    /// were taken.
     ///
     /// # Errors
     /// Why nothing was allocated.
@@ -201,15 +206,16 @@ impl<W> Sequencer<W> {
         wake: impl FnMut(W),
     ) -> Result<u64, AllocateError> {
         let ConfirmedBatch { batch, key } = confirmed;
-        let Some(key) = key else {
+        if batch.is_empty() {
             // This is a probe: it has no requests, and only its entry list is kept for later.
             self.queue.refuse(batch, ErrorCode::Internal, wake);
             return Ok(0);
-        };
+        }
         match allocate(key) {
             Ok(range) => {
+                let taken = batch.size().total;
                 self.queue.answer(batch, range, wake);
-                Ok(range.count())
+                Ok(taken)
             }
             Err(error) => {
                 let code = match error {

@@ -14,6 +14,8 @@ pub const PATH_READY: &str = "/ready";
 pub const PATH_LEADER: &str = "/leader";
 /// Hands out timestamps.
 pub const PATH_TIMESTAMP: &str = "/timestamp";
+/// Says which timestamp is the latest, and takes none.
+pub const PATH_LATEST: &str = "/latest";
 /// Lists the members and the leader.
 pub const PATH_MEMBERS: &str = "/members";
 /// Alias of [`PATH_MEMBERS`].

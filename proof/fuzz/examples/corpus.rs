@@ -329,6 +329,7 @@ fn texts() -> io::Result<()> {
             b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         ),
         ("folded", b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: y\r\n z: a\r\n\r\n"),
+        ("latest", b"GET /latest?format=binary HTTP/1.1\r\nHost: a\r\n\r\n"),
     ] {
         put("http_request", name, &[&max_n[..], request].concat())?;
     }

@@ -65,6 +65,8 @@ struct Bench {
     boots: u64,
     nonce: u64,
     stamped: Option<Timestamp>,
+    /// The highest latest timestamp that was shown since the node started.
+    shown: Option<Timestamp>,
     /// An operator has moved the epoch to this one, in this term. Answers of the term must be above
     /// it. Later terms are not checked, because in this target peers may lie about entries of a
     /// later term, and so about the ceiling.
@@ -112,6 +114,7 @@ impl Bench {
             boots: 1,
             nonce: 0,
             stamped: None,
+            shown: None,
             advanced: None,
         };
         bench.drain();
@@ -301,7 +304,7 @@ impl Bench {
         // This target does not check that timestamps of a later boot are above those of this boot.
         // That holds only if no peer lies about committed entries, and in this target peers lie.
         // The simulator checks it.
-        (self.stamped, self.advanced) = (None, None);
+        (self.stamped, self.shown, self.advanced) = (None, None, None);
         let parts = boot(&self.durable, self.boots, self.now_ns);
         (self.node, self.shared, self.allocator, self.rounds) = parts;
         self.drain();
@@ -440,11 +443,19 @@ impl Bench {
         while let Some((count, confirmed)) = self.rounds.poll_confirmed() {
             let now =
                 Now { monotonic_ns: self.now_ns, trusted_ns: script.near(START_NS + self.now_ns) };
-            assert_eq!(confirmed.is_some(), count > 0, "a batch that asks for nothing has no key");
-            let Some(confirmed) = confirmed else { continue };
+            assert_eq!(confirmed.count(), count, "a key is for what its batch asks for");
+            if count == 0 {
+                // S19: the latest timestamp is not below the last one.
+                if let Ok(latest) = self.allocator.latest(confirmed) {
+                    assert!(Some(latest) >= self.stamped, "S19: {latest} below {:?}", self.stamped);
+                    self.shown = self.shown.max(Some(latest));
+                }
+                continue;
+            }
             let Ok(range) = self.allocator.allocate(confirmed, now) else { continue };
             assert_eq!(range.count(), count);
             assert!(self.stamped < Some(range.first()), "S1: {range:?} after {:?}", self.stamped);
+            assert!(self.shown < Some(range.first()), "S19: {range:?} after {:?}", self.shown);
             self.stamped = Some(range.last());
             let grant = self.shared.published().grant;
             if let Some((term, to)) = self.advanced

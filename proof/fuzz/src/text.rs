@@ -15,12 +15,13 @@ use epicepoch_certs::{is_named, node_name, node_of};
 use epicepoch_client::Members;
 use epicepoch_config::Given;
 use epicepoch_config::file::ConfigFile;
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_server::front::http1::scan::{FastRequest, REQUEST_LEN_MAX, Scan, scan};
 use epicepoch_server::front::http2::meter::FrameMeter;
 use epicepoch_server::front::http2::session::{Event as Asked, STREAMS_MAX, Session as Server};
 use epicepoch_server::front::http3::control::Frames;
 use epicepoch_server::front::http3::limits::CONTROL_FRAME_LEN_MAX;
-use epicepoch_server::front::routes::query::{Ask, Format, LIST_COUNT_MAX};
+use epicepoch_server::front::routes::query::{Ask, Format, LIST_COUNT_MAX, parse_latest};
 use epicepoch_server::security::authz::tokens;
 use epicepoch_storage::Identity;
 use epicepoch_wire::backup::Backup;
@@ -251,8 +252,13 @@ pub(crate) fn http_request(data: &[u8]) {
     assert_eq!(parsed, Ok(httparse::Status::Complete(len)), "a request as others see it");
     assert_eq!((request.method, request.version), (Some("GET"), Some(1)));
     let path = request.path.unwrap_or_default();
-    let query = path.strip_prefix("/timestamp").expect("the fast path");
-    assert_eq!(Ask::parse(query.strip_prefix('?'), max_n), Ok(ask));
+    if let Some(query) = path.strip_prefix("/latest") {
+        assert_eq!(parse_latest(query.strip_prefix('?')), Ok(Format::Binary));
+        assert_eq!(ask, Ask { count: LATEST, format: Format::Binary });
+    } else {
+        let query = path.strip_prefix("/timestamp").expect("the fast path");
+        assert_eq!(Ask::parse(query.strip_prefix('?'), max_n), Ok(ask));
+    }
     assert!(
         ask.format == Format::Range || ask.format == Format::Binary && ask.count <= LIST_COUNT_MAX
     );

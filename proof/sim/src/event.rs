@@ -38,9 +38,13 @@ pub(crate) struct Request {
     pub(crate) asker: Asker,
     /// The worker at which the request arrived.
     pub(crate) worker: usize,
+    /// How many timestamps it takes; [`LATEST`](epicepoch_core::sequencer::LATEST) if it asks for
+    /// the latest one.
     pub(crate) count: u64,
     /// The highest timestamp in any answer before the request arrived.
     pub(crate) floor: Option<Timestamp>,
+    /// The highest latest timestamp that was answered before the request arrived.
+    pub(crate) shown: Option<Timestamp>,
     /// The epoch to which operators had moved the cluster before the request arrived.
     pub(crate) above: Epoch,
     /// True time at which the request arrived on the worker, nanoseconds.

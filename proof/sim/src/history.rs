@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_core::publication::{Identity, Published, Role};
 use epicepoch_core::quorum::Voters;
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
@@ -56,6 +57,8 @@ pub(crate) struct History {
     /// The range of every answer: the last timestamp, by the first one.
     given: BTreeMap<Timestamp, Timestamp>,
     given_max: Option<Timestamp>,
+    /// The highest latest timestamp that was answered.
+    shown_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
     /// The requests that have no answer yet, by the boot at which they arrived, each with its time
     /// of arrival.
@@ -120,6 +123,12 @@ impl History {
         self.given_max
     }
 
+    /// The highest latest timestamp answered so far. A request that arrives now must be answered
+    /// above it, or get a latest timestamp that is not below it.
+    pub(crate) const fn shown(&self) -> Option<Timestamp> {
+        self.shown_max
+    }
+
     /// How many terms had an acting leader.
     pub(crate) fn leaderships(&self) -> usize {
         self.led_before + self.leaders.len()
@@ -140,6 +149,7 @@ impl History {
         *self = Self {
             given: before.given,
             given_max: before.given_max,
+            shown_max: before.shown_max,
             ranges: before.ranges.restored(),
             led_before,
             removed: removed.iter().map(|node| (*node, LogIndex(0))).collect(),
@@ -168,7 +178,7 @@ impl History {
 
     /// S13: no epoch that was given, or that an owner could have given, is above `floor`.
     fn check_floor(&mut self, floor: Epoch) {
-        let given = self.given_max.map_or(Epoch(0), |given| given.epoch);
+        let given = self.given_max.max(self.shown_max).map_or(Epoch(0), |given| given.epoch);
         let highest = given.max(self.ranges.highest());
         if highest > floor {
             self.violate(Invariant::Restored, || {
@@ -196,6 +206,13 @@ impl History {
 
     /// An answer leaves its node. From now on any client may know it.
     pub(crate) fn answered(&mut self, given: Given) {
+        self.check_latest(given);
+        if given.request.count == LATEST {
+            self.check_told_once(given.who, given.request.asker);
+            self.check_count(given);
+            self.shown_max = self.shown_max.max(Some(given.range.last()));
+            return;
+        }
         self.check_unique(given);
         self.check_order(given);
         self.check_advanced(given);
@@ -209,6 +226,22 @@ impl History {
         let below = self.given.range(..=range.last()).next_back();
         if below.is_some_and(|(_, last)| *last >= range.first()) {
             self.violate(Invariant::Unique, || format!("node {} gave {range:?} again", who.node));
+        }
+    }
+
+    /// S19, for both kinds of answers.
+    fn check_latest(&mut self, Given { who, request, range }: Given) {
+        let Request { count, floor, shown, arrived_ns, .. } = request;
+        let own = Some(range.first());
+        let is_right = if count == LATEST { own >= floor && own >= shown } else { own > shown };
+        if !is_right {
+            self.violate(Invariant::Latest, || {
+                format!(
+                    "node {} answers {range:?} to {request:?}, which arrived at {arrived_ns}, when \
+                     {floor:?} was complete and {shown:?} was said to be the latest",
+                    who.node
+                )
+            });
         }
     }
 
@@ -274,7 +307,7 @@ impl History {
     }
 
     fn check_count(&mut self, Given { request, range, .. }: Given) {
-        if range.count() != request.count {
+        if range.count() != request.count.max(1) {
             self.violate(Invariant::ToldOnce, || format!("{request:?} got {range:?}"));
         }
     }

@@ -120,8 +120,10 @@ struct Run {
     granted: Option<Grant>,
     /// The allocator's position. An advance moves it, too.
     last: Option<Timestamp>,
-    /// What was advanced to, to tell two rules apart.
+    /// What was advanced to, and the highest latest timestamp that was shown, to tell three rules
+    /// apart.
     advanced: Epoch,
+    shown: Option<Timestamp>,
     applied: LogIndex,
     workers: [Worker; WORKERS],
 }

@@ -37,7 +37,8 @@ impl Stamper {
         last.into_iter().max()
     }
 
-    pub(crate) fn allocate(
+    /// The answer to a batch: its timestamps, or the latest one.
+    pub(crate) fn answer(
         &self,
         worker: usize,
         key: Confirmed,
@@ -46,12 +47,12 @@ impl Stamper {
         let [allocator] = &self.allocators[..] else {
             // With the planted bug, each worker gives timestamps from its own part of an epoch's
             // indexes.
-            let range = self.allocators[worker].allocate(key, now)?;
+            let range = self.allocators[worker].answer(key, now)?;
             let first = range.first();
             let index = EpochIndex((worker as u64) << 32 | first.index.0);
             return TimestampRange::new(Timestamp { index, ..first }, range.count())
                 .ok_or(AllocateError::Exhausted);
         };
-        allocator.allocate(key, now)
+        allocator.answer(key, now)
     }
 }

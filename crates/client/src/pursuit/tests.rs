@@ -269,6 +269,55 @@ fn an_answer_below_what_was_returned_before_is_refused() {
 }
 
 #[test]
+fn the_latest_timestamp_is_between_what_was_returned_before_and_what_is_asked_for_later() {
+    let latest = |epoch, index| {
+        let timestamp = range(epoch, index, 1).first();
+        (answer(200, timestamp.to_bytes().to_vec()), timestamp)
+    };
+    let mut world = World::new(&["x:9"], Goal::Latest);
+    world.reply_from("x:9", "/members", led_by("b:2"));
+    let (before, low) = latest(4, u64::MAX);
+    world.reply_from("b:2", "/latest", before);
+    assert_eq!(world.end(), End::Latest(low));
+    // A timestamp that is requested later is above it.
+    for (epoch, is_right) in [(4, false), (5, true)] {
+        world.call_again(Goal::Timestamps(1));
+        world.reply_from("b:2", ONE, stamped(range(epoch, 3, 1)));
+        assert_eq!(matches!(world.end(), End::Timestamps(_)), is_right, "{epoch}");
+    }
+    // It may be a timestamp that was returned, and be the same again, but it never goes back.
+    for (index, is_right) in [(3, true), (3, true), (2, false), (9, true), (8, false)] {
+        world.call_again(Goal::Latest);
+        let (answer, timestamp) = latest(5, index);
+        world.reply_from("b:2", "/latest", answer);
+        match world.end() {
+            End::Latest(latest) => assert!(is_right && latest == timestamp, "{index}"),
+            End::WentBackwards { .. } => assert!(!is_right, "{index}"),
+            end => panic!("{end:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_is_no_latest_timestamp_is_an_error_at_once() {
+    for (bad, says) in [
+        (answer(200, vec![0; 24]), "24 bytes"),
+        (answer(200, ""), "0 bytes"),
+        (refusal(ErrorCode::NotFound, None), "too old"),
+    ] {
+        let mut world = World::new(&["x:9"], Goal::Latest);
+        world.reply(led_by("b:2")).reply(bad);
+        let end = world.end();
+        let End::BadAnswer(error) = &end else { panic!("{end:?}") };
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let mut world = World::new(&["x:9"], Goal::Latest);
+    let other = Answer { leader: Some("c:3".into()), ..refusal(ErrorCode::NotLeader, None) };
+    world.reply(led_by("b:2")).reply(other);
+    assert_eq!(world.asked(), ("c:3".to_owned(), "/latest".to_owned()), "the leader is followed");
+}
+
+#[test]
 fn concurrent_calls_may_return_in_any_order() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("b:2"));

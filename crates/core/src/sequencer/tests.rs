@@ -85,7 +85,7 @@ impl Worker {
         let allocate = |key: Confirmed| {
             let first = Timestamp::new(Epoch(5), EpochIndex(self.next_index));
             self.next_index += key.count();
-            TimestampRange::new(first, key.count()).ok_or(AllocateError::Exhausted)
+            TimestampRange::new(first, key.count().max(1)).ok_or(AllocateError::Exhausted)
         };
         let wake = |slot| self.woken.push(slot);
         self.sequencer.complete(batch, allocate, &self.shared, wake).unwrap();
@@ -118,6 +118,25 @@ fn a_request_that_comes_after_a_round_was_asked_waits_for_the_next_round() {
     let round = worker.turn(3).unwrap();
     worker.confirm(&round);
     assert_eq!((worker.complete(), worker.told(late)), (Some(2), Some(Ok(2))));
+}
+
+#[test]
+fn a_request_for_the_latest_timestamp_waits_for_a_round_and_takes_none() {
+    let mut worker = Worker::leading(true);
+    let alone = worker.join(LATEST, 0);
+    let round = worker.turn(1).unwrap();
+    let late = [worker.join(LATEST, 2), worker.join(3, 2)];
+    assert_eq!((worker.complete(), worker.told(alone)), (None, None), "nothing is confirmed");
+    worker.confirm(&round);
+    assert_eq!((worker.complete(), worker.told(alone)), (Some(1), Some(Ok(0))));
+    assert_eq!((worker.next_index, late.map(|slot| worker.told(slot))), (0, [None; 2]));
+    let round = worker.turn(3).unwrap();
+    worker.confirm(&round);
+    worker.complete();
+    assert_eq!(late.map(|slot| worker.told(slot)), [Some(Ok(2)), Some(Ok(0))]);
+    let refused = worker.join(LATEST, 4);
+    worker.publish(5, published(Role::Follower, 2, false));
+    assert_eq!(worker.told(refused), Some(Err(ErrorCode::NotLeader)));
 }
 
 #[test]

@@ -9,8 +9,12 @@ use epicepoch_wire::{Round, TimestampRange};
 
 use crate::confirm::ROUNDS_IN_FLIGHT_MAX;
 
-/// The answer to a request: its timestamps, or the code of a refusal.
+/// The answer to a request: its timestamps, or the code of a refusal. A request for the latest
+/// timestamp gets the range of that one.
 pub type Outcome = Result<TimestampRange, ErrorCode>;
+
+/// The count of a request that asks for the latest timestamp, and takes none.
+pub const LATEST: u64 = 0;
 
 /// A batch: requests that share one round.
 #[derive(Debug, Default)]
@@ -24,7 +28,7 @@ pub(super) struct Batch {
 pub struct BatchSize {
     /// How many requests joined, including those whose clients have gone since.
     pub requests: u64,
-    /// Timestamps that all entries ask for together.
+    /// Timestamps that all entries ask for together; 0 if all ask for the latest one.
     pub total: u64,
     /// When the first request arrived, monotonic nanoseconds.
     pub opened_ns: u64,
@@ -99,8 +103,9 @@ impl<W> WaitQueue<W> {
         }
     }
 
-    /// Takes a slot in the open batch, for one request or for a burst that gets one range. Returns
-    /// `None` when all slots are taken. Reads the clock only for the first request of a batch.
+    /// Takes a slot in the open batch, for one request or for a burst that gets one range. `count`
+    /// is how many timestamps it takes, or [`LATEST`]. Returns `None` when all slots are taken.
+    /// Reads the clock only for the first request of a batch.
     #[inline]
     pub(super) fn enter(
         &mut self,
@@ -174,16 +179,23 @@ impl<W> WaitQueue<W> {
         self.spare(empty.entries);
     }
 
-    /// Answers a batch in order of arrival, from the range that was allocated for it.
+    /// Answers a batch in order of arrival, from the range that was allocated for it. The requests
+    /// that ask for the latest timestamp get the last one of the range (S19). It was taken after
+    /// they arrived, so every answer of before is below it, and later answers are above it.
     ///
     /// # Panics
-    /// When the size of the range is not the batch's total.
+    /// When the size of the range is not the batch's total, or 1 if that is 0.
     pub(super) fn answer(&mut self, batch: Batch, range: TimestampRange, mut wake: impl FnMut(W)) {
-        assert_eq!(range.count(), batch.size.total, "a range was taken for another batch");
+        assert_eq!(range.count(), batch.size.total.max(1), "a range was taken for another batch");
         let mut rest = Some(range);
         for entry in &batch.entries {
             let split = rest.and_then(|range| range.split_first(entry.count));
-            let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
+            // No range has a part of 0 timestamps.
+            let Some((head, tail)) = split else {
+                assert_eq!(entry.count, LATEST, "the counts add up to the total");
+                self.finish(*entry, Ok(last_of(range)), &mut wake);
+                continue;
+            };
             rest = tail;
             self.finish(*entry, Ok(head), &mut wake);
         }
@@ -262,6 +274,12 @@ impl<W> WaitQueue<W> {
     }
 }
 
+/// The range of the last timestamp of a range.
+fn last_of(range: TimestampRange) -> TimestampRange {
+    let before = range.count() - 1;
+    range.split_first(before).and_then(|(_, last)| last).unwrap_or(range)
+}
+
 /// At most this many entry lists are kept for later batches: one for each round in flight, and one
 /// for the open batch.
 const SPARE_MAX: usize = ROUNDS_IN_FLIGHT_MAX + 1;
@@ -299,6 +317,24 @@ mod tests {
         let firsts: Vec<_> = firsts.map(|range| (range.first().index.0, range.count())).collect();
         assert_eq!(firsts, [(0, 2), (2, 1), (3, 3)]);
         assert_eq!(outcome(&mut queue, late), None);
+    }
+
+    #[test]
+    fn requests_for_the_latest_timestamp_get_the_last_one_of_their_batch_and_take_none() {
+        let mut queue = WaitQueue::new(8);
+        let slots =
+            [LATEST, 2, LATEST, 3, LATEST].map(|count| queue.enter(1, count, || 7).unwrap());
+        let batch = queue.close(9, ROUND);
+        assert_eq!((batch.size().requests, batch.size().total), (5, 5));
+        queue.answer(batch, range(5), wake);
+        let told = slots.map(|slot| outcome(&mut queue, slot).unwrap().unwrap());
+        let told = told.map(|range| (range.first().index.0, range.count()));
+        assert_eq!(told, [(4, 1), (0, 2), (4, 1), (2, 3), (4, 1)]);
+        let alone = [(); 2].map(|()| queue.enter(1, LATEST, || 7).unwrap());
+        let batch = queue.close(9, ROUND);
+        let latest = TimestampRange::new(Timestamp::highest_at(4), 1).unwrap();
+        queue.answer(batch, latest, wake);
+        assert_eq!(alone.map(|slot| outcome(&mut queue, slot)), [Some(Ok(latest)); 2]);
     }
 
     #[test]

@@ -12,7 +12,9 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::stage::{INTERVAL_NS, NEW, OLD, as_read_now, leader, now, published, stamp_alone};
+use crate::stage::{
+    INTERVAL_NS, NEW, OLD, as_read_now, latest_alone, leader, now, published, stamp_alone,
+};
 
 /// The last answer of a worker, as the other worker sees it.
 #[derive(Default)]
@@ -128,6 +130,49 @@ fn the_grant_read_under_the_lock_is_never_older_than_the_last_one_used() {
 #[should_panic(expected = "a confirmed request of a live grant was refused")]
 fn planted_a_grant_read_before_the_lock() {
     loom::model(|| a_copied_grant(true));
+}
+
+/// A worker reads the latest timestamp, while another one stamps. In the planted variant, it reads
+/// before its batch closes.
+fn latest_is_read(is_planted: bool) {
+    let shared = leader(&[1]);
+    let allocator = Arc::new(Allocator::new(shared.clone(), INTERVAL_NS));
+    let [stamped, shown]: [Arc<Answered>; 2] = Default::default();
+
+    let (sibling_shared, sibling_allocator) = (shared.clone(), allocator.clone());
+    let (own_stamp, seen) = (stamped.clone(), shown.clone());
+    let sibling = thread::spawn(move || {
+        let before = Cell::new(None);
+        let close = || before.set(*seen.stamp.lock().unwrap());
+        let given = stamp_alone(1, close, &sibling_shared, &sibling_allocator, now(0, 50));
+        let stamp = given.unwrap().1.unwrap().first();
+        assert!(before.get() < Some(stamp), "S19: {stamp} was asked for after the latest");
+        *own_stamp.stamp.lock().unwrap() = Some(stamp);
+    });
+    let early = is_planted.then(|| latest_alone(|| (), &shared, &allocator));
+    let before = Cell::new(None);
+    let close = || before.set(*stamped.stamp.lock().unwrap());
+    let latest = match early {
+        Some(early) => {
+            close();
+            early
+        }
+        None => latest_alone(close, &shared, &allocator),
+    };
+    assert!(before.get() <= Some(latest), "S19: the latest is below an answer of before");
+    *shown.stamp.lock().unwrap() = Some(latest);
+    sibling.join().unwrap();
+}
+
+#[test]
+fn a_latest_timestamp_lies_between_the_stamps_of_another_worker() {
+    loom::model(|| latest_is_read(false));
+}
+
+#[test]
+#[should_panic(expected = "S19: the latest is below an answer of before")]
+fn planted_a_latest_timestamp_that_is_read_before_its_batch_closes() {
+    loom::model(|| latest_is_read(true));
 }
 
 /// The consensus plane withdraws the grant and stops the allocator, while a worker stamps. In the

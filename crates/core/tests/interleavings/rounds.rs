@@ -87,7 +87,7 @@ fn asks(
         arrive();
     }
     rounds.handle_reply(NodeId(2), &reply);
-    let Some(((), Some(confirmed))) = rounds.poll_confirmed() else { return true };
+    let Some(((), confirmed)) = rounds.poll_confirmed() else { return true };
     let given = allocator.allocate(confirmed, now(0, 50));
     assert!(!(is_late.get() && given.is_ok()), "S2: a deposed leader answered");
     true

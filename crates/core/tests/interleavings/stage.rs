@@ -6,7 +6,7 @@ use epicepoch_core::allocator::{AllocateError, Allocator, Now};
 use epicepoch_core::confirm::Rounds;
 use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Shared};
 use epicepoch_core::quorum::Voters;
-use epicepoch_wire::{BootId, Epoch, NodeId, StoreId, Term, TimestampRange, WorkerId};
+use epicepoch_wire::{BootId, Epoch, NodeId, StoreId, Term, Timestamp, TimestampRange, WorkerId};
 
 /// The term in which node 1 leads, and the term that deposes it.
 pub(crate) const OLD: Term = Term(4);
@@ -62,8 +62,19 @@ pub(crate) fn stamp_alone(
     let mut rounds = Rounds::new(identity(1), WorkerId(worker));
     rounds.begin(|| (close(), 1), shared, FAR).ok()?;
     let ((), confirmed) = rounds.poll_confirmed()?;
-    let confirmed = confirmed?;
     Some((confirmed.term(), allocator.allocate(confirmed, now)))
+}
+
+/// The same for a batch that asks for the latest timestamp.
+pub(crate) fn latest_alone(
+    close: impl FnOnce(),
+    shared: &Shared,
+    allocator: &Allocator,
+) -> Timestamp {
+    let mut rounds = Rounds::new(identity(1), WorkerId(0));
+    rounds.begin(|| (close(), 0), shared, FAR).unwrap();
+    let ((), confirmed) = rounds.poll_confirmed().unwrap();
+    allocator.latest(confirmed).unwrap()
 }
 
 pub(crate) const fn now(monotonic_ns: u64, trusted_ns: u64) -> Now {

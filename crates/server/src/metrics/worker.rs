@@ -177,6 +177,7 @@ pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
 #[repr(u8)]
 pub(crate) enum PathLabel {
     Timestamp,
+    Latest,
     Up,
     Ready,
     Leader,
@@ -189,8 +190,9 @@ pub(crate) enum PathLabel {
 }
 
 impl PathLabel {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Timestamp,
+        Self::Latest,
         Self::Up,
         Self::Ready,
         Self::Leader,
@@ -206,6 +208,7 @@ impl PathLabel {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Timestamp => "timestamp",
+            Self::Latest => "latest",
             Self::Up => "up",
             Self::Ready => "ready",
             Self::Leader => "leader",

@@ -94,7 +94,8 @@ impl Sequencer {
     /// Adds a burst of requests, read together from one connection, to the open batch. It admits
     /// the first requests of the burst, as many as the admission limit allows. Given a number of
     /// requests, `total` returns how many timestamps the first that many requests of the burst ask
-    /// for. The ticket resolves to one range for all [`Ticket::requests`].
+    /// for, or [`LATEST`](epicepoch_core::sequencer::LATEST). The ticket resolves to one range for
+    /// all [`Ticket::requests`].
     ///
     /// # Errors
     /// The code of the refusal, when no request of the burst can wait.
@@ -295,14 +296,16 @@ impl Sequencer {
         let size = confirmed.size();
         let mut allocated_ns = now.monotonic_ns;
         let allocate = |key| {
-            let range = self.shared.allocator.allocate(key, now)?;
+            let range = self.shared.allocator.answer(key, now)?;
             allocated_ns = self.shared.clock.monotonic_ns();
             Ok(range)
         };
         let core = &self.shared.core;
         let taken = self.state.borrow_mut().complete(confirmed, allocate, core, Waker::wake);
         match taken {
-            Ok(0) | Err(AllocateError::NoGrant | AllocateError::OtherTerm) => {}
+            Err(AllocateError::NoGrant | AllocateError::OtherTerm) => {}
+            // The batch of a probe has no requests.
+            Ok(_) if size.requests == 0 => {}
             Err(error) => tracing::error!(%error, "a confirmed batch got no timestamps"),
             Ok(taken) => {
                 let waiting_ns = size.closed_ns.saturating_sub(size.opened_ns);

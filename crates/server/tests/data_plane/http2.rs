@@ -72,6 +72,16 @@ fn requests_over_http2_get_the_same_answers_as_over_http1() {
         assert_eq!(reply.body().len(), 1 << 20);
         let reply = request(&mut sender, Method::GET, "/timestamp?n=1000&format=json").await;
         assert_eq!(reply.status(), 200);
+        let last = request(&mut sender, Method::GET, "/timestamp").await;
+        let latest = request(&mut sender, Method::GET, "/latest").await;
+        assert_eq!((latest.status().as_u16(), latest.body()), (200, last.body()));
+        let reply = request(&mut sender, Method::GET, "/latest?format=json").await;
+        assert_eq!(reply.headers()["content-type"], "application/json");
+        let reply = request(&mut sender, Method::POST, "/latest").await;
+        assert_eq!(
+            (reply.status().as_u16(), &reply.headers()["allow"]),
+            (405, &"GET".parse().unwrap())
+        );
         let reply = request(&mut sender, Method::HEAD, "/up").await;
         assert_eq!((reply.status().as_u16(), reply.body().len()), (200, 0));
         assert_eq!(reply.headers()["content-length"], "2");

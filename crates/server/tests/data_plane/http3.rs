@@ -227,6 +227,12 @@ fn requests_over_http3_get_the_same_answers_as_over_http1() {
         assert_eq!((head.status, first.len()), (200, 16));
         let (_, second) = client.get("/timestamp").await;
         assert!(first < second);
+        let (head, latest) = client.get("/latest").await;
+        assert_eq!((head.status, latest), (200, second));
+        let (head, text) = client.get("/latest?format=json").await;
+        assert!(head.status == 200 && text.starts_with(b"{\"latest\":{\"hex\":"));
+        let (head, _) = client.get("/latest?n=1").await;
+        assert_eq!((head.status, &*head.error), (400, "BAD_REQUEST"));
         assert_eq!(client.get("/timestamp?n=65536").await.1.len(), 1 << 20);
         assert_eq!(client.get("/timestamp?n=1000&format=range").await.1.len(), 24);
         let (head, text) = client.get("/timestamp?n=1000&format=json").await;

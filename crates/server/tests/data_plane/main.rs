@@ -8,6 +8,7 @@ mod floods;
 mod http2;
 mod http2_frames;
 mod http3;
+mod latest;
 mod limits;
 mod malformed;
 mod native;

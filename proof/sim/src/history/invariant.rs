@@ -48,6 +48,9 @@ pub enum Invariant {
     Advanced,
     /// S17: operators get only true answers, and a denied change never happens.
     Told,
+    /// S19: a latest timestamp is not below what was answered before its request arrived, and below
+    /// the answer to every request that arrives later.
+    Latest,
     /// S18: a leader gives nothing of a range that it gives back, and keeps nothing of what it did
     /// not use.
     GivenBack,

@@ -6,6 +6,7 @@ use epicepoch_core::durable::{HardState, Record, Restored};
 use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{EpochRange, Grant};
 use epicepoch_core::replica::{ChangeError, Outgoing};
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, MembershipChange, MembershipStep, Outcome};
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry, MessageKind, RaftMessage};
@@ -53,7 +54,8 @@ fn give(history: &mut History, request: Request, range: TimestampRange) {
 }
 
 const fn request(count: u64) -> Request {
-    Request { asker: ASKER, worker: 0, count, floor: None, above: Epoch(0), arrived_ns: 0 }
+    let (floor, shown) = (None, None);
+    Request { asker: ASKER, worker: 0, count, floor, shown, above: Epoch(0), arrived_ns: 0 }
 }
 
 fn state() -> State {
@@ -114,6 +116,29 @@ fn a_timestamp_is_given_once_and_in_the_order_of_the_requests() {
     let complete = Some(range(7, 0, 10).last());
     assert_eq!(given(range(7, 10, 10), complete), None);
     assert_eq!(given(range(6, 0, 10), complete), Some(Invariant::Order));
+}
+
+#[test]
+fn a_latest_timestamp_is_between_the_answers_of_before_and_those_of_later_requests() {
+    let bounds = |floor: u64, shown: u64| {
+        let at = |index| Some(range(7, index, 1).first());
+        Request { floor: at(floor), shown: at(shown), ..request(LATEST) }
+    };
+    let told = |request, index| of(|history| give(history, request, range(7, index, 1)));
+    assert_eq!([5, 6].map(|index| told(bounds(5, 4), index)), [None; 2]);
+    assert_eq!(told(bounds(5, 4), 4), Some(Invariant::Latest), "below a complete answer");
+    assert_eq!(told(bounds(4, 5), 4), Some(Invariant::Latest), "below what was the latest");
+    let later = |index| told(Request { count: 1, floor: None, ..bounds(0, 5) }, index);
+    assert_eq!((later(6), later(5)), (None, Some(Invariant::Latest)));
+    assert_eq!(
+        of(|history| give(history, request(LATEST), range(7, 0, 2))),
+        Some(Invariant::ToldOnce)
+    );
+    let (mut history, latest) = (History::default(), range(7, 9, 1));
+    give(&mut history, request(LATEST), latest);
+    assert_eq!((history.floor(), history.shown()), (None, Some(latest.first())), "it is not given");
+    history.restored(Epoch(6), &[]);
+    assert_eq!(history.violation.map(|it| it.invariant), Some(Invariant::Restored));
 }
 
 #[test]

@@ -420,6 +420,7 @@ impl Run {
             granted: None,
             last: None,
             advanced: Epoch(0),
+            shown: None,
             applied,
             workers: Default::default(),
         }

@@ -27,7 +27,10 @@ pub(super) struct Worker {
 struct Joined {
     /// The number of the batch that was open when the request joined.
     batch: u64,
-    stamped: Option<TimestampRange>,
+    /// Whether it asks for the latest timestamp.
+    is_reader: bool,
+    /// The answer, once there is one.
+    told: Option<TimestampRange>,
 }
 
 /// A round that has begun.
@@ -51,13 +54,13 @@ struct Open {
 
 impl Monitor {
     /// Actions `arrive` and `join`: a request joins the open batch of a worker.
-    pub(crate) fn joins(&mut self, id: NodeId, worker: usize, slot: usize) {
+    pub(crate) fn joins(&mut self, id: NodeId, worker: usize, slot: usize, is_reader: bool) {
         if !self.watches(id) {
             return;
         }
         let own = &mut self.run(id).workers[worker];
         let is_new = own.requests[slot].is_none();
-        let joined = Joined { batch: own.closed, stamped: None };
+        let joined = Joined { batch: own.closed, is_reader, told: None };
         own.requests[slot] = Some(joined);
         let what = || format!("slot {slot} of worker {worker} of node {id} has a request already");
         self.rule("rounds/arrive/is-new", is_new, what);
@@ -210,8 +213,8 @@ impl Monitor {
     }
 
     /// A worker takes a round for confirmed, and is about to allocate for it: the rules of `allocate`
-    /// about the voters that have said yes. Nothing is allocated for a batch that asks for nothing,
-    /// but its round proves as much.
+    /// and `show_latest` about the voters that have said yes. Nothing is allocated for a batch that
+    /// asks for nothing, but its round proves as much.
     pub(crate) fn confirms(&mut self, id: NodeId, worker: usize, round: Round) {
         if !self.watches(id) {
             return;
@@ -224,50 +227,85 @@ impl Monitor {
         self.run(id).workers[worker].rounds.insert(at, open);
     }
 
-    /// Action `allocate`: the allocator gives timestamps to the requests of a batch. `told` has the
-    /// slot of each request that gets some, and the part that it gets. `None` if the batch was one
-    /// that asks for none, or was refused.
+    /// Actions `allocate` and `show_latest`: the allocator gives timestamps to the requests of a
+    /// batch, and shows the latest one to those that ask for it. `told` has the slot of each request
+    /// that gets something, and what it gets. `answered` is `None` if the batch was that of a probe,
+    /// or was refused. The range is `None` if no request takes timestamps.
     pub(crate) fn allocates(
         &mut self,
         id: NodeId,
         worker: usize,
         round: Round,
-        allocated: Option<(Term, TimestampRange)>,
+        answered: Option<(Term, Option<TimestampRange>)>,
         told: &[(usize, TimestampRange)],
     ) {
         if !self.is_live("rounds/allocate/is-live", id) {
             return;
         }
+        self.is_live("rounds/show_latest/is-live", id);
         let own = &mut self.run(id).workers[worker];
         let at = own.rounds.iter().position(|open| open.round == round);
         let open = at.and_then(|at| own.rounds.remove(at));
-        let Some((term, range)) = allocated else { return };
-        self.rule("rounds/allocate/is-read", open.is_some(), || {
-            format!(
-                "node {id} stamps {range:?} for {round:?} of worker {worker}, which never began"
-            )
-        });
+        let Some((term, range)) = answered else { return };
+        for name in ["rounds/allocate/is-read", "rounds/show_latest/is-read"] {
+            self.rule(name, open.is_some(), || {
+                format!("node {id} answers {round:?} of worker {worker}, which never began")
+            });
+        }
         let Some(open) = open else { return };
-        self.check_stamp(id, open.term, term, range);
+        if let Some(range) = range {
+            self.check_stamp(id, open.term, term, range);
+        }
         let mut last = None;
         for (slot, part) in told {
             let request = self.run(id).workers[worker].requests[*slot].as_mut();
-            let before = request.as_ref().map(|request| (request.batch, request.stamped));
+            let before = request.as_ref().map(|request| **request);
             if let Some(request) = request {
-                request.stamped = Some(*part);
+                request.told = Some(*part);
             }
-            let (batch, stamped) = before.unwrap_or((open.batch, None));
+            let batch = before.map_or(open.batch, |request| request.batch);
+            let is_first = before.is_none_or(|request| request.told.is_none());
+            let is_reader = before.is_some_and(|request| request.is_reader);
             let what = || format!("node {id} gives {part:?} to slot {slot}: {before:?}");
             let is_joined = before.is_some() && batch >= open.batch;
-            self.rule("rounds/allocate/is-joined", is_joined, what);
             self.rule("rounds/join/late-join", batch <= open.batch, what);
-            self.rule("rounds/allocate/key-used-twice", stamped.is_none(), what);
-            let is_part = range.first() <= part.first()
-                && part.last() <= range.last()
-                && last.is_none_or(|last| last < part.first());
+            if is_reader {
+                self.rule("rounds/show_latest/is-reader", is_reader, what);
+                self.rule("rounds/show_latest/is-joined", is_joined, what);
+                self.rule("rounds/show_latest/shown-twice", is_first, what);
+                self.check_shown(id, open.term, term, part.first());
+                continue;
+            }
+            self.rule("rounds/allocate/is-writer", range.is_some(), what);
+            self.rule("rounds/allocate/is-joined", is_joined, what);
+            self.rule("rounds/allocate/key-used-twice", is_first, what);
+            let is_part = range.is_none_or(|range| {
+                range.first() <= part.first()
+                    && part.last() <= range.last()
+                    && last.is_none_or(|last| last < part.first())
+            });
             last = Some(part.last());
             self.rule("rounds/allocate/allocator-goes-back", is_part, what);
         }
+    }
+
+    /// The rules of `show_latest` about the timestamp that is shown.
+    fn check_shown(&mut self, id: NodeId, asked: Term, confirmed: Term, latest: Timestamp) {
+        let run = self.at(id).running();
+        let (grant, last) = (run.grant, run.last);
+        let what = || format!("node {id} says that {latest} is the latest in {grant:?}: {last:?}");
+        self.rule("rounds/show_latest/without-grant", grant.is_some(), what);
+        let is_same = grant.is_none_or(|grant| grant.term == asked && asked == confirmed);
+        self.rule("rounds/show_latest/any-grant", is_same, what);
+        let highest = |epoch: Epoch| Timestamp::highest_at(epoch.0);
+        let is_above = grant.is_none_or(|grant| highest(grant.range.low) <= latest);
+        self.rule("rounds/show_latest/latest-below-range", is_above, what);
+        let is_inside = grant.is_none_or(|grant| latest <= highest(grant.range.high));
+        self.rule("rounds/show_latest/latest-beyond-range", is_inside, what);
+        self.rule("rounds/show_latest/latest-below-last", last <= Some(latest), what);
+        let run = self.run(id);
+        run.last = run.last.max(Some(latest));
+        run.shown = run.shown.max(Some(latest));
     }
 
     /// A quorum has said yes. If not, names the rule without which it would have.
@@ -287,8 +325,11 @@ impl Monitor {
             });
             broken = Some(without.map_or(UNCONFIRMED, |(name, _)| *name));
         }
-        for name in more.map(|(name, _)| name).into_iter().chain([UNCONFIRMED]) {
-            self.rule(name, broken != Some(name), || {
+        let names = more.map(|(name, _)| name).into_iter().chain([UNCONFIRMED]);
+        for name in names.chain([SHOWN_UNCONFIRMED]) {
+            let is_broken =
+                broken == Some(name) || name == SHOWN_UNCONFIRMED && broken == Some(UNCONFIRMED);
+            self.rule(name, !is_broken, || {
                 let Open { round, term, yes, .. } = open;
                 format!("node {id} takes {round:?} in {term} for confirmed; yes: {yes:?}")
             });
@@ -301,14 +342,19 @@ impl Monitor {
         let meets =
             |term: &Term| self.terms.get(term).is_some_and(|won| open.yes.meets(won.election));
         let holds = open.later.is_empty() || open.later.iter().any(meets);
-        self.rule("rounds/allocate/round-meets-election", holds, || {
-            format!("{:?} of node {id} asks no voter that elected {:?}", open.round, open.later)
-        });
+        for name in
+            ["rounds/allocate/round-meets-election", "rounds/show_latest/round-meets-election"]
+        {
+            self.rule(name, holds, || {
+                format!("{:?} of node {id} asks no voter that elected {:?}", open.round, open.later)
+            });
+        }
     }
 
     fn check_stamp(&mut self, id: NodeId, asked: Term, confirmed: Term, range: TimestampRange) {
         let run = self.at(id).running();
         let (grant, last, advanced) = (run.grant, run.last, run.advanced);
+        let shown = run.shown;
         let first = range.first();
         self.rule("rounds/allocate/without-grant", grant.is_some(), || {
             format!("node {id} stamps {range:?} without a grant")
@@ -326,9 +372,15 @@ impl Monitor {
         self.rule("rounds/advance/advance-keeps-range", !is_advance, || {
             format!("node {id} stamps {range:?} after an advance to {advanced}")
         });
-        self.rule("rounds/allocate/allocator-goes-back", is_above || is_advance, || {
-            format!("node {id} stamps {range:?} after {last:?}")
+        let is_shown = !is_above && !is_advance && Some(first) <= shown;
+        self.rule("rounds/show_latest/latest-given-later", !is_shown, || {
+            format!("node {id} stamps {range:?}, and has said that {shown:?} is the latest")
         });
+        self.rule(
+            "rounds/allocate/allocator-goes-back",
+            is_above || is_advance || is_shown,
+            || format!("node {id} stamps {range:?} after {last:?}"),
+        );
         self.run(id).last = Some(range.last());
     }
 
@@ -344,7 +396,7 @@ impl Monitor {
             return;
         }
         let request = self.at(id).running().workers[worker].requests[slot];
-        let is_stamped = request.is_some_and(|request| request.stamped == Some(part));
+        let is_stamped = request.is_some_and(|request| request.told == Some(part));
         self.rule("rounds/complete/is-stamped", is_stamped, || {
             format!("node {id} answers with {part:?}, and allocated {request:?}")
         });
@@ -390,3 +442,6 @@ impl Run {
 
 /// The rule that fails if no other rule explains why a round counts as confirmed.
 const UNCONFIRMED: &str = "rounds/allocate/unconfirmed";
+/// The same rule for the latest timestamp. A round is that of a batch, which may have requests of
+/// both kinds.
+const SHOWN_UNCONFIRMED: &str = "rounds/show_latest/unconfirmed";

@@ -1,14 +1,18 @@
-//! Clients. Each asks for timestamps again and again, follows refusals to the named leader, gives
-//! up after a while and asks another node. Some ask any node that believes it leads, even a deposed
-//! one. The history checks the answers. Clients that run the session of the Rust client are in
-//! `sessions`.
+//! Clients. Each asks for timestamps, or for the latest one, again and again, follows refusals to
+//! the named leader, gives up after a while and asks another node. Some ask any node that believes
+//! it leads, even a deposed one. The history checks the answers. Clients that run the session of
+//! the Rust client are in `sessions`.
 
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::NodeId;
 
 use crate::event::{Answer, Asker, Event};
 use crate::parameters::{MS, NODES_MAX, WORKERS};
 use crate::world::World;
 use crate::world::sessions::SESSIONS_FROM;
+
+/// This many of a thousand requests ask for the latest timestamp.
+const LATEST_OF_THOUSAND: u32 = 125;
 
 /// One client.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +66,12 @@ impl World {
         self.clients[client] = own;
         let asker = Asker { client, attempt: own.attempt };
         let is_large = self.chance(20);
-        let count = self.random.u64(1..if is_large { 1_000 } else { 20 });
+        let count = if self.chance(LATEST_OF_THOUSAND) {
+            self.count("latest timestamp asked for");
+            LATEST
+        } else {
+            self.random.u64(1..if is_large { 1_000 } else { 20 })
+        };
         let (worker, after_ns) = (own.worker, self.link_ns());
         if own.connected == Some(own.target) || !self.do_accepts_fail(own.target) {
             self.schedule(own.target, None, after_ns, Event::Arrive { worker, asker, count });

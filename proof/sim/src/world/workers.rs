@@ -10,6 +10,7 @@ use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::confirm::{Answers, Begun, Confirmed};
 use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Identity, Published};
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, NodeId, Term, WorkerId};
 
@@ -37,8 +38,10 @@ impl World {
     }
 
     pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
-        let (floor, above) = (self.history.floor(), self.history.above());
-        let request = Request { asker, worker, count, floor, above, arrived_ns: self.now_ns };
+        let (floor, shown) = (self.history.floor(), self.history.shown());
+        let above = self.history.above();
+        let arrived_ns = self.now_ns;
+        let request = Request { asker, worker, count, floor, shown, above, arrived_ns };
         self.summary.requests += 1;
         let identity = self.at(id).running().identity;
         self.history.arrived(identity, asker, self.now_ns);
@@ -55,7 +58,7 @@ impl World {
         let Ok(slot) = own.sequencer.join(1, request.count, || now_ns) else { return false };
         *own.sequencer.outcome(slot).expect_err("it has just joined") = Some(slot);
         own.tickets.insert(slot, request);
-        self.monitor.joins(id, request.worker, slot);
+        self.monitor.joins(id, request.worker, slot, request.count == LATEST);
         let own = self.worker(id, request.worker);
         let is_turn_lost = !own.sequencer.is_turn_due();
         if is_turn_lost && self.is_planted(Plant::LostTurn) {
@@ -288,9 +291,10 @@ impl World {
         let Some(confirmed) = own.confirmed.pop_front() else { return };
         let round = confirmed.size().round;
         let (mut woken, mut stamped) = (vec![], None);
+        let is_taken = confirmed.size().total > 0;
         let allocate = |key: Confirmed| {
             let term = key.term();
-            let range = running.stamper.allocate(worker, key, Now { monotonic_ns, trusted_ns });
+            let range = running.stamper.answer(worker, key, Now { monotonic_ns, trusted_ns });
             stamped = Some((term, range));
             range
         };
@@ -303,8 +307,9 @@ impl World {
         });
         let told: Vec<_> = outcomes.collect();
         let allocated = stamped.and_then(|(term, range)| Some((term, range.ok()?)));
+        let allocated = allocated.map(|(term, range)| (term, is_taken.then_some(range)));
         self.monitor.allocates(id, worker, round, allocated, &told);
-        if let Some((term, allocated)) = stamped {
+        if let Some((term, allocated)) = stamped.filter(|_| is_taken) {
             self.trusts(trusted_ns);
             self.record(|| format!("{id} stamps {allocated:?} in term {term}"));
             if let Ok(range) = allocated {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_bench::history::{read_range, read_timestamps};
 use epicepoch_bench::{History, Operation, Outcome};
+use epicepoch_wire::Timestamp;
 use serde_json::Value;
 
 use crate::support::process::{raise_descriptor_limit, resident_bytes};
@@ -13,8 +14,8 @@ use crate::support::{Cluster, Node, WAIT_MAX, say, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(5);
 /// Every path of the contract.
-const PATHS: [&str; 7] =
-    ["/up", "/ready", "/leader", "/timestamp", "/members", "/membership", "/metrics"];
+const PATHS: [&str; 8] =
+    ["/up", "/ready", "/leader", "/timestamp", "/latest", "/members", "/membership", "/metrics"];
 
 fn wire(node: &Node) -> Wire {
     Wire::open(node.http(), LIMIT).expect("the node accepts")
@@ -70,6 +71,41 @@ fn the_leader_gives_timestamps_and_a_follower_names_it_with_409() {
         assert!(answer.text().contains(&addr), "{answer:?}");
         assert_eq!(get(&cluster.nodes[follower], "/leader").status, 503);
     }
+}
+
+/// `GET /latest` and `epicepoch latest`, while leadership is handed over.
+#[test]
+fn the_latest_timestamp_lies_between_the_answers_around_it_also_across_leader_changes() {
+    let cluster = Cluster::start();
+    // Asks the leader, or the next one, until one answers.
+    let ask = |target: &str| {
+        for _ in 0..50 {
+            let answer = get(&cluster.nodes[cluster.wait_for_leader()], target);
+            if answer.status == 200 {
+                return read_timestamps(&answer.body, 1).expect(target).first();
+            }
+        }
+        panic!("no leader answers {target}");
+    };
+    for _ in 0..3 {
+        for _ in 0..20 {
+            let given = ask("/timestamp");
+            let (latest, again) = (ask("/latest"), ask("/latest"));
+            assert!(given <= latest && latest <= again, "{given} {latest} {again}");
+            let next = ask("/timestamp");
+            assert!(again < next, "{again} {next}");
+        }
+        let given = ask("/timestamp");
+        cluster.order(&["leader", "transfer"]);
+        // No timestamp of the new leader comes before.
+        let latest = ask("/latest");
+        assert!(given <= latest, "{given} {latest}");
+        let shown: Timestamp = cluster.order(&["latest"]).trim().parse().expect("a timestamp");
+        assert!(latest <= shown && shown < ask("/timestamp"), "{latest} {shown}");
+    }
+    let object: Value =
+        serde_json::from_str(&cluster.order(&["latest", "--output", "json"])).expect("JSON");
+    assert_eq!(object["hex"], ask("/latest").to_string());
 }
 
 #[test]

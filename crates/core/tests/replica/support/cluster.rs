@@ -247,7 +247,7 @@ impl Cluster {
                 rounds.handle_reply(voter, &reply.expect("it is this caller's"));
             }
         }
-        rounds.poll_confirmed().and_then(|((), key)| key)
+        rounds.poll_confirmed().map(|((), key)| key)
     }
 
     /// Calls the replica of a node. Its messages are delivered in the next tick.

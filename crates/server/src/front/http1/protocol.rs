@@ -1,5 +1,5 @@
-//! HTTP/1.1 in the pipeline: it serves `GET /timestamp` only. At any other request, hyper takes
-//! over the rest of the connection.
+//! HTTP/1.1 in the pipeline: it serves only `GET /timestamp` and `GET /latest`. At any other
+//! request, hyper takes over the rest of the connection.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,6 +39,8 @@ pub(crate) struct Request {
 }
 
 impl Waiting for Request {
+    const MAY_ASK_FOR_LATEST: bool = true;
+
     #[inline]
     fn count(&self) -> u64 {
         self.ask.count

@@ -1,8 +1,8 @@
-//! Decides whether bytes begin with a request of the fast path: `GET /timestamp`, HTTP/1.1, with
-//! headers that mean little or nothing here. The scanner uses a list of allowed bytes: each byte
-//! must be a known one in its place. Anything else goes to hyper. Examples are a body, a second
-//! length, a bare line feed, a folded line, a control byte, and a name that is only similar. So no
-//! request is ever read in two ways (RFC 9112, 11.2).
+//! Decides whether bytes begin with a request of the fast path: `GET /timestamp` or `GET /latest`,
+//! HTTP/1.1, with headers that mean little or nothing here. The scanner uses a list of allowed
+//! bytes: each byte must be a known one in its place. Anything else goes to hyper. Examples are a
+//! body, a second length, a bare line feed, a folded line, a control byte, and a name that is only
+//! similar. So no request is ever read in two ways (RFC 9112, 11.2).
 //!
 //! The result is the same however reads split the request, and whatever bytes follow it.
 
@@ -28,7 +28,8 @@ pub enum Scan<'a> {
 /// A request of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRequest<'a> {
-    /// The count and format that it asks for, as [`Ask::parse_fast`] allows.
+    /// The count and format that it asks for, as [`Ask::parse_fast`] or [`Ask::parse_latest_fast`]
+    /// allows.
     pub ask: Ask,
     /// The value of `epicepoch-request-id`, which the answer repeats; empty if there is none.
     pub request_id: &'a [u8],
@@ -66,11 +67,20 @@ struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     fn request(mut self, max_n: u64) -> Result<FastRequest<'a>, Stop> {
-        self.literal(b"GET /timestamp")?;
+        let is_latest = match self.literal(b"GET /timestamp") {
+            Ok(()) => false,
+            Err(Stop::Other) => {
+                self.literal(b"GET /latest")?;
+                true
+            }
+            Err(Stop::Short) => return Err(Stop::Short),
+        };
         let Some(query) = fast_query(&self.bytes[self.at..]) else { return Err(Stop::Other) };
         self.at += query.len();
         self.literal(b" HTTP/1.1\r\n")?;
-        let Some(ask) = Ask::parse_fast(query, max_n) else { return Err(Stop::Other) };
+        let ask =
+            if is_latest { Ask::parse_latest_fast(query) } else { Ask::parse_fast(query, max_n) };
+        let Some(ask) = ask else { return Err(Stop::Other) };
         let Lines { hosts, request_id, authorization, closes } = self.lines()?;
         // Hyper's service refuses a request with no `Host`, or with two (RFC 9112, 3.2).
         if hosts != 1 || self.at > REQUEST_LEN_MAX {
@@ -230,6 +240,7 @@ const fn are_visible(word: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_core::sequencer::LATEST;
     use epicepoch_wire::http::REQUEST_ID_LEN_MAX;
     use proptest::prelude::*;
 
@@ -257,6 +268,8 @@ mod tests {
                 1 << 32,
                 Format::Range,
             ),
+            ("GET /latest HTTP/1.1\r\nHost: a\r\n\r\n", LATEST, Format::Binary),
+            ("GET /latest?format=binary HTTP/1.1\r\nHost: a\r\n\r\n", LATEST, Format::Binary),
             (
                 "GET /timestamp?n=7 HTTP/1.1\r\nHost: localhost:8881\r\nUser-Agent: curl/8.5.0\r\n\
                  Accept: */*\r\nCookie: a=\"b\";\tc\r\nUpgrade-Insecure-Requests: 1\r\n\
@@ -343,6 +356,11 @@ mod tests {
             "GET /timestamp?n=%31 HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET /timestamp?n=1001 HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET /timestamp?format=json HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /latest?format=json HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /latest?n=1 HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /latests HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /lates HTTP/1.1\r\nHost: a\r\n\r\n",
+            "POST /latest HTTP/1.1\r\nHost: a\r\n\r\n",
             "\r\nGET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             "P",
@@ -354,15 +372,20 @@ mod tests {
 
     #[test]
     fn where_a_request_is_cut_changes_nothing() {
-        let text = b"GET /timestamp?n=3 HTTP/1.1\r\nHost: a\r\nAccept: text/html, */*;q=0.5\r\n\
-            epicepoch-request-id: 42-abc\r\n\r\n";
-        for cut in 0..text.len() {
-            let part = text[..cut].escape_ascii();
-            assert_eq!(scan(&text[..cut], MAX_N), Scan::Partial, "{part}");
+        for path in ["/timestamp?n=3", "/latest", "/latest?format=binary"] {
+            let text = format!(
+                "GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/html, */*;q=0.5\r\n\
+                 epicepoch-request-id: 42-abc\r\n\r\n"
+            );
+            let text = text.as_bytes();
+            for cut in 0..text.len() {
+                let part = text[..cut].escape_ascii();
+                assert_eq!(scan(&text[..cut], MAX_N), Scan::Partial, "{part}");
+            }
+            let mut followed = text.to_vec();
+            followed.extend_from_slice(b"\0\0\0");
+            assert_eq!(fast_request(&followed), fast_request(text));
         }
-        let mut followed = text.to_vec();
-        followed.extend_from_slice(b"\0\0\0");
-        assert_eq!(fast_request(&followed), fast_request(text));
     }
 
     #[test]

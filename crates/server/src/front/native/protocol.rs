@@ -186,7 +186,7 @@ impl Protocol for Native {
         });
     }
 
-    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64, _: u64) {
         let counted =
             if status == 200 { &metrics.native_answers } else { &metrics.native_refusals };
         counted.add_alone(requests);

@@ -203,7 +203,9 @@ impl<P: Protocol> Connection<P> {
         let Self { common, protocol, line } = self;
         let (queue, out) = (&mut line.queue, line.outbox.bytes());
         let live = queue.live_of(requests.clone()) as u64;
-        match outcome.map(|outcome| settle(&common.sequencer, outcome, live, P::count)) {
+        let latest = queue.latest_of(requests.clone()) as u64;
+        let count = |it: &WorkerMetrics, status, n| P::count(it, status, n, latest);
+        match outcome.map(|outcome| settle(&common.sequencer, outcome, live, count)) {
             None => queue.drain(requests, |_, _| {}),
             Some(Ok(range)) => {
                 protocol.answer(common, Answers { queue, requests: requests.end, range }, out);

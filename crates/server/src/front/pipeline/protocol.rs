@@ -80,10 +80,13 @@ pub(crate) trait Protocol: Sized {
         out: &mut Vec<u8>,
     );
 
-    /// Counts answers and refusals.
+    /// Counts answers and refusals of `requests`, of which `latest` ask for the latest timestamp.
     #[inline]
-    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
-        metrics.count_answers(PathLabel::Timestamp, status, requests);
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64, latest: u64) {
+        if latest > 0 {
+            metrics.count_answers(PathLabel::Latest, status, latest);
+        }
+        metrics.count_answers(PathLabel::Timestamp, status, requests - latest);
     }
 
     /// Stops accepting requests, and tells the client. Accepted requests are still answered.

@@ -2,6 +2,10 @@
 //! batches. The requests of one read join as one burst. All of them have arrived before the batch
 //! closes, and each gets its part of the burst's range. So a client sees the same result as if each
 //! request had joined alone.
+//!
+//! A request for the latest timestamp gets the last one of its burst's range (S19). That one was
+//! taken after the request arrived, and before any later request did. If all requests of a burst
+//! ask for the latest one, it is all that the range has.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -9,14 +13,18 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use epicepoch_core::sequencer::Outcome;
+use epicepoch_core::sequencer::{LATEST, Outcome};
 use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
 
 use crate::worker::sequencer::Ticket;
 
 /// A waiting request, as its protocol stores it.
 pub(crate) trait Waiting: Copy {
-    /// How many timestamps the request asks for.
+    /// Whether requests of this protocol may ask for the latest timestamp. If not, their answers do
+    /// not cost this check.
+    const MAY_ASK_FOR_LATEST: bool = false;
+
+    /// How many timestamps the request asks for, or [`LATEST`].
     fn count(&self) -> u64;
 
     /// Approximate bytes of the answer; 0 if the protocol does not limit them.
@@ -61,6 +69,8 @@ pub(crate) struct Queue<R> {
     joined: usize,
     bursts: VecDeque<Burst>,
     cancelled: usize,
+    /// How many requests ask for the latest timestamp.
+    latest: usize,
     owed_len: usize,
     /// The request ids, one after the other.
     request_ids: VecDeque<u8>,
@@ -81,6 +91,7 @@ impl<R> Default for Queue<R> {
             joined: 0,
             bursts: VecDeque::new(),
             cancelled: 0,
+            latest: 0,
             owed_len: 0,
             request_ids: VecDeque::new(),
         }
@@ -95,6 +106,9 @@ impl<R: Waiting> Queue<R> {
             self.request_ids.extend(request_id);
         }
         self.owed_len += request.answer_len();
+        if asks_for_latest(&request) {
+            self.latest += 1;
+        }
         self.requests.push_back(request);
     }
 
@@ -157,6 +171,16 @@ impl<R: Waiting> Queue<R> {
             return range.len();
         }
         self.requests.range(range).filter(|it| it.interest() == Interest::Wanted).count()
+    }
+
+    /// How many of the requests of `range` that must be answered ask for the latest timestamp.
+    #[inline]
+    pub(super) fn latest_of(&self, range: Range<usize>) -> usize {
+        if !R::MAY_ASK_FOR_LATEST || self.latest == 0 {
+            return 0;
+        }
+        let is_one = |it: &&R| asks_for_latest(*it) && it.interest() == Interest::Wanted;
+        self.requests.range(range).filter(is_one).count()
     }
 
     /// Approximate bytes of the answers to all wanted requests.
@@ -248,6 +272,9 @@ impl<R: Waiting> Queue<R> {
             } else {
                 self.cancelled -= 1;
             }
+            if asks_for_latest(&request) {
+                self.latest -= 1;
+            }
             let len = request.request_id_len();
             if len == 0 {
                 each(request, &[]);
@@ -260,6 +287,12 @@ impl<R: Waiting> Queue<R> {
             each(request, &request_id[..len]);
         }
     }
+}
+
+/// Whether a request asks for the latest timestamp.
+#[inline]
+fn asks_for_latest<R: Waiting>(request: &R) -> bool {
+    R::MAY_ASK_FOR_LATEST && request.count() == LATEST
 }
 
 /// Requests that must be answered from one range.
@@ -275,27 +308,33 @@ impl<R: Waiting> Answers<'_, R> {
         self.requests
     }
 
-    /// Passes each wanted request to `each`, with its request id and its first timestamp.
+    /// Passes each wanted request to `each`, with its request id and its first timestamp, or the
+    /// latest one.
     ///
     /// # Panics
     /// When the range and the requests have different numbers of timestamps.
     #[inline]
     pub(crate) fn each(self, mut each: impl FnMut(R, &[u8], Timestamp)) {
         let Timestamp { epoch, index: EpochIndex(first) } = self.range.first();
-        let mut taken = 0;
+        let (mut taken, last) = (0, self.range.last());
         self.queue.drain(0..self.requests, |request, request_id| {
             if request.interest() == Interest::Dropped {
                 return;
             }
             // The index wraps only after the last timestamp of an epoch; the wrapped value is not
             // used.
-            let own = Timestamp::new(epoch, EpochIndex(first.wrapping_add(taken)));
+            let own = if asks_for_latest(&request) {
+                last
+            } else {
+                Timestamp::new(epoch, EpochIndex(first.wrapping_add(taken)))
+            };
             taken += request.count();
             if request.interest() == Interest::Wanted {
                 each(request, request_id, own);
             }
         });
-        assert_eq!(taken, self.range.count(), "a range was taken for another burst");
+        // A burst that takes no timestamps has the range of the latest one.
+        assert_eq!(taken.max(1), self.range.count(), "a range was taken for another burst");
     }
 }
 
@@ -330,6 +369,8 @@ mod tests {
     }
 
     impl Waiting for Request {
+        const MAY_ASK_FOR_LATEST: bool = true;
+
         fn count(&self) -> u64 {
             self.count
         }
@@ -373,5 +414,29 @@ mod tests {
         }
         assert_eq!(given, expected);
         assert_eq!((queue.len(), queue.live()), (0, 0));
+    }
+    #[test]
+    fn requests_for_the_latest_timestamp_get_the_last_one_of_their_burst_and_are_counted() {
+        let interest = Interest::Wanted;
+        let told = |counts: &[u64], first: Timestamp| {
+            let mut queue = Queue::default();
+            for (id, count) in (0..).zip(counts) {
+                queue.push(Request { id, count: *count, interest }, &[]);
+            }
+            let latest = counts.iter().filter(|count| **count == LATEST).count();
+            assert_eq!(queue.latest_of(0..counts.len()), latest);
+            let taken = queue.total(counts.len() as u32);
+            let range = TimestampRange::new(first, taken.max(1)).unwrap();
+            let mut given = Vec::new();
+            let answers = Answers { queue: &mut queue, requests: counts.len(), range };
+            answers.each(|_, _, own| given.push(own.index.0));
+            assert_eq!((queue.len(), queue.latest_of(0..0)), (0, 0));
+            given
+        };
+        let first = |index| Timestamp::new(Epoch(9), EpochIndex(index));
+        assert_eq!(told(&[LATEST, 2, LATEST, 3, LATEST], first(5)), [9, 5, 9, 7, 9]);
+        assert_eq!(told(&[LATEST, LATEST], first(5)), [5, 5]);
+        assert_eq!(told(&[LATEST], first(u64::MAX)), [u64::MAX]);
+        assert_eq!(told(&[LATEST, 1], first(u64::MAX)), [u64::MAX, u64::MAX]);
     }
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Epoch, Timestamp, TimestampRange};
 use http_body::{Frame, SizeHint};
 
 /// Timestamps in one chunk of a list: 16 KiB, one HTTP/2 frame.
@@ -64,14 +64,21 @@ impl Body {
 
     /// The timestamps of a range as JSON, for people.
     pub(crate) fn json(range: TimestampRange) -> Self {
-        let time = jiff::Timestamp::from_nanosecond(i128::from(range.first().epoch.0));
-        let time = time.map(|time| time.to_string()).unwrap_or_default();
+        let time = wall_time(range.first().epoch);
         let mut list = JsonList { rest: Some(range), is_begun: false, time };
         // A list that fits in one chunk is made at once, so its length is known.
         match list.next_chunk_for(usize::MAX) {
             Some(text) if list.rest.is_none() => Self::Whole(text.into()),
             _ => Self::Json(JsonList { rest: Some(range), is_begun: false, ..list }),
         }
+    }
+
+    /// The latest timestamp as JSON, for people.
+    pub(crate) fn latest_json(latest: Timestamp) -> Self {
+        let mut text = "{\"latest\":".to_owned();
+        put_json(latest, &wall_time(latest.epoch), &mut text);
+        text.push_str("}\n");
+        Self::Whole(text.into())
     }
 
     /// How many bytes are left; `None` if that is not known before they are made.
@@ -132,14 +139,8 @@ impl JsonList {
         let mut text = String::with_capacity(head.count() as usize * JSON_ITEM_LEN);
         let mut separator = if self.is_begun { ",\n" } else { "{\"timestamps\":[\n" };
         for timestamp in head.iter() {
-            let Timestamp { epoch, index } = timestamp;
-            let time = &self.time;
-            // A write to a string cannot fail.
-            let _ = write!(
-                text,
-                "{separator}{{\"hex\":\"{timestamp}\",\"epoch\":\"{epoch}\",\"index\":\"{index}\",\
-                 \"time\":\"{time}\"}}"
-            );
+            text.push_str(separator);
+            put_json(timestamp, &self.time, &mut text);
             separator = ",\n";
         }
         if rest.is_none() {
@@ -148,6 +149,22 @@ impl JsonList {
         (self.is_begun, self.rest) = (true, rest);
         Some(text)
     }
+}
+
+/// The wall time of an epoch, for people.
+fn wall_time(epoch: Epoch) -> String {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(epoch.0));
+    time.map(|time| time.to_string()).unwrap_or_default()
+}
+
+/// Appends the JSON object of a timestamp, whose epoch has the wall time `time`.
+fn put_json(timestamp: Timestamp, time: &str, text: &mut String) {
+    let Timestamp { epoch, index } = timestamp;
+    // A write to a string cannot fail.
+    let _ = write!(
+        text,
+        "{{\"hex\":\"{timestamp}\",\"epoch\":\"{epoch}\",\"index\":\"{index}\",\"time\":\"{time}\"}}"
+    );
 }
 
 fn split(range: TimestampRange, count: u64) -> (TimestampRange, Option<TimestampRange>) {
@@ -232,7 +249,7 @@ impl http_body::Body for Body {
 
 #[cfg(test)]
 mod tests {
-    use epicepoch_wire::{Epoch, EpochIndex};
+    use epicepoch_wire::EpochIndex;
 
     use super::*;
 
@@ -279,6 +296,15 @@ mod tests {
     #[test]
     fn a_range_is_first_and_count() {
         assert_eq!(all(Body::range(&range(1 << 32))), range(1 << 32).to_bytes());
+    }
+
+    #[test]
+    fn the_latest_timestamp_is_one_json_object() {
+        let value: serde_json::Value =
+            serde_json::from_slice(&all(Body::latest_json(range(1).first()))).expect("JSON");
+        assert_eq!(value["latest"]["hex"], range(1).first().to_string());
+        assert_eq!(value["latest"]["index"], "7");
+        assert_eq!(value["latest"]["time"], "2023-11-14T22:13:20.123456789Z");
     }
 
     #[test]

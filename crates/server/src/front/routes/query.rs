@@ -1,7 +1,8 @@
-//! The parameters of a request for timestamps: `n` and `format`. The meaning of an invalid query is
-//! never guessed: the query is refused with a specific code. For fast paths, this module also says
-//! which bytes of a query and which request ids they take.
+//! The parameters of a request for timestamps: `n` and `format`; for the latest one, only `format`.
+//! The meaning of an invalid query is never guessed: the query is refused with a specific code. For
+//! fast paths, this module also says which bytes of a query and which request ids they take.
 
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, REQUEST_ID_LEN_MAX};
 use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
 
@@ -23,7 +24,8 @@ pub enum Format {
     Json,
 }
 
-/// A parsed query. Invariant: `count` is at least 1, and at most the maximum of its format.
+/// A parsed query. Invariant: `count` is [`LATEST`], or at least 1 and at most the maximum of its
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// How many timestamps.
@@ -43,6 +45,16 @@ pub struct BadQuery {
 
 impl Ask {
     const ONE: Self = Self { count: 1, format: Format::Binary };
+    /// Asks for the latest timestamp.
+    const LATEST: Self = Self { count: LATEST, format: Format::Binary };
+
+    /// Parses a query for the latest timestamp, with its question mark, that a fast path can
+    /// answer. `None` for the others, which the service answers: invalid queries and JSON.
+    #[must_use]
+    pub fn parse_latest_fast(query: &str) -> Option<Self> {
+        let format = parse_latest(query.strip_prefix('?')).ok()?;
+        (format == Format::Binary).then_some(Self::LATEST)
+    }
 
     /// Parses a query, with its question mark, that a fast path can answer. `None` for the others,
     /// which the service answers: invalid queries, JSON and long lists.
@@ -64,16 +76,18 @@ impl Ask {
     pub const fn body_len(self) -> usize {
         match self.format {
             Format::Range => TimestampRange::LEN,
+            // The latest timestamp is one, too.
+            Format::Binary | Format::Json if self.count == LATEST => Timestamp::LEN,
             Format::Binary | Format::Json => self.count as usize * Timestamp::LEN,
         }
     }
 
-    /// Appends the binary body of the answer. Its first timestamp is `first`.
+    /// Appends the binary body of the answer. Its first timestamp, or the latest one, is `first`.
     ///
     /// # Panics
     /// When the epoch has too few timestamps from `first` on.
     pub(crate) fn put_body(self, first: Timestamp, out: &mut Vec<u8>) {
-        if self.count == 1 && self.format == Format::Binary {
+        if self.count <= 1 && self.format == Format::Binary {
             return out.extend_from_slice(&first.to_bytes());
         }
         let Some(range) = TimestampRange::new(first, self.count) else {
@@ -140,6 +154,34 @@ impl Ask {
             let text = format!("n must be a whole number from 1 to {count_max}{hint}");
             BadQuery { code: ErrorCode::BadCount, text }
         })
+    }
+}
+
+/// Parses a query for the latest timestamp. It takes `format` alone, and no range: there is only
+/// one latest timestamp.
+///
+/// # Errors
+/// When any part of the query is invalid.
+pub fn parse_latest(query: Option<&str>) -> Result<Format, BadQuery> {
+    let mut format = None;
+    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if key != "format" {
+            let text = "unknown parameter; /latest takes format".to_owned();
+            return Err(BadQuery { code: ErrorCode::BadRequest, text });
+        }
+        if format.replace(value).is_some() {
+            let text = "format is given twice; give it once".to_owned();
+            return Err(BadQuery { code: ErrorCode::BadFormat, text });
+        }
+    }
+    match format {
+        None | Some("binary") => Ok(Format::Binary),
+        Some("json") => Ok(Format::Json),
+        Some(_) => {
+            let text = "format must be binary or json".to_owned();
+            Err(BadQuery { code: ErrorCode::BadFormat, text })
+        }
     }
 }
 
@@ -212,6 +254,25 @@ mod tests {
             "n=１",
         ] {
             assert_eq!(parse(query), Err(ErrorCode::BadCount), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_query_for_the_latest_timestamp_takes_a_format_and_nothing_else() {
+        let parse = |query| parse_latest(query).map_err(|bad| bad.code);
+        assert_eq!(parse(None), Ok(Format::Binary));
+        for (query, format) in [
+            ("", Format::Binary),
+            ("format=binary", Format::Binary),
+            ("&format=json&", Format::Json),
+        ] {
+            assert_eq!(parse(Some(query)), Ok(format), "{query}");
+        }
+        for query in ["format=range", "format=", "format", "format=json&format=json"] {
+            assert_eq!(parse(Some(query)), Err(ErrorCode::BadFormat), "{query}");
+        }
+        for query in ["n=1", "n=1&format=json", "Format=json"] {
+            assert_eq!(parse(Some(query)), Err(ErrorCode::BadRequest), "{query}");
         }
     }
 

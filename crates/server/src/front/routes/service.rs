@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
-use epicepoch_core::sequencer::Outcome;
+use epicepoch_core::sequencer::{LATEST, Outcome};
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};
@@ -25,7 +25,7 @@ use super::body::Body;
 use super::members;
 use super::metrics_page;
 use super::page;
-use super::query::{Ask, BadQuery, Format};
+use super::query::{Ask, BadQuery, Format, parse_latest};
 use super::status;
 use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
@@ -142,6 +142,7 @@ impl NodeService {
             Route::Timestamp => {
                 return self.wait_for_timestamps(rated, &view, request.uri().query());
             }
+            Route::Latest => return self.wait_for_latest(rated, &view, request.uri().query()),
             Route::Admin(admin) => return self.operate(&view, admin, request),
             // Programs that ask for `/` get the list of paths, as from any path that is not there.
             Route::Root if !page::is_wanted(request.headers()) => {
@@ -239,16 +240,31 @@ impl NodeService {
         let max_n = if view.is_leading() { self.sequencer.shared.max_n() } else { *MAX_N.end() };
         let ask = match Ask::parse(query, max_n) {
             Ok(ask) => ask,
-            Err(BadQuery { code, mut text }) => {
-                text.push('\n');
-                let answer = answer::refusal_with(view, code, text.into());
-                self.count(PathLabel::Timestamp, &answer, Some(code));
-                return Step::Done(answer);
-            }
+            Err(bad) => return self.refuse_query(PathLabel::Timestamp, view, bad),
         };
-        match rated.join(&self.sequencer, |_| ask.count) {
-            Ok(ticket) => Step::Waiting { ticket, format: ask.format },
-            Err(code) => Step::Done(self.refuse(PathLabel::Timestamp, code)),
+        self.wait(rated, PathLabel::Timestamp, ask.count, ask.format)
+    }
+
+    fn wait_for_latest(&self, rated: Rated, view: &View, query: Option<&str>) -> Step {
+        match parse_latest(query) {
+            Ok(format) => self.wait(rated, PathLabel::Latest, LATEST, format),
+            Err(bad) => self.refuse_query(PathLabel::Latest, view, bad),
+        }
+    }
+
+    fn refuse_query(&self, label: PathLabel, view: &View, bad: BadQuery) -> Step {
+        let BadQuery { code, mut text } = bad;
+        text.push('\n');
+        let answer = answer::refusal_with(view, code, text.into());
+        self.count(label, &answer, Some(code));
+        Step::Done(answer)
+    }
+
+    /// Joins the open batch.
+    fn wait(&self, rated: Rated, label: PathLabel, count: u64, format: Format) -> Step {
+        match rated.join(&self.sequencer, |_| count) {
+            Ok(ticket) => Step::Waiting { ticket, label, format },
+            Err(code) => Step::Done(self.refuse(label, code)),
         }
     }
 
@@ -260,6 +276,7 @@ impl NodeService {
                 let body = match format {
                     Format::Binary => Body::list(range),
                     Format::Range => Body::range(&range),
+                    Format::Json if label == PathLabel::Latest => Body::latest_json(range.first()),
                     Format::Json => Body::json(range),
                 };
                 answer::timestamps(&self.sequencer.view(), format, body)
@@ -292,7 +309,9 @@ impl NodeService {
             Route::Page(part) => {
                 page::answer(view, part, shared.authz.needs_token(Right::Operations))
             }
-            Route::Timestamp | Route::Admin(_) => unreachable!("they are waited for"),
+            Route::Timestamp | Route::Latest | Route::Admin(_) => {
+                unreachable!("they are waited for")
+            }
         }
     }
 
@@ -330,7 +349,7 @@ pub(crate) struct Answering {
 
 enum Step {
     Done(Answer),
-    Waiting { ticket: Ticket, format: Format },
+    Waiting { ticket: Ticket, label: PathLabel, format: Format },
     Reading(Pin<Box<dyn Future<Output = Step>>>),
     Taken,
 }
@@ -342,11 +361,11 @@ impl Future for Answering {
         let mut answer = loop {
             match &mut self.step {
                 Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
-                Step::Waiting { ticket, format } => {
+                Step::Waiting { ticket, label, format } => {
                     let outcome = ready!(Pin::new(ticket).poll(context));
-                    let format = *format;
+                    let (label, format) = (*label, *format);
                     self.step = Step::Taken;
-                    break self.service.settled(PathLabel::Timestamp, outcome, format);
+                    break self.service.settled(label, outcome, format);
                 }
                 Step::Done(_) => {
                     let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {

@@ -5,9 +5,9 @@
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
     PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
-    PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP,
-    PATH_METRICS, PATH_PAGE, PATH_PAGE_ICON, PATH_PAGE_PROGRAM, PATH_PAGE_STYLE, PATH_READY,
-    PATH_ROOT, PATH_STATUS, PATH_TIMESTAMP, PATH_UP,
+    PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_LATEST, PATH_LEADER, PATH_MEMBERS,
+    PATH_MEMBERSHIP, PATH_METRICS, PATH_PAGE, PATH_PAGE_ICON, PATH_PAGE_PROGRAM, PATH_PAGE_STYLE,
+    PATH_READY, PATH_ROOT, PATH_STATUS, PATH_TIMESTAMP, PATH_UP,
 };
 use http::Method;
 
@@ -28,8 +28,9 @@ pub struct Row {
 }
 
 /// All paths over HTTP, the most used first.
-pub const TABLE: [Row; 24] = [
+pub const TABLE: [Row; 25] = [
     row(PATH_TIMESTAMP, Methods::GetPost, Right::Timestamps, Route::Timestamp),
+    row(PATH_LATEST, Methods::Get, Right::Timestamps, Route::Latest),
     row(PATH_MEMBERS, Methods::GetHead, Right::Timestamps, Route::Members),
     row(PATH_MEMBERSHIP, Methods::GetHead, Right::Timestamps, Route::Members),
     row(PATH_LEADER, Methods::GetHead, Right::Health, Route::Leader),
@@ -73,6 +74,7 @@ impl Row {
     pub(crate) const fn label(&self) -> PathLabel {
         match self.route {
             Route::Timestamp => PathLabel::Timestamp,
+            Route::Latest => PathLabel::Latest,
             Route::Up => PathLabel::Up,
             Route::Ready => PathLabel::Ready,
             Route::Leader => PathLabel::Leader,
@@ -95,6 +97,7 @@ pub(crate) fn advice() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Timestamp,
+    Latest,
     Up,
     Ready,
     Leader,
@@ -210,6 +213,8 @@ mod tests {
         let takes = |path, method: &Method| Row::of(path).unwrap().methods.take(method);
         assert!(!takes("/timestamp", &Method::HEAD));
         assert!(takes("/timestamp", &Method::POST));
+        let of_latest = [Method::GET, Method::HEAD, Method::POST];
+        assert_eq!(of_latest.map(|method| takes("/latest", &method)), [true, false, false]);
         assert!(takes("/up", &Method::HEAD));
         assert!(!takes("/up", &Method::POST));
     }

@@ -1,7 +1,7 @@
 //! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
 //! the safety argument needs, and the checkers of the simulator must find it. Each thread has at
 //! most one planted bug at a time, and chooses it at run time. While a bug is planted, in the core
-//! or around it, the core's asserts of S1 to S18 are silent. So the checkers alone must find the
+//! or around it, the core's asserts of S1 to S19 are silent. So the checkers alone must find the
 //! bug.
 //!
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
@@ -151,6 +151,31 @@ bugs! {
     /// Breaks S2; found by `order` within 300 seeds. Seen: etcd: answers to an earlier heartbeat
     /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
     LateJoin "late-join",
+    /// A batch that asks only for the latest timestamp counts as confirmed at once, because it takes
+    /// nothing.
+    ///
+    /// Breaks S19, S2; found by `quorum` within 20 seeds. Seen: reads that a deposed leader answers
+    /// from its own state: etcd before ReadIndex
+    /// ([#741](https://github.com/etcd-io/etcd/issues/741)).
+    LatestUnconfirmed "latest-unconfirmed",
+    /// When a batch is answered, its last timestamp also answers the requests for the latest one
+    /// that came after the batch was closed.
+    ///
+    /// Breaks S19, S2; found by `S19` within 500 seeds. Seen: etcd: as `late-join`
+    /// ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
+    LatestBeforeClose "latest-before-close",
+    /// The latest timestamp is always that of the grant's low end, also after the leader's first
+    /// timestamp.
+    ///
+    /// Breaks S19; found by `S19` within 20 seeds. Seen: the ceiling that is replicated is easier to
+    /// read than the allocator.
+    LatestOfGrantLow "latest-of-grant-low",
+    /// The latest timestamp is the highest one of the allocator's epoch, of which more are given
+    /// later.
+    ///
+    /// Breaks S19; found by `S19` within 20 seeds. Seen: the epoch can be read without the
+    /// allocator's lock.
+    LatestOfWholeEpoch "latest-of-whole-epoch",
     /// When a round ends, its result answers all waiting requests, even requests that came after
     /// its batch was closed.
     ///
@@ -634,7 +659,7 @@ bugs! {
     /// more. A second lock prevents the harm: the next call of the library ends the grant, and until
     /// then it is a grant of this term.
     ///
-    /// Breaks S3; found by `rounds: grant-without-leading` within 20 seeds. Seen: Dgraph Zero
+    /// Breaks S3; found by `rounds: grant-without-leading` within 200 seeds. Seen: Dgraph Zero
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)).
     GrantedUnled "granted-unled",
     /// A request for votes is sent before the candidate's term is on disk.

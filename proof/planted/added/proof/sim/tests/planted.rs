@@ -109,6 +109,7 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
     (Some(Invariant::Settings), "S16"),
     (Some(Invariant::Told), "S17"),
     (Some(Invariant::GivenBack), "S18"),
+    (Some(Invariant::Latest), "S19"),
     (Some(Invariant::Caller), "caller"),
     (Some(Invariant::Asked), "asked"),
     (Some(Invariant::Publication), "publication"),
