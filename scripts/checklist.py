@@ -21,7 +21,8 @@ FIELDS = ("description", "license", "repository", "rust-version", "keywords", "c
 GO, GO_TAG = "clients/go", "clients/go/v"
 # Texts of pages that are wrong as soon as a version is tagged or published.
 UNRELEASED = (
-    "no version is tagged yet", "crates.io does not have it yet", "the crate is in no registry", "there is no download yet",
+    "no version is tagged", "crates.io does not have it yet", "is in no registry", "no client is in a registry",
+    "there is no download yet", "no key is published yet",
 )
 # Time limits, seconds.
 GIT_SECONDS, BUILD_SECONDS = 60, 3600
@@ -100,10 +101,15 @@ class Checklist:
         return "nothing is uncommitted"
 
     def branch(self):
-        """The commit is that of the main branch."""
+        """The commit is that of the main branch, here and in each repository that this one knows."""
         name = self.git("rev-parse", "--abbrev-ref", "HEAD").strip()
         need(name == BRANCH, f"this is {name}: git switch {BRANCH}")
-        return f"this is {name}"
+        head, remotes = self.git("rev-parse", "HEAD").strip(), self.git("remote").split()
+        for remote in remotes:
+            found = self.git("ls-remote", "--heads", remote, f"refs/heads/{BRANCH}").split()
+            need(found[:1] == [head], f"{BRANCH} of {remote} is {(found or ['missing'])[0][:12]}, not {head[:12]}: "
+                                      "pull or push first")
+        return f"this is {name}" + (f", as in {', '.join(remotes)}" if remotes else "; no other repository is known")
 
     def versions(self):
         """Each place that names the version, with what it says."""
@@ -122,8 +128,10 @@ class Checklist:
             "*/__init__.py": r'^__version__ = "([^"]+)"',
             # In a Maven file, the first version is that of the project or of its parent.
             "*/pom.xml": r"<version>([^<]+)</version>",
+            "deploy/*.yaml": r"epicepoch[-_a-z/]*[-@:]v?([0-9]+\.[0-9]+\.[0-9]+)\b",
             "*/Chart.yaml": r"^(?:appVersion|version): *\"?([^\"\s]+)",
             "*.md": r"epicepoch[-_a-z/]*[-@:]v?([0-9]+\.[0-9]+\.[0-9]+)\b|"
+                    r"epicepoch, tag: ([0-9.]+)|"
                     r"tag = \"v([0-9.]+)\"|--branch v([0-9.]+)|clients/go@v([0-9.]+)",
         }
         for pattern, expression in patterns.items():
@@ -269,13 +277,20 @@ class Checklist:
         if ".invalid" in self.text("deploy/debian/control"):
             head += "\n 0. deploy/debian/control names no real maintainer: put in an address that answers, and begin again"
         return f"""{head}
- 1. scripts/release build DIR --sign KEY        the archives and the package; then scripts/packages DIR
+ 1. scripts/release build DIR                   the archives and the package
+    scripts/release image DIR                   the image
+    scripts/packages DIR && scripts/containers DIR
+    scripts/release sign DIR KEY                signs all files; so the image comes first
  2. git tag -s {tag} -m "EpicEpoch {self.version}"
     git tag -s {go_tag} -m "EpicEpoch for Go {self.version}"
     git push REMOTE {tag} {go_tag}      a tag never moves: Go's proxies keep what they saw first
  3. cargo publish --locked {' '.join('-p ' + crate for crate in CRATES)}
     in this order, because each needs the ones before it; a version cannot be published twice
- 4. Put the files of DIR beside the tag, and say in the announcement what CHANGELOG.md calls breaking."""
+ 4. podman load --input DIR/epicepoch-{self.version}-x86_64-image.tar
+    podman push localhost/epicepoch:{self.version} REGISTRY/epicepoch:{self.version}
+    helm package deploy/chart/epicepoch && helm push epicepoch-{self.version}.tgz oci://REGISTRY/charts
+ 5. Put the files of DIR beside the tag. Announce it only now, because the pages of the tag say that all this is there.
+    Say in the announcement what CHANGELOG.md calls breaking."""
 
 
 def crates(root, lists_only):

@@ -99,6 +99,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		{"restore: { secretName: x }", "set bootstrap=true with restore.secretName"},
 		{"{ bootstrap: true, firstNode: 4 }", "leave firstNode at 1 with bootstrap"},
 		{"{ bootstrap: true, replicas: 4 }", "an odd number of replicas"},
+		{"settings: { RESTORE_FLOOR: 1ms }", "unset settings.RESTORE_FLOOR without bootstrap"},
 		{"{ monitoring: { enabled: true }, opsPlainFrom: loopback }", "set tokens.operators.secretName"},
 		{"backup: { enabled: true }", "set backup.existingClaim"},
 		{
@@ -106,7 +107,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 			"set monitoring.tokenSecretName",
 		},
 		{
-			"{ firstNode: 63, tls: { source: certManager, secretName: x, certManager: { issuerName: x } } }",
+			"{ replicas: 5, tls: { source: certManager, secretName: x, certManager: { issuerName: x, nodesMax: 4 } } }",
 			"raise tls.certManager.nodesMax",
 		},
 	} {
@@ -115,8 +116,40 @@ func TestWrongValuesAreRefused(t *testing.T) {
 			t.Errorf("%s: expected %q, got: %v", it.set, it.says, err)
 		}
 	}
+	for _, set := range []string{
+		"{ bootstrap: true, settings: { RESTORE_FLOOR: 1ms } }",
+		"{ bootstrap: true, replicas: 4, firstNode: 2, restore: { secretName: x } }",
+	} {
+		if _, err := render.Chart(render.Plain, set); err != nil {
+			t.Errorf("%s: %v", set, err)
+		}
+	}
 	if _, err := render.Chart(); err == nil {
 		t.Error("the default values do not say how nodes speak TLS, and are not refused")
+	}
+}
+
+// TestAnUpgradeTakesNoNodeBack: neither the first nor the last node falls, and nobody founds a cluster again.
+func TestAnUpgradeTakesNoNodeBack(t *testing.T) {
+	running := "{ spec: { replicas: 3, ordinals: { start: 3 } }, status: { readyReplicas: 3 } }"
+	dead := "{ spec: { replicas: 3, ordinals: { start: 1 } }, status: { replicas: 3 } }"
+	for _, it := range []struct{ existing, set, says string }{
+		{running, "{ firstNode: 3, replicas: 3 }", ""},
+		{running, "{ firstNode: 3, replicas: 5 }", ""},
+		{running, "{ firstNode: 4, replicas: 2 }", ""},
+		{running, "{ firstNode: 2, replicas: 4 }", "firstNode is 3 in the cluster"},
+		{running, "replicas: 9", "firstNode is 3 in the cluster"},
+		{running, "{ firstNode: 3, replicas: 2 }", "(firstNode + replicas - 1) is 5 in the cluster"},
+		{running, "{ firstNode: 3, replicas: 1 }", "(firstNode + replicas - 1) is 5 in the cluster"},
+		{running, "{ firstNode: 3, bootstrap: true, restore: { secretName: x } }", "unset bootstrap"},
+		{dead, "bootstrap: true", ""},
+		{dead, "replicas: 2", "(firstNode + replicas - 1) is 3 in the cluster"},
+		{"{}", "bootstrap: true", ""},
+	} {
+		err := render.Upgrade(it.existing, render.Plain, it.set)
+		if it.says == "" && err != nil || it.says != "" && (err == nil || !strings.Contains(err.Error(), it.says)) {
+			t.Errorf("%s to %s: expected %q, got: %v", it.existing, it.set, it.says, err)
+		}
 	}
 }
 
@@ -134,6 +167,7 @@ func TestSelectorsAndPortsFit(t *testing.T) {
 		{"PodDisruptionBudget", "epicepoch", "component: node\n", "component: n\n", "PodDisruptionBudget epicepoch"},
 		{"StatefulSet", "epicepoch", "serviceName: epicepoch-nodes", "serviceName: epicepoch", "serviceName"},
 		{"StatefulSet", "epicepoch", "port: clients", "port: client", "no port client"},
+		{"StatefulSet", "epicepoch", "startupProbe", "otherProbe", "a probe is missing"},
 		{"ServiceMonitor", "epicepoch", "component: nodes", "component: clients", "ServiceMonitor"},
 	} {
 		objects := rendered(t, render.Plain, render.Secured, render.Full)
@@ -385,7 +419,10 @@ func fit(objects []render.Object) error {
 	}
 	container := template.Spec.Containers[0]
 	for _, probe := range []*core.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		if probe == nil || !ports[probe.HTTPGet.Port.StrVal] {
+		if probe == nil || probe.HTTPGet == nil {
+			return fmt.Errorf("a probe is missing")
+		}
+		if !ports[probe.HTTPGet.Port.StrVal] {
 			return fmt.Errorf("a probe: no port %s", probe.HTTPGet.Port.StrVal)
 		}
 	}

@@ -39,7 +39,8 @@ type pods struct {
 }
 
 // TestTheLifeOfACluster does with real nodes what docs/operations/kubernetes.md does with pods: it founds a cluster,
-// unsets `bootstrap`, replaces a node that lost its volume, makes a backup, grows to five nodes, and shrinks to three.
+// unsets `bootstrap`, replaces a node that lost its volume, makes a backup, grows to five nodes, shrinks to three, and
+// restores a backup into empty volumes.
 func TestTheLifeOfACluster(t *testing.T) {
 	pods := newPods(t)
 	founding, later := []string{render.Plain, render.Secured, render.Founding}, []string{render.Plain, render.Secured}
@@ -48,7 +49,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 	}
 	pods.serves()
 
-	// `helm upgrade --set bootstrap=false` restarts the pods one by one, the last first.
+	// `helm upgrade` without bootstrap restarts the pods one by one, the last first.
 	for id := 3; id >= 1; id-- {
 		pods.stop(id)
 		pods.start(id, later)
@@ -95,6 +96,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 		}
 	}
 	pods.areMembers(5, 6, 7)
+	pods.restores(5, 6, 7)
 }
 
 func newPods(t *testing.T) *pods {
@@ -255,6 +257,37 @@ func (all *pods) backsUp() {
 	}
 	all.must(strings.Split(replaced, "\n")...)
 	all.must("backup", "--check", path)
+}
+
+// restores loses all pods and volumes, and founds a new history with the same nodes from a backup of one node.
+func (all *pods) restores(ids ...int) {
+	all.t.Helper()
+	path := filepath.Join(all.files, "restore/epicepoch.backup")
+	local := fmt.Sprintf("%s%d:%s", address, all.at, all.ports["8080"])
+	command := exec.Command(program(all.t), "backup", "--addr", local, "--out", "-")
+	command.Env = all.variables(all.at, []string{render.Plain, render.Secured})
+	text, err := command.Output()
+	if err != nil {
+		all.t.Fatal(err)
+	}
+	write(all.t, path, string(text))
+	for _, id := range ids {
+		all.stop(id)
+		if err := os.RemoveAll(all.volume(id)); err != nil {
+			all.t.Fatal(err)
+		}
+	}
+	nodes := fmt.Sprintf("{ firstNode: %d, replicas: %d }", ids[0], len(ids))
+	for _, id := range ids {
+		all.start(id, []string{render.Plain, render.Secured, render.Restore, nodes})
+	}
+	all.serves()
+	for at := len(ids) - 1; at >= 0; at-- {
+		all.stop(ids[at])
+		all.start(ids[at], []string{render.Plain, render.Secured, nodes})
+		all.isReady(ids[at])
+	}
+	all.areMembers(ids...)
 }
 
 // add starts a pod and lets it join.

@@ -1,5 +1,6 @@
 // Package judge lets the code of Kubernetes' API server judge the chart: strict decoding, defaults, conversion, and the
-// validation of each kind as for a request that creates the object; and the pod security standard "restricted".
+// validation of each kind as for a request that creates the object, or changes the StatefulSet; and the pod security
+// standard "restricted".
 package judge
 
 import (
@@ -119,6 +120,43 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 	}
 }
 
+// TestTheAPIServerTakesChanges of the StatefulSet that the page tells, and refuses one that needs a new object.
+func TestTheAPIServerTakesChanges(t *testing.T) {
+	founding := []string{render.Plain, render.Secured, render.Founding}
+	for _, it := range []struct{ set, says string }{
+		{"bootstrap: false", ""},
+		{"{ bootstrap: false, image: { tag: 9.8.7 } }", ""},
+		{"{ bootstrap: false, replicas: 5 }", ""},
+		{"{ bootstrap: false, firstNode: 3 }", ""},
+		{"{ bootstrap: false, antiAffinity: required, http3: true }", ""},
+		{"{ bootstrap: false, storage: { size: 2Gi } }", "spec.volumeClaimTemplates: Invalid value"},
+	} {
+		err := changed(founding, append(slices.Clone(founding), it.set))
+		if it.says == "" && err != nil || it.says != "" && (err == nil || !strings.Contains(err.Error(), it.says)) {
+			t.Errorf("%s: expected %q, got: %v", it.set, it.says, err)
+		}
+	}
+}
+
+// changed does what an API server does with a request that changes the StatefulSet.
+func changed(from, to []string) error {
+	var sets []runtime.Object
+	for _, values := range [][]string{from, to} {
+		objects, err := render.Chart(values...)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(objects, func(object render.Object) bool { return object.Kind == "StatefulSet" })
+		set, err := internal(objects[at])
+		if err != nil {
+			return err
+		}
+		set.(meta.Object).SetResourceVersion("1")
+		sets = append(sets, set)
+	}
+	return rest.BeforeUpdate(statefulset.Strategy, asked("update", "StatefulSet"), sets[1], sets[0])
+}
+
 type planted struct{ kind, name, old, new, says string }
 
 func (it planted) judged() error {
@@ -153,24 +191,37 @@ func judge(object render.Object) error {
 	if err := restricted(versioned); err != nil {
 		return err
 	}
-	// Decoding into the internal version sets the defaults first.
-	internal, err := runtime.Decode(strict.UniversalDecoder(), []byte(object.YAML))
+	made, err := internal(object)
 	if err != nil {
 		return err
 	}
+	rest.FillObjectMetaSystemFields(made.(meta.Object))
+	return rest.BeforeCreate(known.strategy, asked("create", object.Kind), made)
+}
+
+// internal decodes an object into the internal version, which sets the defaults first.
+func internal(object render.Object) (runtime.Object, error) {
+	strict := serializer.NewCodecFactory(legacyscheme.Scheme, serializer.EnableStrict)
+	made, err := runtime.Decode(strict.UniversalDecoder(), []byte(object.YAML))
+	if err != nil {
+		return nil, err
+	}
 	// The storage of services fills this in before the validation.
-	if service, is := internal.(*api.Service); is && service.Spec.ClusterIP != "" {
+	if service, is := made.(*api.Service); is && service.Spec.ClusterIP != "" {
 		service.Spec.ClusterIPs = []string{service.Spec.ClusterIP}
 	}
+	made.(meta.Object).SetNamespace(render.Namespace)
+	return made, nil
+}
+
+// asked is the context of a request.
+func asked(verb, kind string) context.Context {
+	group := own[kind].group
 	ctx := request.WithNamespace(context.Background(), render.Namespace)
-	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{
-		IsResourceRequest: true, Verb: "create", APIGroup: known.group.Group, APIVersion: known.group.Version,
+	return request.WithRequestInfo(ctx, &request.RequestInfo{
+		IsResourceRequest: true, Verb: verb, APIGroup: group.Group, APIVersion: group.Version,
 		Namespace: render.Namespace,
 	})
-	accessor := internal.(meta.Object)
-	accessor.SetNamespace(render.Namespace)
-	rest.FillObjectMetaSystemFields(accessor)
-	return rest.BeforeCreate(known.strategy, ctx, internal)
 }
 
 // restricted evaluates the pods of an object by the pod security standard "restricted".

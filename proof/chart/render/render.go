@@ -2,6 +2,7 @@
 package render
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -14,6 +15,9 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 )
 
@@ -46,20 +50,8 @@ var Load = sync.OnceValues(func() (*chart.Chart, error) {
 
 // Chart renders the chart. Each of `sets` is YAML that overrides values, the last one first.
 func Chart(sets ...string) ([]Object, error) {
-	loaded, err := Load()
-	if err != nil {
-		return nil, err
-	}
-	values := map[string]any{}
-	for _, set := range sets {
-		more := map[string]any{}
-		if err := yaml.UnmarshalStrict([]byte(set), &more); err != nil {
-			return nil, err
-		}
-		values = chartutil.CoalesceTables(more, values)
-	}
 	options := chartutil.ReleaseOptions{Name: Release, Namespace: Namespace, Revision: 1, IsInstall: true}
-	all, err := chartutil.ToRenderValues(loaded, values, options, chartutil.DefaultCapabilities)
+	loaded, all, err := values(options, sets)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +75,67 @@ func Chart(sets ...string) ([]Object, error) {
 		}
 	}
 	return objects, nil
+}
+
+func values(options chartutil.ReleaseOptions, sets []string) (*chart.Chart, chartutil.Values, error) {
+	loaded, err := Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	values := map[string]any{}
+	for _, set := range sets {
+		more := map[string]any{}
+		if err := yaml.UnmarshalStrict([]byte(set), &more); err != nil {
+			return nil, nil, err
+		}
+		values = chartutil.CoalesceTables(more, values)
+	}
+	all, err := chartutil.ToRenderValues(loaded, values, options, chartutil.DefaultCapabilities)
+	return loaded, all, err
+}
+
+// Upgrade renders the chart as `helm upgrade` does while the cluster has this StatefulSet, given as YAML.
+func Upgrade(existing string, sets ...string) error {
+	set := map[string]any{}
+	if err := yaml.UnmarshalStrict([]byte(existing), &set); err != nil {
+		return err
+	}
+	options := chartutil.ReleaseOptions{Name: Release, Namespace: Namespace, Revision: 2, IsUpgrade: true}
+	loaded, all, err := values(options, sets)
+	if err != nil {
+		return err
+	}
+	_, err = engine.RenderWithClientProvider(loaded, all, server{set: set})
+	return err
+}
+
+// server stands for an API server that has one StatefulSet. The template function `lookup` asks it.
+type server struct {
+	dynamic.NamespaceableResourceInterface
+	set map[string]any
+}
+
+func (it server) GetClientFor(version, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	if version != "apps/v1" || kind != "StatefulSet" {
+		return nil, false, fmt.Errorf("the chart looks up %s %s", version, kind)
+	}
+	return it, true, nil
+}
+
+func (it server) Namespace(name string) dynamic.ResourceInterface {
+	if name != Namespace {
+		panic("the chart looks into the namespace " + name)
+	}
+	return it
+}
+
+func (it server) Get(
+	_ context.Context, name string, _ meta.GetOptions, _ ...string,
+) (*unstructured.Unstructured, error) {
+	if name != Release {
+		return nil, fmt.Errorf("the chart looks up the StatefulSet %s", name)
+	}
+	return &unstructured.Unstructured{Object: it.set}, nil
 }
 
 func parse(text string) (Object, error) {
@@ -116,7 +169,7 @@ opsPlainFrom: loopback
 replicas: 5
 firstNode: 3
 http3: true
-antiAffinity: preferred
+antiAffinity: required
 nodeSelector: { disk: fast }
 tolerations: [{ key: oracle, operator: Exists }]
 priorityClassName: system-cluster-critical

@@ -180,12 +180,14 @@ fn faulty_rust_program() -> &'static Path {
         for name in faults.chain(HARMLESS.map(str::to_owned)).collect::<BTreeSet<_>>() {
             plant(&root, &name);
         }
-        // The copy has another version, so that Cargo does not confuse its packages with ours.
+        // The copy has another version, so that Cargo does not confuse its packages with ours. The
+        // packages that depend on each other name it exactly.
         let manifest = root.join("Cargo.toml");
         let text = fs::read_to_string(&manifest).expect("to read the manifest");
-        let (head, tail) = text.split_once("\nversion = \"").expect("a version of the workspace");
-        fs::write(manifest, format!("{head}\nversion = \"0.0.0-planted+{tail}"))
-            .expect("to write it");
+        assert!(text.contains("\nversion = \"") && text.contains(" version = \"="), "a version");
+        let text = text.replacen("\nversion = \"", "\nversion = \"0.0.0-planted+", 1);
+        let text = text.replace(" version = \"=", " version = \"=0.0.0-planted+");
+        fs::write(manifest, text).expect("to write it");
         rust_copy(&Sources { built: root.join("target"), root })
     })
 }

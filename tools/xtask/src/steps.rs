@@ -202,7 +202,7 @@ pub(crate) const STEPS: &[Step] = &[
         Commands(&["scripts/release check"])),
     Step::new("packages", "Archive, Debian package, image and compose file of a release work", NIGHT, 3600,
         Function(dependencies::release_files)).after(&["tools"]),
-    Step::new("chart", "Nodes with the Helm chart's settings live as its page says; the API server's code takes it", NIGHT,
+    Step::new("chart", "Real nodes run with the chart's settings. The API server's validation accepts its objects", NIGHT,
         1500, Commands(&[
         "go -C proof/chart vet ./...",
         "EPICEPOCH_BIN=target/debug/epicepoch go -C proof/chart test ./...",

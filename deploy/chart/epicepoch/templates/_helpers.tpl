@@ -53,7 +53,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   {{- if not $v.tls.certManager.issuerName -}}
     {{- fail "set tls.certManager.issuerName: the issuer of the nodes' certificates" -}}
   {{- end -}}
-  {{- if gt $last (int $v.tls.certManager.nodesMax) -}}
+  {{- if gt (int $v.replicas) (int $v.tls.certManager.nodesMax) -}}
     {{- fail "raise tls.certManager.nodesMax: the certificate does not have the name of the last node" -}}
   {{- end -}}
 {{- end -}}
@@ -63,8 +63,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and $v.bootstrap (gt (int $v.firstNode) 1) (not $v.restore.secretName) -}}
   {{- fail "leave firstNode at 1 with bootstrap: a new cluster begins with node 1" -}}
 {{- end -}}
-{{- if and $v.bootstrap (eq (mod (int $v.replicas) 2) 0) -}}
+{{- if and $v.bootstrap (eq (mod (int $v.replicas) 2) 0) (not $v.restore.secretName) -}}
   {{- fail "found the cluster with an odd number of replicas, such as 3" -}}
+{{- end -}}
+{{- if and (get $v.settings "RESTORE_FLOOR") (not $v.bootstrap) -}}
+  {{- fail "unset settings.RESTORE_FLOOR without bootstrap: only nodes that found a cluster have a floor" -}}
+{{- end -}}
+{{- /* `lookup` finds nothing in `helm template`, and before the first installation. */ -}}
+{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "epicepoch.name" .) -}}
+{{- if $set -}}
+  {{- $first := dig "spec" "ordinals" "start" 0 $set | int -}}
+  {{- $lastNow := sub (add $first (dig "spec" "replicas" 1 $set | int)) 1 | int -}}
+  {{- $ready := dig "status" "readyReplicas" 0 $set | int -}}
+  {{- if lt (int $v.firstNode) $first -}}
+    {{- fail (printf "firstNode is %d in the cluster: it never falls, because ids are not used again" $first) -}}
+  {{- end -}}
+  {{- if lt $last $lastNow -}}
+    {{- fail (printf "the last node (firstNode + replicas - 1) is %d in the cluster: it never falls" $lastNow) -}}
+  {{- end -}}
+  {{- if and .Release.IsUpgrade $v.bootstrap (gt $ready 0) -}}
+    {{- fail "unset bootstrap and restore.secretName: the cluster is founded, as its ready pods show" -}}
+  {{- end -}}
 {{- end -}}
 {{- if and $isAsked (eq $v.opsPlainFrom "loopback") (or $isPlain (not $v.tokens.operators.secretName)) -}}
   {{- fail "monitoring and backup ask the nodes: set tokens.operators.secretName and TLS, or opsPlainFrom" -}}
