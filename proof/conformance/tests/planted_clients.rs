@@ -184,9 +184,9 @@ fn faulty_rust_program() -> &'static Path {
         // packages that depend on each other name it exactly.
         let manifest = root.join("Cargo.toml");
         let text = fs::read_to_string(&manifest).expect("to read the manifest");
-        assert!(text.contains("\nversion = \"") && text.contains(" version = \"="), "a version");
+        assert!(text.contains("\nversion = \"") && text.contains("\", version = \"="), "a version");
         let text = text.replacen("\nversion = \"", "\nversion = \"0.0.0-planted+", 1);
-        let text = text.replace(" version = \"=", " version = \"=0.0.0-planted+");
+        let text = text.replace("\", version = \"=", "\", version = \"=0.0.0-planted+");
         fs::write(manifest, text).expect("to write it");
         rust_copy(&Sources { built: root.join("target"), root })
     })
