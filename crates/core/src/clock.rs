@@ -268,6 +268,13 @@ impl TrustedClock {
         voters <= 1 || self.has_history && !self.is_ignoring
     }
 
+    /// Whether the clocks of a majority of the voters were known at least once since the start. One
+    /// of them was right, even if they did not agree, and one of them was ignored.
+    #[must_use]
+    pub const fn has_known_majority(&self) -> bool {
+        self.has_history
+    }
+
     /// Whether the clocks of a majority of the voters have agreed at least once since the start.
     /// Until then, trusted time is the best guess from the known clocks, and may be behind.
     #[must_use]
