@@ -159,8 +159,8 @@ impl Allocator {
     }
 
     /// The epoch of the last timestamp; 0 before the first. It takes no lock, so that the consensus
-    /// thread may call it. Only [`Allocator::allocate`] takes the lock; it needs a confirmed round,
-    /// which only workers have.
+    /// thread may call it. [`Allocator::allocate`] and [`Allocator::latest`] wait for the lock; they
+    /// need a confirmed round, which only workers have. [`Allocator::stop`] does not wait.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch(self.last_epoch.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! What a node did between two of its answers: rates, latencies, and events that need attention.
+//! Compares two answers of a node: rates, latencies, and events that need attention.
 
 use crate::top::status::Status;
 
@@ -8,7 +8,8 @@ const GAP_MAX_S: f64 = 90.0;
 const FAILED: [&str; 6] =
     ["NO_QUORUM", "NO_LEADER", "OVERLOADED", "SHUTTING_DOWN", "NOT_READY", "INTERNAL"];
 
-/// What a node did between two answers. Times are milliseconds; `None` if nothing was measured.
+/// Rates and latencies of a node between two of its answers. Times are milliseconds; `None` if the
+/// node measured nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) timestamps_per_s: f64,

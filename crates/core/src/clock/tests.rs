@@ -218,7 +218,7 @@ fn at_a_restart_the_ceiling_says_which_of_two_clocks_is_behind() {
     assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
 }
 
-/// The clock of the last leader ran ahead while nobody could compare it, and the ceiling with it.
+/// The last leader knew no other clock. Its own ran ahead, and the ceiling with it.
 /// So a right clock seems to be behind. The third clock decides.
 #[test]
 fn a_clock_that_is_ignored_as_behind_may_be_the_right_one_so_all_clocks_are_waited_for() {

@@ -385,7 +385,7 @@ mod tests {
 
     proptest! {
         /// Whatever has been answered: a choice is a quorum if those that can be asked are one, and
-        /// nobody is asked over a link that is down.
+        /// no voter is asked over a link that is down.
         #[test]
         fn a_choice_is_a_quorum_wherever_there_is_one(
             incoming in prop::collection::btree_set(1_u64..8, 1..7),

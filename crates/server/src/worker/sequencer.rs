@@ -444,7 +444,7 @@ mod tests {
         ends
     }
 
-    /// How many questions have arrived. What was sent over loopback is there at once.
+    /// How many questions have arrived. Over loopback, a question arrives as soon as it is sent.
     fn questions(end: &TcpStream) -> usize {
         let mut bytes = [0; 1024];
         let socket = SockRef::from(end);
