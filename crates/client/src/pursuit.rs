@@ -272,6 +272,9 @@ impl Pursuit {
             let mut message: String = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
             if self.goal == Goal::Latest && code == ErrorCode::NotFound {
                 NO_LATEST.clone_into(&mut message);
+                // It may lead no longer: a node of an older version does not say so here. The next
+                // call asks who leads.
+                directory.forget_leader(addr);
             }
             self.end = Some(match code {
                 ErrorCode::WrongCluster => {

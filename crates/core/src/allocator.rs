@@ -59,6 +59,8 @@ struct Position {
     next_index: u64,
     term: Term,
     moved_at_ns: u64,
+    /// The highest timestamp that was shown as the latest; `None` before the first.
+    shown: Option<Timestamp>,
 }
 
 impl Allocator {
@@ -81,7 +83,7 @@ impl Allocator {
     /// When there is no grant of the round's term, or its range has no room; see [`AllocateError`].
     ///
     /// # Panics
-    /// When an invariant is broken (S1, S3).
+    /// When an invariant is broken (S1, S3, S19).
     pub fn allocate(
         &self,
         confirmed: Confirmed,
@@ -105,6 +107,8 @@ impl Allocator {
         assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
         // S3: timestamps lie inside the range that apply assigned to this term and boot.
         assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
+        // S19: what is given after a timestamp was shown as the latest is above that one.
+        assert!(Some(first) > position.shown, "S19: given at or below the latest timestamp");
         *position = Position { next_index: next.next_index + count, ..next };
         self.last_epoch.store(next.epoch.0, Ordering::Relaxed);
         Ok(range)
@@ -118,15 +122,21 @@ impl Allocator {
     /// # Errors
     /// When there is no grant of the round's term, or the grant is not above the last timestamp;
     /// see [`AllocateError`].
+    ///
+    /// # Panics
+    /// When an invariant is broken (S19).
     pub fn latest(&self, confirmed: Confirmed) -> Result<Timestamp, AllocateError> {
         let (term, boot, _) = confirmed.spend();
-        let position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
         // The grant is read under the lock, as for an allocation.
         let grant = self.shared.published().grant.ok_or(AllocateError::NoGrant)?;
         if grant.term != term || grant.boot != boot {
             return Err(AllocateError::OtherTerm);
         }
-        position.latest(&grant)
+        let latest = position.latest(&grant)?;
+        assert!(Some(latest) >= position.shown, "S19: the latest timestamp went back");
+        position.shown = Some(latest);
+        Ok(latest)
     }
 
     /// The answer to a confirmed batch: its timestamps ([`Allocator::allocate`]). If its requests
@@ -137,7 +147,7 @@ impl Allocator {
     /// Those of the two methods.
     ///
     /// # Panics
-    /// When an invariant is broken (S1, S3).
+    /// When an invariant is broken (S1, S3, S19).
     pub fn answer(&self, confirmed: Confirmed, now: Now) -> Result<TimestampRange, AllocateError> {
         if confirmed.count() == 0 {
             let latest = self.latest(confirmed)?;
@@ -194,8 +204,8 @@ impl Position {
     ) -> Result<Self, AllocateError> {
         let range = grant.range;
         let trusted = Epoch(now.trusted_ns);
-        let at =
-            |epoch| Self { epoch, next_index: 0, term: grant.term, moved_at_ns: now.monotonic_ns };
+        let (term, moved_at_ns) = (grant.term, now.monotonic_ns);
+        let at = |epoch| Self { epoch, next_index: 0, term, moved_at_ns, ..self };
         if self.epoch <= range.low {
             let lowest = Epoch(range.low.0 + 1);
             return Ok(at(trusted.clamp(lowest, range.high)));

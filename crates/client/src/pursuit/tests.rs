@@ -311,6 +311,11 @@ fn an_answer_that_is_no_latest_timestamp_is_an_error_at_once() {
         let End::BadAnswer(error) = &end else { panic!("{end:?}") };
         assert!(error.to_string().contains(says), "{error}");
     }
+    // A node of an older version may have lost the lead without saying so.
+    let mut world = World::new(&["x:9"], Goal::Latest);
+    world.reply(led_by("b:2")).reply(refusal(ErrorCode::NotFound, None));
+    world.end();
+    assert_eq!(world.directory.leader(), None, "the next call asks who leads");
     let mut world = World::new(&["x:9"], Goal::Latest);
     let other = Answer { leader: Some("c:3".into()), ..refusal(ErrorCode::NotLeader, None) };
     world.reply(led_by("b:2")).reply(other);
