@@ -208,6 +208,7 @@ impl History {
     pub(crate) fn answered(&mut self, given: Given) {
         self.check_latest(given);
         if given.request.count == LATEST {
+            self.check_advanced(given);
             self.check_told_once(given.who, given.request.asker);
             self.check_count(given);
             self.shown_max = self.shown_max.max(Some(given.range.last()));
@@ -260,7 +261,10 @@ impl History {
     }
 
     fn check_advanced(&mut self, Given { who, request, range }: Given) {
-        if request.above > Epoch(0) && range.first().epoch <= request.above {
+        let epoch = range.first().epoch;
+        let is_latest = request.count == LATEST;
+        let is_above = epoch > request.above || is_latest && epoch == request.above;
+        if request.above > Epoch(0) && !is_above {
             self.violate(Invariant::Advanced, || {
                 format!(
                     "node {} gave {:?} to {request:?}, and the epoch had been moved",

@@ -515,30 +515,6 @@ impl World {
         }
     }
 
-    fn record_event(&mut self, to: NodeId, event: &Event) {
-        match event {
-            // There are too many of these events to log. Only their effects are logged.
-            Event::Tick
-            | Event::WorkerTick { .. }
-            | Event::LookForLate { .. }
-            | Event::Share
-            | Event::Ping { .. }
-            | Event::Pong { .. } => {}
-            Event::Raft { from, bytes, .. } => {
-                let message = epicepoch_wire::raft_message::RaftMessage::decode(bytes);
-                self.record(|| format!("{to} receives from {from}: {message:?}"));
-            }
-            Event::Ask { confirm, .. } => {
-                let line = || format!("{to} asks for term {}: {confirm:?}", confirm.term);
-                self.record_of(event.kind(), line);
-            }
-            event if event.plane().is_none() => {
-                self.record_of(event.kind(), || format!("world: {event:?}"));
-            }
-            event => self.record_of(event.kind(), || format!("{to} {event:?}")),
-        }
-    }
-
     fn happen(&mut self, id: NodeId, event: Event) {
         match event {
             Event::Share => {
