@@ -105,7 +105,10 @@ fn the_latest_timestamp_lies_between_the_answers_around_it_also_across_leader_ch
     }
     let object: Value =
         serde_json::from_str(&cluster.order(&["latest", "--output", "json"])).expect("JSON");
-    assert_eq!(object["hex"], ask("/latest").to_string());
+    // It rises only if another node leads by now.
+    let shown: Timestamp =
+        object["hex"].as_str().and_then(|hex| hex.parse().ok()).expect("a timestamp");
+    assert!(shown <= ask("/latest"), "{shown}");
 }
 
 #[test]
