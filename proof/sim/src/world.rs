@@ -12,6 +12,7 @@ mod links;
 pub(crate) mod offers;
 mod operators;
 mod orders;
+mod records;
 mod restore;
 mod sessions;
 mod settings;

@@ -3,9 +3,10 @@
 //! closes, and each gets its part of the burst's range. So a client sees the same result as if each
 //! request had joined alone.
 //!
-//! A request for the latest timestamp gets the last one of its burst's range (S19). That one was
-//! taken after the request arrived, and before any later request did. If all requests of a burst
-//! ask for the latest one, it is all that the range has.
+//! A request for the latest timestamp gets the last one of its burst's range (S19). It is read after
+//! the batch closed, so every answer from before the request is at or below it. All that is asked
+//! for after its answer is taken later, so it is above. If all requests of a burst ask for the
+//! latest one, it is all that the range has.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
