@@ -218,7 +218,7 @@ fn remake(sources: &Files) -> Result<(), String> {
     }
     Err(format!(
         "{}\nThe sources have changed where bugs are planted. {OUT}/tree has the changes that apply; \
-         FILE.rej beside a file has the others. Make these by hand in {OUT}/tree, delete the .rej files, and run \
+         FILE.PATCH.rej beside a file has the others. Make these by hand in {OUT}/tree, delete the .rej files, and run \
          `cargo xtask planted --refresh`.",
         failed.join("\n")
     ))
@@ -249,6 +249,15 @@ fn apply(sources: &Files, patches: &[Patch]) -> Result<Vec<String>, String> {
             git.env_remove(variable);
         }
         let output = git.current_dir(&made).output().map_err(|error| format!("git: {error}"))?;
+        // git names the rejected part after the file alone, so the next patch would overwrite it.
+        for file in patch.files() {
+            let rejected = made.join(format!("{file}.rej"));
+            if rejected.exists() {
+                let own = made.join(format!("{file}.{}.rej", patch.name));
+                fs::rename(&rejected, own)
+                    .map_err(|error| format!("{}: {error}", rejected.display()))?;
+            }
+        }
         let after = read_below(&made)?;
         let is_unchanged = |file: &str| after.get(file) == before.get(file);
         if !output.status.success() || patch.files().any(is_unchanged) {
