@@ -206,8 +206,8 @@ impl History {
 
     /// An answer leaves its node. From now on any client may know it.
     pub(crate) fn answered(&mut self, given: Given) {
-        self.check_latest(given);
         if given.request.count == LATEST {
+            self.check_latest(given);
             self.check_advanced(given);
             self.check_told_once(given.who, given.request.asker);
             self.check_count(given);
@@ -216,6 +216,7 @@ impl History {
         }
         self.check_unique(given);
         self.check_order(given);
+        self.check_latest(given);
         self.check_advanced(given);
         self.check_told_once(given.who, given.request.asker);
         self.check_count(given);
