@@ -3,23 +3,28 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use epicepoch_bench::record::Program;
 use epicepoch_lab::builtin::{self, BUILT_IN};
 use epicepoch_lab::{
-    LabError, Outcome, Plan, Setup, Topology, file, page, picture, report, run, text,
+    Entry, LabError, LinkKind, Outcome, Plan, Running, Setup, Topology, file, page, picture,
+    report, run, text,
 };
 
 use crate::arguments::{is_json, number, output as output_argument, switch, text as text_argument};
 use crate::failure::Failure;
 use crate::{output, signals};
+
+/// The argument of the process that runs in a network namespace of its own.
+const INSIDE: &str = "inside";
 
 pub(crate) fn command() -> Command {
     Command::new("lab")
@@ -30,7 +35,10 @@ pub(crate) fn command() -> Command {
              each region, wherever the leader is, what the loss of a region costs, and what it \
              advises.\n\nIt verifies the delays before it measures, and checks every answer. It \
              needs no privileges, and contacts no other machine. Without NAME it lists the built-in \
-             topologies.",
+             topologies.\n\nThe delays are made by TCP proxies. With --links netns they are made by \
+             the kernel (network namespaces and netem), so TCP behaves as on a long path. That needs \
+             a kernel with the module sch_netem, the tools ip, tc, unshare and nsenter, and root or \
+             user namespaces. The command says which of them is missing.",
         )
         .after_help(
             "Steps: 0 floor, 1 at rest, 2 each leader, 3 a region is lost, 4 the leader is killed, \
@@ -43,12 +51,19 @@ pub(crate) fn command() -> Command {
         .arg(
             Arg::new("name")
                 .value_name("NAME")
-                .help("A built-in topology, or a TOML file (docs/topologies.md)"),
+                .help("A built-in topology, or a TOML file (docs/lab.md)"),
         )
         .arg(number("seconds", Plan::SECONDS, "Length of each measurement").default_value("5"))
         .arg(text_argument("only", "STEPS", "Only these steps, such as 1,2 [default: all]"))
         .arg(text_argument("seed", "S", "Seed of the jitter").default_value("1"))
         .arg(switch("dry", "Print what is expected, and start nothing"))
+        .arg(
+            text_argument("links", "KIND", "What delays the links: proxies, or netns (the kernel)")
+                .value_parser([LinkKind::Proxies.name(), LinkKind::Netns.name()])
+                .default_value(LinkKind::Proxies.name())
+                .hide_possible_values(true),
+        )
+        .arg(Arg::new(INSIDE).long(INSIDE).action(ArgAction::SetTrue).hide(true))
         .arg(text_argument("html", "FILE", "Write a page with map, heat map and time lines"))
         .arg(text_argument("svg", "FILE", "Write the map and the heat map"))
         .arg(output_argument())
@@ -69,13 +84,22 @@ pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     if matches.get_flag("dry") {
         return dry(matches, &topology);
     }
+    let program = std::env::current_exe().context("the path of this program")?;
+    if matches.get_one::<String>("links").is_some_and(|it| it == LinkKind::Netns.name()) {
+        plan.links = LinkKind::Netns;
+        if !matches.get_flag(INSIDE) {
+            return Err(enter(&program));
+        }
+    }
     // A file that cannot be written is known before minutes of measuring.
     let (html, svg) = (created(matches, "html")?, created(matches, "svg")?);
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
-    signals::watch(move || stopping.store(true, Ordering::Relaxed))?;
-    let program = std::env::current_exe().context("the path of this program")?;
-    let setup = Setup { program, plan, seed, stop, expected_factor: 1.0 };
+    let running = Running::default();
+    let abandoned = running.clone();
+    let stop_all = move || stopping.store(true, Ordering::Relaxed);
+    signals::watch_and_leave(stop_all, move || abandoned.kill_all())?;
+    let setup = Setup { program, plan, seed, stop, running, expected_factor: 1.0 };
     let outcome = measured(&topology, &setup)?;
     if let Some(mut file) = html {
         file.write_all(page::page(&outcome).as_bytes()).context("--html")?;
@@ -105,6 +129,22 @@ fn measured(topology: &Topology, setup: &Setup) -> Result<Outcome, Failure> {
     };
     tell(&format!("{}: about {} s", topology.name, about.as_secs()));
     run::run(topology, setup, &mut tell).map_err(wrong)
+}
+
+/// Replaces this process by one that does the same in a network namespace of its own. Returns why
+/// it cannot.
+fn enter(program: &PathBuf) -> Failure {
+    let entry = match Entry::probe() {
+        Ok(entry) => entry,
+        Err(why) => {
+            let without = "without it, proxies delay the links";
+            return anyhow!("--links netns cannot be used on this machine: {why}; {without}")
+                .into();
+        }
+    };
+    let mut command = entry.command(program);
+    command.args(std::env::args_os().skip(1)).arg(format!("--{INSIDE}"));
+    anyhow::Error::from(command.exec()).context("unshare").into()
 }
 
 /// A failure of a run. What the file is to blame for is wrong usage.
@@ -178,7 +218,8 @@ fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
 fn this_program() -> Program {
     Program {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: option_env!("EPICEPOCH_COMMIT").map(str::to_owned),
+        // The nodes are this program, too.
+        commit: Some(env!("BUILD_COMMIT").to_owned()).filter(|it| it != "unknown"),
         command: std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect(),
     }
 }
