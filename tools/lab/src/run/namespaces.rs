@@ -50,7 +50,7 @@ impl Entry {
             command.args(args.split(' '));
             start(&mut command, "").and_then(finish).map_err(|why| format!("{problem}: {why}"))
         };
-        inside("ip link add a type veth peer name b", "no virtual devices can be made")?;
+        inside("ip link add name one type veth peer name other", "no virtual devices can be made")?;
         inside("nsenter --net=/proc/self/ns/net true", "no process can enter a namespace")?;
         inside(
             "tc qdisc add dev lo root netem delay 1ms",
@@ -131,6 +131,11 @@ impl Namespaces {
     /// Where the lab's own questions reach a node.
     pub(super) fn control(&self, id: u64) -> SocketAddr {
         (Ipv4Addr::new(10, CONTROL, self.numbers[&id], 2), HTTP_PORT).into()
+    }
+
+    /// The addresses from which the lab asks its own questions, and changes who leads.
+    pub(super) fn control_network() -> String {
+        format!("10.{CONTROL}.0.0/16")
     }
 
     /// Where clients of a region reach a node.
@@ -221,7 +226,7 @@ fn hub_lines(topology: &Topology, numbers: &BTreeMap<u64, u8>, pid: impl Fn(u64)
             let (device, theirs) = (hub_device(net, *number), node_device(net));
             let namespace = pid(*id);
             lines.push(format!(
-                "link add {device} address {mine} type veth peer name {theirs} address {other} netns \
+                "link add name {device} address {mine} type veth peer name {theirs} address {other} netns \
                  {namespace}"
             ));
             lines.extend(up(&device, &format!("10.{net}.{number}.1/30")));
@@ -230,7 +235,7 @@ fn hub_lines(topology: &Topology, numbers: &BTreeMap<u64, u8>, pid: impl Fn(u64)
         for (peer, later) in numbers.iter().filter(|(peer, _)| *peer > id) {
             let (one, other) = (mac(PEERS, *number, *later, 1), mac(PEERS, *number, *later, 2));
             lines.push(format!(
-                "link add {} address {one} netns {} type veth peer name {} address {other} netns {}",
+                "link add name {} address {one} netns {} type veth peer name {} address {other} netns {}",
                 peer_device(*later),
                 pid(*id),
                 peer_device(*number),
@@ -447,7 +452,7 @@ mod tests {
             (node_lines(&topology, &numbers, 1), node_lines(&topology, &numbers, 2));
         let hub = hub_lines(&topology, &numbers, |id| id as u32);
         assert!(hub.contains(
-            "link add p2 address 02:00:09:01:02:01 netns 1 type veth peer name p1 address \
+            "link add name p2 address 02:00:09:01:02:01 netns 1 type veth peer name p1 address \
              02:00:09:01:02:02 netns 2"
         ));
         assert!(first.contains("neigh add 10.9.0.2 lladdr 02:00:09:01:02:02 dev p2"), "{first}");

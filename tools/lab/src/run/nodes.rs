@@ -26,6 +26,8 @@ use crate::topology::Topology;
 const ASK_MAX: Duration = Duration::from_secs(1);
 /// How long a node may take to hand over.
 const ORDER_MAX: Duration = Duration::from_secs(6);
+/// How `check-config` begins a line about a setting that is refused.
+const PROBLEM: &str = "problem: ";
 /// An error shows this many lines from the end of a log.
 const TAIL_LINES: usize = 3;
 
@@ -122,7 +124,7 @@ impl Nodes {
                 ("ZONE", topology.region(*region).to_owned()),
             ];
             let own = own.map(|(name, value)| (name.to_owned(), value));
-            node.settings = given.clone().into_iter().chain(own).collect();
+            node.settings.extend(given.clone().into_iter().chain(own));
             all.insert(*id, node);
         }
         let peers: Vec<_> = all.iter().map(|(id, node)| format!("{id}={}", node.front)).collect();
@@ -157,7 +159,10 @@ impl Nodes {
             return Ok(());
         }
         let said = [checked.stdout, checked.stderr].concat();
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        let said = String::from_utf8_lossy(&said);
+        // The command prints all settings, too.
+        let problems: Vec<&str> = said.lines().filter_map(|it| it.strip_prefix(PROBLEM)).collect();
+        let said = if problems.is_empty() { said.trim().to_owned() } else { problems.join("; ") };
         Err(LabError::Settings(format!("a node would refuse its settings: {said}")))
     }
 
@@ -264,7 +269,10 @@ impl Node {
         // It has an address for each region of clients.
         let http_bind = Ipv4Addr::UNSPECIFIED.into();
         let namespace = Some(namespaces.file(id));
-        let settings = BTreeMap::new();
+        // Nobody else is in the network of these namespaces.
+        let lab = Namespaces::control_network();
+        let settings = [("PEER_PLAIN", "1"), ("ADMIN_FROM", &lab), ("OPS_PLAIN_FROM", &lab)];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         Self { http, front: peer, bind: peer, http_bind, namespace, home, settings }
     }
 
@@ -281,5 +289,25 @@ impl Drop for Nodes {
         // All are told before the first one is waited for.
         self.running.kill_all();
         self.all.keys().for_each(|id| self.running.kill(*id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_processes_are_killed_at_once() {
+        let running = Running::default();
+        for id in [1, 2] {
+            let child = Command::new("sleep").arg("600").spawn().expect("sleep");
+            running.all().insert(id, child);
+        }
+        running.kill_all();
+        for (_, mut child) in std::mem::take(&mut *running.all()) {
+            let status = child.wait().expect("it has ended");
+            assert!(!status.success(), "{status}");
+        }
+        running.kill(1);
     }
 }
