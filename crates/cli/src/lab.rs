@@ -23,6 +23,8 @@ use crate::arguments::{is_json, number, output as output_argument, switch, text 
 use crate::failure::Failure;
 use crate::{output, signals};
 
+/// The argument that names the topology.
+const NAME: &str = "name";
 /// The argument of the process that runs in a network namespace of its own.
 const INSIDE: &str = "inside";
 
@@ -49,28 +51,43 @@ pub(crate) fn command() -> Command {
              wrong, or the run failed; 2 wrong usage, or a wrong file.",
         )
         .arg(
-            Arg::new("name")
+            Arg::new(NAME)
                 .value_name("NAME")
                 .help("A built-in topology, or a TOML file (docs/lab.md)"),
         )
-        .arg(number("seconds", Plan::SECONDS, "Length of each measurement").default_value("5"))
-        .arg(text_argument("only", "STEPS", "Only these steps, such as 1,2 [default: all]"))
-        .arg(text_argument("seed", "S", "Seed of the jitter").default_value("1"))
-        .arg(switch("dry", "Print what is expected, and start nothing"))
+        .arg(
+            number("seconds", Plan::SECONDS, "Length of each measurement")
+                .default_value("5")
+                .requires(NAME),
+        )
+        .arg(
+            text_argument("only", "STEPS", "Only these steps, such as 1,2 [default: all]")
+                .requires(NAME),
+        )
+        .arg(text_argument("seed", "S", "Seed of the jitter").default_value("1").requires(NAME))
+        .arg(
+            switch("dry", "Print what is expected, and start nothing")
+                .requires(NAME)
+                .conflicts_with_all(["seconds", "only", "seed", "links", "html"]),
+        )
         .arg(
             text_argument("links", "KIND", "What delays the links: proxies, or netns (the kernel)")
                 .value_parser([LinkKind::Proxies.name(), LinkKind::Netns.name()])
                 .default_value(LinkKind::Proxies.name())
-                .hide_possible_values(true),
+                .hide_possible_values(true)
+                .requires(NAME),
         )
         .arg(Arg::new(INSIDE).long(INSIDE).action(ArgAction::SetTrue).hide(true))
-        .arg(text_argument("html", "FILE", "Write a page with map, heat map and time lines"))
-        .arg(text_argument("svg", "FILE", "Write the map and the heat map"))
+        .arg(
+            text_argument("html", "FILE", "Write a page with map, heat map and time lines")
+                .requires(NAME),
+        )
+        .arg(text_argument("svg", "FILE", "Write the map and the heat map").requires(NAME))
         .arg(output_argument())
 }
 
 pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let Some(name) = matches.get_one::<String>("name") else { return list(matches) };
+    let Some(name) = matches.get_one::<String>(NAME) else { return list(matches) };
     let topology = topology(name)?;
     let seconds = matches.get_one::<u64>("seconds").copied().unwrap_or(5);
     let mut plan = Plan::new(Duration::from_secs(seconds));
@@ -200,9 +217,6 @@ fn list(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 
 /// Prints what is expected.
 fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
-    if matches.get_one::<String>("html").is_some() {
-        return Err(Failure::usage(anyhow!("--html needs a run: leave out --dry")));
-    }
     if let Some(mut file) = created(matches, "svg")? {
         file.write_all(picture::picture(topology, None).as_bytes()).context("--svg")?;
     }

@@ -369,7 +369,11 @@ fn finish(tool: Tool) -> Result<(), String> {
     let _partial = said.take(SAID_LEN_MAX).read_to_end(&mut text);
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().find(|line| !line.trim().is_empty());
-    Err(line.map_or_else(|| format!("{name} ended with {status}"), |it| it.trim().to_owned()))
+    let sentence = |it: &str| {
+        let it = it.trim();
+        it.strip_prefix("Error: ").unwrap_or(it).trim_end_matches('.').to_owned()
+    };
+    Err(line.map_or_else(|| format!("{name} ended with {status}"), sentence))
 }
 
 /// The second number of addresses of the lab's own questions.
@@ -464,7 +468,7 @@ mod tests {
         let run = |program: &str, args: &[&str]| {
             start(Command::new(program).args(args), "").and_then(finish)
         };
-        let said = run("sh", &["-c", "echo first >&2; echo second >&2; exit 3"]);
+        let said = run("sh", &["-c", "echo Error: first. >&2; echo second >&2; exit 3"]);
         assert_eq!(said, Err("first".to_owned()));
         let silent = run("false", &[]).expect_err("it fails");
         assert!(silent.starts_with("false ended with"), "{silent}");

@@ -83,6 +83,8 @@ fn a_wrong_topology_is_refused_by_name() {
         assert_eq!(output.status.code(), Some(2), "{to}: {error}");
         assert!(error.contains(said), "{to}: {error}");
     }
+    let output = lab(&dir, TWO_DC, &["--dry", "--only=2"]);
+    assert_eq!(output.status.code(), Some(2), "a run that is not made has no steps");
     let setting = format!("{TWO_DC}[settings]\nELECTION_TIMEOUT_MS = 1\n");
     let output = lab(&dir, &setting, &[]);
     let error = text(&output.stderr);
@@ -209,5 +211,5 @@ fn regions_in_namespaces_are_lost_and_healed() {
 /// Runs the real `tc`, which is behind the script in `PATH`, without `netem`.
 const WITHOUT_NETEM: &str = r#"#!/bin/sh
 PATH=${PATH#*:}
-if [ "$1" = -batch ]; then sed 's/netem.*/pfifo/' | tc "$@"; fi
+if [ "$1" = -batch ]; then sed 's/netem.*/pfifo limit 1000/' | tc "$@"; fi
 "#;
