@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,7 +150,7 @@ fn measured(topology: &Topology, setup: &Setup) -> Result<Outcome, Failure> {
 
 /// Replaces this process by one that does the same in a network namespace of its own. Returns why
 /// it cannot.
-fn enter(program: &PathBuf) -> Failure {
+fn enter(program: &Path) -> Failure {
     let entry = match Entry::probe() {
         Ok(entry) => entry,
         Err(why) => {

@@ -9,6 +9,7 @@ use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use epicepoch_lab::outcome::Cell;
 use epicepoch_lab::{Plan, Running, Setup, file, run, text as lab_text};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
@@ -108,8 +109,8 @@ fn a_planted_wrong_expectation_is_marked() {
         expected_factor: 0.5,
     };
     let outcome = run::run(&topology, &setup, &mut |_| ()).expect("an outcome");
-    let judged = outcome.cells.iter().filter(|cell| cell.callers == 1);
-    assert!(judged.clone().count() > 0 && judged.clone().all(|cell| cell.is_marked()));
+    let judged: Vec<_> = outcome.cells.iter().filter(|cell| cell.callers == 1).collect();
+    assert!(!judged.is_empty() && judged.into_iter().all(Cell::is_marked));
     assert!(!outcome.problems().is_empty());
     let text = lab_text::outcome(&outcome);
     assert!(text.contains("ABOVE") && text.contains("NOT AS EXPECTED: step 1"), "{text}");
