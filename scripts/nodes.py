@@ -116,8 +116,8 @@ class Foreign:
         tick = os.sysconf("SC_CLK_TCK")
         own = sum(it.ru_utime + it.ru_stime
                   for it in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
-        busy = user + nice + system + steal
-        return busy / tick, own, (busy + idle + iowait + irq + softirq) / tick
+        busy = user + nice + system + irq + softirq + steal
+        return busy / tick, own, (busy + idle + iowait) / tick
 
 
 class Cluster:

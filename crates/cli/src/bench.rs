@@ -10,7 +10,7 @@ use clap::{ArgMatches, Command};
 use epicepoch_bench::floor::{self, Wait};
 use epicepoch_bench::latency::{quantile, shown};
 use epicepoch_bench::record::{self, Program};
-use epicepoch_bench::run::{self, Live, RunConfig};
+use epicepoch_bench::run::{self, Live, RunConfig, Target};
 use epicepoch_bench::{hlog, text};
 use epicepoch_config::Environment;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -99,15 +99,10 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     // The files are opened before the run, because an error after it would waste the run.
     let report_file = load::output(matches, "report")?;
     let hlog_file = load::output(matches, "hlog")?;
-    let (client, deadline) = addresses::client(matches, environment)?;
-    let expected = Expected::of(matches, environment)?;
-    let members = addresses::block_on(async {
-        expected::check(expected.as_ref(), &client, deadline).await?;
-        Ok::<_, Failure>(client.members(deadline).await?)
-    })??;
+    let targets = targets(matches, environment, config.path.is_some())?;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment, TokenFor::Clients)?;
-    let config = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
+    let config = RunConfig { targets, tls, token, ..config };
 
     // The bare echo is measured just before the run, because the speed of a machine changes over
     // time.
@@ -136,6 +131,25 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     }
     let wrong = measured.checked.as_ref().is_some_and(|it| !it.verdict.is_clean());
     Ok(if wrong || measured.counts.answers == 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns what is measured: the members of the cluster, or another service at the given addresses.
+fn targets(
+    matches: &ArgMatches,
+    environment: &Environment,
+    is_another_service: bool,
+) -> Result<Vec<Target>, Failure> {
+    if is_another_service {
+        let (addrs, _) = addresses::given(matches, environment)?;
+        return (1..).zip(addrs).map(|(id, name)| load::target(id, name)).collect();
+    }
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let expected = Expected::of(matches, environment)?;
+    let members = addresses::block_on(async {
+        expected::check(expected.as_ref(), &client, deadline).await?;
+        Ok::<_, Failure>(client.members(deadline).await?)
+    })??;
+    load::targets(&members)
 }
 
 /// Returns the version and build of this program, for the report.

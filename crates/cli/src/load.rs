@@ -191,7 +191,10 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
 /// Checks that `--path` can be asked, and that nothing is expected of the answers.
 fn check_path(path: &str, config: &RunConfig) -> anyhow::Result<()> {
     let is_sendable = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
-    ensure!(is_sendable, "--path is {path:?}; it must begin with / and have no spaces");
+    ensure!(
+        is_sendable,
+        "--path is {path:?}; it must begin with / and have printable ASCII only, without spaces"
+    );
     ensure!(!config.verify, "the answers of another path are not checked: add --verify off");
     ensure!(
         !matches!(config.transport, Transport::Native { .. } | Transport::Client { .. }),
@@ -239,14 +242,18 @@ pub(crate) fn output(
     Ok(Some((file, path.to_owned())))
 }
 
+/// Returns the node `id` at the address `name`.
+pub(crate) fn target(id: u64, name: String) -> Result<Target, Failure> {
+    let mut addrs = name.to_socket_addrs().with_context(|| format!("the address {name}"))?;
+    let addr = addrs.next().ok_or_else(|| anyhow!("{name} has no address"))?;
+    Ok(Target { id, name, addr })
+}
+
 /// Returns the members with their addresses, the leader first.
 pub(crate) fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::with_capacity(members.members.len());
     for member in &members.members {
-        let addr = member.addr.to_socket_addrs();
-        let addr = addr.with_context(|| format!("the address {} of a member", member.addr))?.next();
-        let addr = addr.ok_or_else(|| anyhow!("{} has no address", member.addr))?;
-        targets.push(Target { id: member.node_id.0, name: member.addr.clone(), addr });
+        targets.push(target(member.node_id.0, member.addr.clone())?);
     }
     let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
     targets.sort_by_key(|target| (Some(target.id) != leader, target.id));

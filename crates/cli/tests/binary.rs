@@ -1,7 +1,8 @@
 //! The binary as a shell uses it, without a running cluster: its exit codes, and its output on each
 //! stream.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 
 /// Returns a command that runs the binary with only `variables` in its environment.
@@ -22,7 +23,7 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
-    let cases: [Case; 18] = [
+    let cases: [Case; 20] = [
         (&[], &[], "Usage"),
         (&["serve", "--no-such-flag"], &[], "--no-such-flag"),
         (&["serve"], &[], "NODE_ID is required"),
@@ -39,6 +40,8 @@ fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
         (&["bench", "run", "--duration", "0s"], &[], "--duration"),
         (&["bench", "run", "--interval", "1ms"], &[], "--interval"),
         (&["bench", "run", "-n", "65537"], &[], "--range"),
+        (&["bench", "run", "--path", "a b", "--verify", "off"], &[], "begin with /"),
+        (&["bench", "run", "--path", "/a"], &[], "--verify off"),
         (&["bench", "compare", "/dev/null", "--", "--tolerance"], &[], "before --"),
         (&["bench", "floor", "--dir", "/nonexistent"], &[], "/nonexistent"),
     ];
@@ -148,7 +151,7 @@ fn check_config_reports_every_problem_at_once_and_changes_nothing() {
     let token = dir.path().join("tokens");
     std::fs::write(&token, "a-secret-token-of-32-characters!\n").expect("written");
     let token = token.display().to_string();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
     let free = free.expect("a port").to_string();
     let good = [
         ("NODE_ID", "1"),
@@ -340,4 +343,41 @@ fn a_healed_cluster_that_does_not_answer_has_an_exit_code_of_its_own() {
     let failed = output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "lost-turn"], &[]);
     assert_eq!(failed.status.code(), Some(4), "liveness");
     assert!(text(&failed.stdout).contains(": LIVENESS "), "{}", text(&failed.stdout));
+}
+
+/// Answers `GET /stamp?x=1` with status 200, and other paths with status 404, until the client
+/// leaves.
+fn serve_stamps(stream: TcpStream) -> std::io::Result<()> {
+    let mut out = stream.try_clone()?;
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(request) = lines.next().transpose()? {
+        while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+        let status = if request == "GET /stamp?x=1 HTTP/1.1" { "200 OK" } else { "404 Not Found" };
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\nhello");
+        out.write_all(answer.as_bytes())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_bench_measures_another_service_and_another_status_is_a_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    // The thread waits for connections until the process ends.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _the_client_has_left = serve_stamps(stream.unwrap());
+        }
+    });
+    let mut arguments =
+        vec!["bench", "run", "--addr", &addr, "--verify", "off", "--output", "json"];
+    arguments.extend(["--connections", "1", "--warmup", "0", "--duration", "200ms"]);
+    for (path, code) in [("/stamp?x=1", 0), ("/stamp", 1)] {
+        let output = output(&[&arguments[..], &["--path", path]].concat(), &[]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["config"]["path"], path);
+        assert_eq!(report["answers"].as_u64().unwrap() > 10, code == 0, "{report}");
+        assert_eq!(report["failures"]["status"].as_u64().is_some(), code == 1, "{report}");
+    }
 }

@@ -2,9 +2,10 @@
 //! [`TURN_MAX`] of a turn; after that, each further client waits for the next turn. Long work that
 //! is not for peers is split in the same way, so that peers are served between its parts.
 //!
-//! Clients that wait form a queue, and nobody is served past it. Without the queue, those that were
-//! just served would come first again: their next request wakes them before the turn begins that
-//! wakes the others. Some clients then waited for hundreds of milliseconds.
+//! Clients that wait form a queue, and no client over TCP is served before those in it. Without the
+//! queue, clients that were just served would come first again: their next request wakes them before
+//! the turn begins that wakes the others. Some clients then waited for hundreds of milliseconds.
+//! Connections of HTTP/3 have a time of their own in each turn ([`Paced`]).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,7 +25,7 @@ const CLIENTS_PER_LOOK: u64 = 4;
 /// wakes few clients that it has no time for.
 const CALLED_MAX: u64 = 8;
 
-/// Stages of a [`Place`]: not in the queue.
+/// Stages of a [`Position`]: not in the queue.
 const FREE: u8 = 0;
 /// In the queue.
 const QUEUED: u8 = 1;
@@ -82,17 +83,19 @@ impl Turns {
         }
     }
 
-    /// The place of a client that does not wait.
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place { turns: self, stage: Arc::new(AtomicU8::new(FREE)) }
+    /// The position of a client that does not wait.
+    pub(crate) fn position(&self) -> Position<'_> {
+        Position { turns: self, stage: Arc::new(AtomicU8::new(FREE)) }
     }
 
-    /// Calls clients of the queue while few are called.
+    /// Calls clients of the queue while few are called. To wake a task only marks it as ready, so
+    /// the lock may be held meanwhile.
     fn call(&self, waiting: &mut Waiting) {
         let mut called = self.called.load(Ordering::Relaxed);
         while called < CALLED_MAX
             && let Some((stage, waker)) = waiting.clients.pop_front()
         {
+            waiting.put_back = waiting.put_back.saturating_sub(1);
             if stage.load(Ordering::Relaxed) == QUEUED {
                 stage.store(CALLED, Ordering::Relaxed);
                 called += 1;
@@ -155,14 +158,14 @@ impl Turns {
     }
 }
 
-/// The place of one client: in the queue, called, or neither. Only its own task uses it.
+/// The position of one client: in the queue, called, or neither. Only its own task uses it.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Position<'a> {
     turns: &'a Turns,
     stage: Arc<AtomicU8>,
 }
 
-impl Place<'_> {
+impl Position<'_> {
     /// Whether this client must wait, because others wait longer or the time of this turn is used
     /// up. Its task is then woken when it may be served. Ask whenever the task is polled.
     pub(crate) fn must_wait(&self, context: &Context<'_>) -> bool {
@@ -172,7 +175,7 @@ impl Place<'_> {
     fn must_wait_at(&self, context: &Context<'_>, now: impl FnOnce() -> Instant) -> bool {
         let stage = self.stage.load(Ordering::Relaxed);
         if stage == QUEUED {
-            // A message of the client has woken its task. It keeps its place in the queue.
+            // A message of the client has woken its task. It keeps its position in the queue.
             return true;
         }
         let (turns, is_called) = (self.turns, stage == CALLED);
@@ -207,7 +210,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Position<'_> {
     fn drop(&mut self) {
         if self.stage.swap(GONE, Ordering::Relaxed) == CALLED {
             self.turns.end_call();
@@ -327,8 +330,8 @@ mod tests {
         let start = turns.origin + Duration::from_secs(1);
         let mut now = start;
         for served in 0..clients {
-            if turns.place().must_wait_at(&context, || now) {
-                let mut others = (0..9).map(|_| turns.place().must_wait_at(&context, || now));
+            if turns.position().must_wait_at(&context, || now) {
+                let mut others = (0..9).map(|_| turns.position().must_wait_at(&context, || now));
                 assert!(others.all(|waits| waits), "nor has anybody behind it its turn");
                 return (served, now - start);
             }
@@ -361,8 +364,8 @@ mod tests {
         let context = Context::from_waker(&waker);
         let _ = serve(&turns, 10_000, Duration::from_millis(1));
         let late = turns.origin + Duration::from_secs(9);
-        let place = turns.place();
-        assert!(place.must_wait_at(&context, || late));
+        let position = turns.position();
+        assert!(position.must_wait_at(&context, || late));
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         turns.begin(&Context::from_waker(Waker::noop()));
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
@@ -384,7 +387,7 @@ mod tests {
         let turns = Turns::default();
         let ready = Arc::new(Mutex::new((0..count).collect::<VecDeque<_>>()));
         let task = |at| Waker::from(Arc::new(Task(at, ready.clone())));
-        let clients: Vec<_> = (0..count).map(|at| (turns.place(), task(at))).collect();
+        let clients: Vec<_> = (0..count).map(|at| (turns.position(), task(at))).collect();
         let (mut served, mut polls) = (vec![0; count], 0);
         let mut now = turns.origin + Duration::from_secs(1);
         for _ in 0..1000 {
@@ -392,9 +395,9 @@ mod tests {
             let mut again = VecDeque::new();
             loop {
                 let Some(at) = ready.lock().unwrap().pop_front() else { break };
-                let (place, waker) = &clients[at];
+                let (position, waker) = &clients[at];
                 polls += 1;
-                if !place.must_wait_at(&Context::from_waker(waker), || now) {
+                if !position.must_wait_at(&Context::from_waker(waker), || now) {
                     served[at] += 1;
                     now += each;
                     again.push_back(at);
@@ -423,16 +426,17 @@ mod tests {
         for round in 0..3 {
             let late = turns.origin + Duration::from_secs(9 + round);
             let _ = serve(&turns, 10_000, Duration::from_millis(1));
-            let waiting = (0..20).map(|_| turns.place()).collect::<Vec<_>>();
-            assert!(waiting.iter().all(|place| place.must_wait_at(&context, || late)));
+            let waiting = (0..20).map(|_| turns.position()).collect::<Vec<_>>();
+            assert!(waiting.iter().all(|position| position.must_wait_at(&context, || late)));
             turns.begin(&context);
-            let called = |place: &&Place<'_>| place.stage.load(Ordering::Relaxed) == CALLED;
+            let called =
+                |position: &&Position<'_>| position.stage.load(Ordering::Relaxed) == CALLED;
             assert_eq!(waiting.iter().filter(called).count() as u64, CALLED_MAX);
             // Half of them go: some that were called, and some in the queue.
             let left: Vec<_> = waiting.into_iter().step_by(2).collect();
             assert_eq!(left.iter().filter(called).count() as u64, CALLED_MAX, "others are called");
-            assert!(left.iter().all(|place| !place.must_wait_at(&context, || late)));
-            assert!(!turns.place().must_wait_at(&context, || late), "the queue is empty");
+            assert!(left.iter().all(|position| !position.must_wait_at(&context, || late)));
+            assert!(!turns.position().must_wait_at(&context, || late), "the queue is empty");
             turns.begin(&context);
         }
     }
@@ -456,7 +460,7 @@ mod tests {
         turns.begin(&Context::from_waker(&event_loop));
         let client = Context::from_waker(Waker::noop());
         let start = Instant::now();
-        while !turns.place().must_wait(&client) {
+        while !turns.position().must_wait(&client) {
             assert!(start.elapsed() < Duration::from_secs(10), "the turn does not end");
         }
         assert!(start.elapsed() >= TURN_MAX);
@@ -470,8 +474,8 @@ mod tests {
         turns.begin(&context);
         let began = turns.origin + Duration::from_secs(1);
         let mut looks = 0;
-        let places: Vec<_> = (0..=3 * CLIENTS_PER_LOOK).map(|_| turns.place()).collect();
-        let mut next = places.iter();
+        let positions: Vec<_> = (0..=3 * CLIENTS_PER_LOOK).map(|_| turns.position()).collect();
+        let mut next = positions.iter();
         let mut is_over = |after| {
             next.next().unwrap().must_wait_at(&context, || {
                 looks += 1;
