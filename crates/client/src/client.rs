@@ -21,7 +21,7 @@ use crate::error::{
 use crate::members::{Build, Members, is_address};
 use crate::observer::Observer;
 use crate::pursuit::{Action, End, Goal, Pursuit};
-use crate::session::{Session, Settings};
+use crate::session::{LATEST, Session, Settings};
 use crate::tls::Tls;
 use crate::token::TokenSource;
 use crate::transport::{Answer, Transport};
@@ -221,6 +221,9 @@ impl Client {
         deadline: Instant,
     ) -> Result<TimestampRange, TimestampsError> {
         match self.shared.options.via {
+            Via::Native if !(1..=RANGE_COUNT_MAX).contains(&count) => {
+                Err(TimestampsError::Count(count))
+            }
             Via::Native => Call { client: self, count, began, deadline, slot: None }.await,
             Via::Http => Box::pin(self.pursue(Goal::Timestamps(count), deadline)).await.into(),
         }
@@ -228,14 +231,17 @@ impl Client {
 
     /// Returns the latest timestamp, and takes none. Every timestamp that any client got before this
     /// call began is at or below it. Every timestamp that is requested after this call has returned
-    /// is above it. The call fails after [`Options::timeout`]. It goes over HTTP, with one request
-    /// for each call.
+    /// is above it. The call fails after [`Options::timeout`].
     ///
-    /// It is not unique, so it must not be used as an id. It is no watermark: a writer that has a
-    /// timestamp at or below it may not have written yet.
+    /// **It is no watermark:** a writer that has a timestamp at or below it may not have written
+    /// yet. It is not unique, so it must not be used as an id.
+    ///
+    /// Calls that wait at the same time share a request, as for [`Self::timestamps`]. A node that is
+    /// too old for the request is asked for one timestamp, which nobody else gets. Over HTTP
+    /// ([`Via::Http`]), each call has its own request.
     ///
     /// # Errors
-    /// See [`TimestampsError`]. A node that is too old refuses with `NOT_FOUND`.
+    /// See [`TimestampsError`]. Over HTTP, a node that is too old refuses with `NOT_FOUND`.
     pub async fn latest(&self) -> Result<Timestamp, TimestampsError> {
         self.latest_before(now() + self.shared.options.timeout).await
     }
@@ -246,7 +252,14 @@ impl Client {
     /// # Errors
     /// See [`TimestampsError`].
     pub async fn latest_before(&self, deadline: Instant) -> Result<Timestamp, TimestampsError> {
-        Box::pin(self.pursue(Goal::Latest, deadline)).await.into()
+        match self.shared.options.via {
+            Via::Native => {
+                let (client, count, began) = (self, LATEST, now());
+                let call = Call { client, count, began, deadline, slot: None };
+                Ok(call.await?.first())
+            }
+            Via::Http => Box::pin(self.pursue(Goal::Latest, deadline)).await.into(),
+        }
     }
 
     /// Returns the members and the leader. They are what the first node that answers knows.
@@ -383,9 +396,6 @@ impl Future for Call<'_> {
         let core = &self.client.shared.core;
         if let Some(slot) = self.slot {
             return core.session().poll_call(slot, context);
-        }
-        if !(1..=RANGE_COUNT_MAX).contains(&self.count) {
-            return Poll::Ready(Err(TimestampsError::Count(self.count)));
         }
         if self.deadline <= self.began {
             return Poll::Ready(Err(TimestampsError::DeadlineExceeded { last: None }));

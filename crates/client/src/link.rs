@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
-    ClientHello, ClientHelloError, Frame, HEADER_LEN, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome,
-    split,
+    ClientHello, ClientHelloError, FEATURES, Frame, HEADER_LEN, TO_CLIENT_TAIL_LEN_MAX, ToClient,
+    Welcome, split,
 };
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
@@ -43,7 +43,9 @@ impl Link {
         let cluster_name = cluster_name.unwrap_or_default().to_owned();
         let token = dialer.token();
         let has_token = token.is_some();
-        ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
+        let hello =
+            ClientHello { features: FEATURES, agent, cluster_name, token, ..Default::default() };
+        hello.encode(&mut link.out);
         loop {
             let exchanged = link.exchange().await;
             exchanged.map_err(|error| FailedAttempt::broken(addr, &error))?;

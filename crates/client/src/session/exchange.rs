@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::{ping, pong};
-use epicepoch_wire::native::{
-    ErrorFrame, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
-};
+use epicepoch_wire::native::{ErrorFrame, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 use epicepoch_wire::{NodeId, TimestampRange};
 use tracing::Span;
 
@@ -21,7 +19,7 @@ use super::hedge::Hedge;
 use super::state::{Asked, Limits, Next, State, TICK};
 use crate::error::{BadAnswer, FailedAttempt, OpenError};
 use crate::members::is_address;
-use crate::waiters::Batch;
+use crate::waiters::{Batch, LATEST};
 
 /// The exchange with the leader.
 #[derive(Debug)]
@@ -279,10 +277,9 @@ impl Exchange {
                 timestamps = total,
                 outcome = tracing::field::Empty
             );
-            // A batch never has a larger total than one request can ask for.
-            let request = Request::new(id, total).expect("a total in bounds");
-            out.extend_from_slice(&request.to_bytes());
-            let asked = Asked { id, total, floor: state.directory.highest(), at: now };
+            let is_latest = total == LATEST && self.limits.has_latest;
+            let asked = Asked { id, total, is_latest, floor: state.directory.highest(), at: now };
+            out.extend_from_slice(&asked.request().to_bytes());
             self.sent.push_back(Sent { asked, batch: Some(batch), span });
         }
     }
@@ -306,7 +303,9 @@ impl Exchange {
     /// Handles a frame from the leader.
     fn handle(&mut self, state: &mut State, frame: &ToClient<'_>, now: Instant) -> Next {
         match frame {
-            ToClient::Answer { id, range } => self.answered(state, *id, *range, now),
+            ToClient::Answer { id, range, is_latest } => {
+                self.answered(state, *id, (*range, *is_latest), now)
+            }
             ToClient::Error(error) => self.handle_error(state, error),
             ToClient::Leader(leader) => {
                 // The notice is only a hint that another node leads; it may be outdated.
@@ -333,13 +332,13 @@ impl Exchange {
         &mut self,
         state: &mut State,
         id: u64,
-        range: TimestampRange,
+        (range, is_latest): (TimestampRange, bool),
         now: Instant,
     ) -> Next {
         let Some(Sent { asked, batch, span }) = self.take(id) else {
             return self.foreign(self.link, "an answer to nothing");
         };
-        if let Err(error) = asked.check(&self.addr, range) {
+        if let Err(error) = asked.check(&self.addr, range, is_latest) {
             span.record("outcome", "refused by the client");
             if let Some(batch) = batch {
                 state.waiters.fail(batch, &error, &mut state.wakers);
@@ -381,14 +380,14 @@ impl Exchange {
         now: Instant,
     ) -> Next {
         let Some(hedge) = &mut self.hedge else { return Next::Stay };
-        let ToClient::Answer { id, range } = frame else {
+        let ToClient::Answer { id, range, is_latest } = frame else {
             *is_useful &= hedge.handle(frame);
             return Next::Stay;
         };
         let Some(asked) = hedge.answered(*id, now) else {
             return Next::Fail(BadAnswer::foreign(hedge.addr(), "an answer to nothing").into());
         };
-        if let Err(error) = asked.check(hedge.addr(), *range) {
+        if let Err(error) = asked.check(hedge.addr(), *range, *is_latest) {
             return Next::Fail(error);
         }
         let first = self.sent.iter_mut().find(|sent| sent.asked.id == asked.id);

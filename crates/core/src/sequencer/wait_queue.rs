@@ -180,8 +180,9 @@ impl<W> WaitQueue<W> {
     }
 
     /// Answers a batch in order of arrival, from the range that was allocated for it. The requests
-    /// that ask for the latest timestamp get the last one of the range (S19). It is read after
-    /// the batch closed, so every answer of before is at or below it, and later ones are above it.
+    /// that ask for the latest timestamp get the last one of the range (S19). The range is taken
+    /// after the batch closed, so what was answered before one of its requests is below the range.
+    /// What is asked for after one of its answers is taken later, so it is above the range.
     ///
     /// # Panics
     /// When the size of the range is not the batch's total, or 1 if that is 0.

@@ -65,7 +65,7 @@ pub struct ClientHello {
     pub newest: u8,
     /// The oldest version that the client speaks, at least 1.
     pub oldest: u8,
-    /// Features that the client offers, one bit each. Version 1 has none.
+    /// Features that the client offers, one bit each: see [`FEATURES`](super::FEATURES).
     pub features: u64,
     /// The cluster name that the client expects; empty if it accepts any.
     pub cluster_name: String,
@@ -152,7 +152,7 @@ impl ClientHello {
 pub struct Welcome {
     /// The version of this connection.
     pub version: u8,
-    /// The features that both ends have.
+    /// The features that both ends have. A client uses only these.
     pub features: u64,
     /// The node's cluster name.
     pub cluster_name: String,

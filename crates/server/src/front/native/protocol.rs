@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Context;
 
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::NodeId;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
@@ -78,7 +79,12 @@ pub(crate) struct Native {
     tokens_seen: u64,
 }
 
+const _: () = assert!(Request::latest(0).count() == LATEST);
+
 impl Waiting for Request {
+    const MAY_ASK_FOR_LATEST: bool = true;
+
+    /// 0, which is [`LATEST`], for the latest timestamp.
     #[inline]
     fn count(&self) -> u64 {
         Request::count(self)
@@ -273,7 +279,7 @@ impl Native {
         }
         tracing::debug!(agent = hello.agent, "a native client");
         let idle_ms = sequencer.shared.config.limits.idle_timeout.as_millis() as u32;
-        welcome::welcome(&view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
+        welcome::welcome(hello.features, &view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
             .encode(line.outbox.bytes());
         self.is_welcome = true;
         self.state.end_hello();

@@ -3,10 +3,12 @@
 //! closes, and each gets its part of the burst's range. So a client sees the same result as if each
 //! request had joined alone.
 //!
-//! A request for the latest timestamp gets the last one of its burst's range (S19). It is read after
-//! the batch closed, so every answer from before the request is at or below it. All that is asked
-//! for after its answer is taken later, so it is above. If all requests of a burst ask for the
-//! latest one, it is all that the range has.
+//! A request for the latest timestamp gets R, the last one of its burst's range (S19). The range is
+//! taken after the batch closed, so what was answered before the request is below the range. What
+//! is asked for after R was answered is taken later, so it is above R. The same batch may give
+//! timestamps above R to others; none of them was answered before this request, because its batch
+//! was not yet closed. If all requests of a burst ask for the latest one, it is all that the range
+//! has.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
