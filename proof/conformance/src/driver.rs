@@ -101,8 +101,10 @@ pub struct Call {
     pub end: Instant,
     /// Duration of the call by the driver's clock.
     pub took: Duration,
-    /// Number of timestamps asked for.
+    /// Number of timestamps asked for; 1 in a call for the latest one.
     pub count: u64,
+    /// Whether the call asked for the latest timestamp.
+    pub is_latest: bool,
     /// The timestamps, or the error with which the call failed.
     pub outcome: Result<TimestampRange, Refusal>,
 }
@@ -127,6 +129,7 @@ impl fmt::Display for Refusal {
 pub struct Pending {
     id: u64,
     count: u64,
+    is_latest: bool,
     clock: Clock,
     receiver: Receiver<Reply>,
 }
@@ -152,6 +155,7 @@ impl Pending {
             end: self.clock.latest(reply.end),
             took: Duration::from_nanos(reply.end.saturating_sub(reply.start)),
             count: self.count,
+            is_latest: self.is_latest,
             outcome,
         })
     }
@@ -290,6 +294,14 @@ impl Driver {
         pending
     }
 
+    /// Begins a call for the latest timestamp.
+    #[must_use]
+    pub fn begin_latest(&self, timeout: Duration) -> Pending {
+        let timeout_ms = Some(timeout.as_millis() as u64);
+        let pending = self.send(1, |id| Command::Latest { id, timeout_ms });
+        Pending { is_latest: true, ..pending }
+    }
+
     /// Cancels a call.
     ///
     /// # Errors
@@ -346,7 +358,7 @@ impl Driver {
             // shows this.
             let _ = input.write_all(&line);
         }
-        Pending { id, count, clock: self.clock, receiver }
+        Pending { id, count, is_latest: false, clock: self.clock, receiver }
     }
 }
 

@@ -245,6 +245,7 @@ mod tests {
             end: at(to),
             took: Duration::from_millis(to - from),
             count: 1,
+            is_latest: false,
             outcome: Err(crate::Refusal { fault: crate::Fault::Other, text: String::new() }),
         };
         let lost = |loss, from, to, hiccup| Lost {

@@ -41,6 +41,14 @@ pub enum Command {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_ms: Option<u64>,
     },
+    /// Ask the client for the latest timestamp. The reply has it as `first`, and `count` is 1.
+    Latest {
+        /// Repeated in the reply.
+        id: u64,
+        /// Timeout of the call, milliseconds. If it is absent, the call has the client's timeout.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
+    },
     /// Cancel the call with id `call`.
     Cancel {
         /// Repeated in the reply, which comes at once.

@@ -49,7 +49,11 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 client = opened.ok();
                 reply(id, start, origin, Err(error));
             }
-            Command::Timestamps { id, count, timeout_ms } => {
+            Command::Timestamps { id, timeout_ms, .. } | Command::Latest { id, timeout_ms } => {
+                let count = match command {
+                    Command::Timestamps { count, .. } => Some(count),
+                    _ => None,
+                };
                 // In Rust, a program closes a client by dropping it. A later call would not
                 // compile. So here the driver itself reports that the client is closed.
                 let Some(client) = client.clone() else {
@@ -63,11 +67,17 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 tokio::spawn(async move {
                     let start = reading(origin);
                     let call = async {
-                        let Some(timeout_ms) = timeout_ms else {
-                            return client.timestamps(count).await;
+                        let deadline = timeout_ms
+                            .map(|timeout_ms| Instant::now() + Duration::from_millis(timeout_ms));
+                        let latest = match (count, deadline) {
+                            (Some(count), None) => return client.timestamps(count).await,
+                            (Some(count), Some(deadline)) => {
+                                return client.timestamps_before(count, deadline).await;
+                            }
+                            (None, None) => client.latest().await?,
+                            (None, Some(deadline)) => client.latest_before(deadline).await?,
                         };
-                        let deadline = Instant::now() + Duration::from_millis(timeout_ms);
-                        client.timestamps_before(count, deadline).await
+                        Ok(TimestampRange::new(latest, 1).expect("one is a range"))
                     };
                     let outcome = tokio::select! {
                         outcome = call => outcome

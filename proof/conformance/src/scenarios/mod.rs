@@ -10,6 +10,7 @@ mod clusters;
 mod deadlines;
 mod expect;
 mod finding;
+mod latest;
 mod refusals;
 mod wire;
 
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Scenario> {
         deadlines::SCENARIOS,
         clusters::SCENARIOS,
         answers::SCENARIOS,
+        latest::SCENARIOS,
         wire::SCENARIOS,
         refusals::SCENARIOS,
     ];

@@ -83,7 +83,8 @@ impl Protocol for Ids {
         while let Some(frame) = split(at)? {
             at += frame.len();
             let judged = match ToClient::decode(&frame).map_err(|_| load.violated())? {
-                ToClient::Answer { id, range } => {
+                ToClient::Answer { is_latest: true, .. } => return Err(load.violated()),
+                ToClient::Answer { id, range, is_latest: false } => {
                     let Some(sent) = self.take(id) else {
                         self.forget(id).ok_or_else(|| load.unasked(id))?;
                         continue;
