@@ -49,6 +49,10 @@ const (
 	tagMustKnow    = 0x8000
 
 	errorCloses = 1
+	// flagLatest is the flag of a request for the latest timestamp, and of its answer.
+	flagLatest = 1
+	// featureLatest is the feature of a node that answers such requests.
+	featureLatest = 1
 )
 
 const (
@@ -148,16 +152,23 @@ func requestFrame(id, count uint64) head {
 	return head{kind: kindRequest, argument: uint32(count - 1), id: id}
 }
 
-// readRange reads an Answer.
-func readRange(h head, tail []byte) (Range, error) {
-	if h.flags != 0 || h.code != 0 {
-		return Range{}, protocolError("an answer with reserved bits")
+// latestFrame returns a request for the latest timestamp.
+func latestFrame(id uint64) head {
+	return head{kind: kindRequest, flags: flagLatest, id: id}
+}
+
+// readRange reads an Answer. isLatest is true if it holds the latest timestamp, and not timestamps
+// for this client alone.
+func readRange(h head, tail []byte) (answer Range, isLatest bool, err error) {
+	isLatest = h.flags == flagLatest
+	if h.code != 0 || h.flags&^flagLatest != 0 || (isLatest && h.argument != 0) {
+		return Range{}, false, protocolError("an answer with reserved bits")
 	}
-	answer := Range{First: FromBytes([TimestampSize]byte(tail)), Count: uint64(h.argument) + 1}
+	answer = Range{First: FromBytes([TimestampSize]byte(tail)), Count: uint64(h.argument) + 1}
 	if answer.First.Index+(answer.Count-1) < answer.First.Index {
-		return Range{}, protocolError("an answer that leaves its epoch")
+		return Range{}, false, protocolError("an answer that leaves its epoch")
 	}
-	return answer, nil
+	return answer, isLatest, nil
 }
 
 // readError reads an Error. It also returns whether the node closes the connection afterwards.

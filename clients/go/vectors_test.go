@@ -81,6 +81,8 @@ func written(t *testing.T, means map[string]any) []byte {
 	switch kind := means["kind"]; kind {
 	case "request":
 		return requestFrame(u64(t, means, "id"), u64(t, means, "count")).appendTo(nil)
+	case "latest":
+		return latestFrame(u64(t, means, "id")).appendTo(nil)
 	case "ping":
 		return head{kind: kindPing, id: u64(t, means, "id")}.appendTo(nil)
 	case "pong":
@@ -114,9 +116,12 @@ func read(bytes []byte) (map[string]any, error) {
 	id := strconv.FormatUint(h.id, 10)
 	switch h.kind {
 	case kindAnswer:
-		answer, err := readRange(h, tail)
+		answer, isLatest, err := readRange(h, tail)
 		if err != nil {
 			return nil, err
+		}
+		if isLatest {
+			return map[string]any{"kind": "latest_answer", "id": id, "latest": answer.First.String()}, nil
 		}
 		return map[string]any{
 			"kind": "answer", "id": id, "count": fmt.Sprint(answer.Count), "first": answer.First.String(),

@@ -71,7 +71,7 @@ func (d *driver) carryOut(c command) {
 	switch c.Do {
 	case "open":
 		go d.open(c)
-	case "timestamps":
+	case "timestamps", "latest":
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
 		client := d.client
@@ -131,6 +131,12 @@ func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) 
 	ask := client.Timestamps
 	if d.isAsync {
 		ask = func(ctx context.Context, count uint64) (epicepoch.Range, error) { return client.Go(ctx, count).Wait() }
+	}
+	if c.Do == "latest" {
+		ask = func(ctx context.Context, _ uint64) (epicepoch.Range, error) {
+			latest, err := client.Latest(ctx)
+			return epicepoch.Range{First: latest, Count: 1}, err
+		}
 	}
 	answer, err := ask(ctx, c.Count)
 	r := reply{ID: c.ID, Start: start}

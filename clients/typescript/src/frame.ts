@@ -22,6 +22,10 @@ export const COUNT_MAX = 2 ** 32;
 const MAGIC = 0x4550_4f43_4854_534fn; // EPOCHTSO
 const VERSION = 1;
 const ERROR_CLOSES = 1;
+/** The flag of a request for the latest timestamp, and of its answer. */
+const FLAG_LATEST = 1;
+/** The feature of a node that answers requests for the latest timestamp. */
+export const FEATURE_LATEST = 1n;
 /**
  * The idle limit of a node whose welcome names none and, below, the shortest idle limit that the
  * client accepts.
@@ -68,6 +72,21 @@ export interface Head {
 /** A frame that was read. The tail is valid until the next frame is read. */
 export interface Frame extends Head {
   tail: Buffer;
+}
+
+/** A request. */
+export interface Request {
+  readonly id: bigint;
+  /** 1 to 2^32; 1 in a request for the latest timestamp. */
+  readonly count: number;
+  readonly isLatest: boolean;
+}
+
+/** The answer to a request. */
+export interface Answer {
+  readonly range: TimestampRange;
+  /** Whether the range is the latest timestamp, and not timestamps for this client alone. */
+  readonly isLatest: boolean;
 }
 
 /** A cluster and its history. */
@@ -117,12 +136,13 @@ export function encodeHead(head: Partial<Head> & { kind: number }, to?: Buffer, 
   return bytes;
 }
 
-/** Encodes requests. Each count is 1 to 2^32. */
-export function encodeRequests(requests: Iterable<{ id: bigint; count: number }>): Buffer {
+/** Encodes requests. */
+export function encodeRequests(requests: Iterable<Request>): Buffer {
   const all = [...requests];
   const bytes = Buffer.allocUnsafe(all.length * HEAD_SIZE);
-  all.forEach(({ id, count }, at) => {
-    encodeHead({ kind: Kind.request, argument: count - 1, id }, bytes, at * HEAD_SIZE);
+  all.forEach(({ id, count, isLatest }, at) => {
+    const flags = isLatest ? FLAG_LATEST : 0;
+    encodeHead({ kind: Kind.request, flags, argument: count - 1, id }, bytes, at * HEAD_SIZE);
   });
   return bytes;
 }
@@ -247,15 +267,17 @@ function tailSize(head: Head): number {
 }
 
 /** Reads an Answer. */
-export function readAnswer(frame: Frame): TimestampRange {
-  if (frame.flags !== 0 || frame.code !== 0) {
+export function readAnswer(frame: Frame): Answer {
+  const isLatest = frame.flags === FLAG_LATEST;
+  const hasBits = frame.code !== 0 || (frame.flags & ~FLAG_LATEST) !== 0;
+  if (hasBits || (isLatest && frame.argument !== 0)) {
     throw new ProtocolError("an answer with reserved bits");
   }
   const first = Timestamp.fromBytes(frame.tail);
   if (BigInt.asUintN(64, first.index + BigInt(frame.argument)) < first.index) {
     throw new ProtocolError("an answer that leaves its epoch");
   }
-  return new TimestampRange(first, frame.argument + 1);
+  return { range: new TimestampRange(first, frame.argument + 1), isLatest };
 }
 
 /** Reads an Error, and whether the node closes the connection after it. */

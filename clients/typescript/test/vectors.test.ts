@@ -48,7 +48,9 @@ function written(means: Means): Buffer {
   const id = BigInt((means.id as string | undefined) ?? 0);
   switch (means.kind) {
     case "request":
-      return encodeRequests([{ id, count: Number(means.count) }]);
+      return encodeRequests([{ id, count: Number(means.count), isLatest: false }]);
+    case "latest":
+      return encodeRequests([{ id, count: 1, isLatest: true }]);
     case "ping":
       return encodeHead({ kind: Kind.ping, id });
     case "pong":
@@ -73,7 +75,11 @@ function read(frame: Frame): Means {
   const id = String(frame.id);
   switch (frame.kind) {
     case Kind.answer: {
-      const { first, count } = readAnswer(frame);
+      const { range, isLatest } = readAnswer(frame);
+      const { first, count } = range;
+      if (isLatest) {
+        return { kind: "latest_answer", id, latest: String(first) };
+      }
       return { kind: "answer", id, count: String(count), first: String(first) };
     }
     case Kind.error: {

@@ -37,6 +37,10 @@ LEADER = 0x83
 MAGIC = 0x45504F434854534F  # EPOCHTSO
 VERSION = 1
 ERROR_CLOSES = 1
+FLAG_LATEST = 1
+"""The flag of a request for the latest timestamp, and of its answer."""
+FEATURE_LATEST = 1
+"""The feature of a node that answers requests for the latest timestamp."""
 
 FEATURES_TAG = 0x0001
 CLUSTER_NAME_TAG = 0x0002
@@ -159,6 +163,11 @@ def request(id: int, count: int) -> bytes:
     return _HEAD.pack(REQUEST, 0, 0, count - 1, id)
 
 
+def latest(id: int) -> bytes:
+    """Encode a request for the latest timestamp."""
+    return _HEAD.pack(REQUEST, FLAG_LATEST, 0, 0, id)
+
+
 def ping(id: int) -> bytes:
     return Head(PING, id=id).encode()
 
@@ -168,10 +177,14 @@ def pong(id: int) -> bytes:
 
 
 def hello(
-    agent: str, cluster_name: str = "", cluster: Optional[Cluster] = None, token: str = ""
+    agent: str,
+    cluster_name: str = "",
+    cluster: Optional[Cluster] = None,
+    token: str = "",
+    features: int = 0,
 ) -> bytes:
     """Encode the client's part of the handshake."""
-    fields = b""
+    fields = field(FEATURES_TAG, _U64.pack(features)) if features else b""
     if cluster_name:
         fields += field(CLUSTER_NAME_TAG, cluster_name.encode())
     if cluster is not None:
@@ -193,13 +206,15 @@ def check_plain(head: Head) -> None:
         raise ProtocolError(f"a frame of kind {head.kind:#x} with reserved bits")
 
 
-def read_answer(head: Head, tail: bytes) -> TimestampRange:
-    if head.flags or head.code:
+def read_answer(head: Head, tail: bytes) -> tuple[TimestampRange, bool]:
+    """Return the timestamps, and whether they are the latest one, and not for this client alone."""
+    is_latest = head.flags == FLAG_LATEST
+    if head.code or head.flags & ~FLAG_LATEST or (is_latest and head.argument):
         raise ProtocolError("an answer with reserved bits")
     first, count = Timestamp.from_bytes(tail), head.argument + 1
     if first.index + count - 1 > U64_MAX:
         raise ProtocolError("an answer that leaves its epoch")
-    return TimestampRange(first, count)
+    return TimestampRange(first, count), is_latest
 
 
 def read_error(head: Head, tail: bytes, addr: str) -> tuple[RefusedError, bool]:

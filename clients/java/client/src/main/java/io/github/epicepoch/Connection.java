@@ -50,7 +50,7 @@ final class Connection {
             wire = dial(options, host, port, deadline);
             wire.handshake(deadline);
             String name = options.clusterName();
-            wire.write(new Hello(0, name, expected, AGENT, token).toBytes());
+            wire.write(new Hello(Frame.FEATURE_LATEST, name, expected, AGENT, token).toBytes());
             Welcome welcome = welcome(wire, address, deadline, options, token);
             check(welcome, address, name, expected);
             return new Connection(address, wire, welcome);

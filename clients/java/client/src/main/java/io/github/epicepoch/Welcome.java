@@ -116,6 +116,11 @@ final class Welcome {
         return "field 0x" + HexFormat.of().toHexDigits(tag);
     }
 
+    /** Returns whether the node answers requests for the latest timestamp. */
+    boolean hasLatest() {
+        return (features & Frame.FEATURE_LATEST) != 0;
+    }
+
     /** Returns whether the node calls itself the leader. */
     boolean leads() {
         return leader != null && leader.node() == node;

@@ -540,7 +540,8 @@ class LeaderTest extends Scene {
                 connect(builder(leader).tokenSource(() -> tokens.get(turn.get())));
         for (Cluster known : Arrays.asList(null, ScriptedNode.CLUSTER)) {
             client.timestamp();
-            Hello hello = new Hello(0, "", known, Connection.AGENT, tokens.get(turn.get()));
+            String token = tokens.get(turn.get());
+            Hello hello = new Hello(Frame.FEATURE_LATEST, "", known, Connection.AGENT, token);
             assertArrayEquals(hello.toBytes(), leader.hellos.take());
             turn.set(1);
             leader.hangUp();

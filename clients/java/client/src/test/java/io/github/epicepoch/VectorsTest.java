@@ -71,6 +71,10 @@ class VectorsTest {
                 ByteBuffer request = ByteBuffer.allocate(Frame.HEAD_BYTES);
                 Frame.putRequest(request, number(means, "id"), number(means, "count"));
                 return request.array();
+            case "latest":
+                ByteBuffer latest = ByteBuffer.allocate(Frame.HEAD_BYTES);
+                Frame.putLatest(latest, number(means, "id"));
+                return latest.array();
             case "ping":
                 return Frame.ping(number(means, "id"));
             case "pong":
@@ -122,9 +126,14 @@ class VectorsTest {
         String id = Long.toUnsignedString(frame.id());
         switch (frame.kind()) {
             case Frame.ANSWER -> {
-                TimestampRange answer = frame.toAnswer();
-                means.put("kind", "answer");
+                Frame.Answer given = frame.toAnswer();
+                TimestampRange answer = given.range();
+                means.put("kind", given.isLatest() ? "latest_answer" : "answer");
                 means.put("id", id);
+                if (given.isLatest()) {
+                    means.put("latest", answer.first().toString());
+                    return means;
+                }
                 means.put("count", Long.toString(answer.count()));
                 means.put("first", answer.first().toString());
             }
