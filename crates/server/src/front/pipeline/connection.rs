@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use epicepoch_core::sequencer::Outcome;
-use epicepoch_wire::TimestampRange;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{Guarantee, TimestampRange};
 
 use super::protocol::{Common, Line, Protocol, Stage};
 use super::queue::{Answers, Refused};
@@ -302,7 +302,7 @@ impl Rated {
     ) -> Result<Ticket, ErrorCode> {
         match self.allowed {
             0 => Err(ErrorCode::Overloaded),
-            allowed => sequencer.join(allowed, total),
+            allowed => sequencer.join(allowed, Guarantee::Quorum, total),
         }
     }
 
@@ -324,7 +324,8 @@ pub(crate) fn settle(
     requests: u64,
     count: impl FnOnce(&WorkerMetrics, u16, u64),
 ) -> Result<TimestampRange, Refusal> {
-    let settled = outcome.map_err(|code| Refusal::now(sequencer, code));
+    let settled = outcome.map(|answer| answer.range);
+    let settled = settled.map_err(|code| Refusal::now(sequencer, code));
     let status = settled.as_ref().map_or_else(|refusal| refusal.code.status(), |_| OK);
     let metrics = sequencer.metrics();
     count(metrics, status, requests);
