@@ -249,7 +249,7 @@ func (c *Client) read(conn *connection) error {
 		}
 		switch h.kind {
 		case kindAnswer:
-			answer, isLatest, err := readRange(h, tail)
+			answer, isLatest, err := readRange(h, tail, c.o.guarantee)
 			if err == nil {
 				err = c.answered(conn, h.id, answer, isLatest)
 			}

@@ -254,7 +254,7 @@ func (h *hedger) read(conn *connection) error {
 		}
 		switch head.kind {
 		case kindAnswer:
-			answer, isLatest, err := readRange(head, tail)
+			answer, isLatest, err := readRange(head, tail, h.c.o.guarantee)
 			if err == nil {
 				err = h.take(conn, head.id, answer, isLatest)
 			}

@@ -62,22 +62,23 @@ class Callers(Case):
             leader = await self.node()
             leader.on_hello = lambda: leader.welcome(leader, features=features)
             client = await self.client(leader)
-            before = (await self.get(client)).last
+            before = await self.get(client)
             latest = await client.latest()
             self.assertEqual(latest.index - before.index, 1 - features)
-            after = (await self.get(client)).first
+            after = await self.get(client)
             self.assertEqual(after.index - latest.index, 1)
             await client.close()
 
     async def test_a_latest_timestamp_is_the_last_of_a_shared_request(self) -> None:
-        leader = await self.node()
-        client = await self.client(leader)
-        await self.get(client)
-        asked = leader.asked
-        calls = [client.latest(), client.timestamps(2), client.latest(), client.timestamps(3)]
-        one, two, three, four = await asyncio.gather(*calls)
-        self.assertEqual((one, three), (four.last, four.last))
-        self.assertEqual((two.last.index + 1, leader.asked), (four.first.index, asked + 1))
+        batch = requests.Batch(0.0, None)
+        futures: list[asyncio.Future[requests.Outcome]] = []
+        for count in (requests.LATEST, 2, requests.LATEST, 3):
+            futures.append(asyncio.get_running_loop().create_future())
+            batch.waiters.append(requests.Waiter(count, futures[-1]))
+            batch.count += count
+        batch.finish(TimestampRange(Timestamp(1, 10), batch.count))
+        got = [future.result() for future in futures]
+        self.assertEqual(got, [Timestamp(1, index) for index in (14, 10, 14, 12)])
 
     async def test_a_latest_timestamp_may_be_the_one_that_was_returned(self) -> None:
         def at(index: int) -> TimestampRange:

@@ -31,7 +31,8 @@ def written(means: Means) -> bytes:
     if means["cluster"] is not None:
         cluster = Cluster(bytes.fromhex(means["cluster"]), int(means["history"]))
     name, token, features = means["cluster_name"], means["token"] or "", int(means["features"])
-    return frame.hello(means["agent"], name, cluster, token, features)
+    guarantee = means["guarantee"] or ""
+    return frame.hello(means["agent"], name, cluster, token, features, guarantee)
 
 
 def read(data: bytes) -> Means:
@@ -47,11 +48,16 @@ def read(data: bytes) -> Means:
 def means_of(head: Head, tail: bytes) -> Means:
     """Return the fields of a frame under the names that the vectors use."""
     if head.kind == frame.ANSWER:
-        answer, is_latest = frame.read_answer(head, tail)
+        answer, is_latest = frame.read_answer(head, tail, "lease")
+        first, count, proof = str(answer.first), str(answer.count), "round"
+        try:
+            frame.read_answer(head, tail, "quorum")
+        except ProtocolError:
+            proof = "lease"
+        known = {"id": str(head.id), "proof": proof}
         if is_latest:
-            return {"kind": "latest_answer", "id": str(head.id), "latest": str(answer.first)}
-        first, count = str(answer.first), str(answer.count)
-        return {"kind": "answer", "id": str(head.id), "count": count, "first": first}
+            return {"kind": "latest_answer", "latest": first, **known}
+        return {"kind": "answer", "count": count, "first": first, **known}
     if head.kind == frame.ERROR:
         refusal, closes = frame.read_error(head, tail, "")
         return {

@@ -84,13 +84,13 @@ export class Connection {
     within: number,
     closing: AbortSignal,
   ): Promise<Connection> {
-    const { clusterName } = settings;
+    const { clusterName, guarantee } = settings;
     let token: string;
     let hello: Buffer;
     try {
       token = currentToken(settings);
-      const features = FEATURE_LATEST;
-      hello = encodeHello({ features, clusterName, cluster: expected, agent: AGENT, token });
+      const fields = { features: FEATURE_LATEST, clusterName, agent: AGENT, token, guarantee };
+      hello = encodeHello({ ...fields, cluster: expected });
     } catch (error) {
       // The function may return a token the next time, so a retry may help.
       throw new UnreachableError(addr, error);

@@ -24,6 +24,12 @@ const VERSION = 1;
 const ERROR_CLOSES = 1;
 /** The flag of a request for the latest timestamp, and of its answer. */
 const FLAG_LATEST = 1;
+/** The flag of an answer that the lease of the leader has proved. */
+const FLAG_LEASE = 2;
+/** The guarantees that a client hello may name, and their values there. */
+export const GUARANTEES = { quorum: 0, lease: 1 } as const;
+/** What a request asks to be proved before it is answered. */
+export type Guarantee = keyof typeof GUARANTEES;
 /** The feature of a node that answers requests for the latest timestamp. */
 export const FEATURE_LATEST = 1n;
 /**
@@ -58,6 +64,7 @@ const Tag = {
   member: 0x000a,
   mustKnow: 0x8000,
   token: 0x8001,
+  guarantee: 0x8002,
 } as const;
 
 /** The first 16 bytes of every frame. */
@@ -110,6 +117,7 @@ export interface Hello {
   cluster?: Cluster | undefined;
   agent?: string;
   token?: string | undefined;
+  guarantee?: Guarantee | undefined;
 }
 
 /** The node's part of the handshake. */
@@ -164,6 +172,9 @@ export function encodeHello(hello: Hello): Buffer {
   }
   if (hello.token) {
     fields.push(field(Tag.token, Buffer.from(hello.token)));
+  }
+  if (hello.guarantee) {
+    fields.push(field(Tag.guarantee, Buffer.from([GUARANTEES[hello.guarantee]])));
   }
   const tail = Buffer.concat(fields);
   const versions = { flags: VERSION, code: VERSION << 8 };
@@ -266,10 +277,17 @@ function tailSize(head: Head): number {
   }
 }
 
-/** Reads an Answer. */
-export function readAnswer(frame: Frame): Answer {
-  const isLatest = frame.flags === FLAG_LATEST;
-  const hasBits = frame.code !== 0 || (frame.flags & ~FLAG_LATEST) !== 0;
+/**
+ * Reads an Answer to a client that asks for a guarantee. Only a client that asks for a lease accepts
+ * an answer that a lease has proved.
+ */
+export function readAnswer(frame: Frame, guarantee: Guarantee | undefined): Answer {
+  if (guarantee !== "lease" && (frame.flags & FLAG_LEASE) !== 0) {
+    throw new ProtocolError("an answer that a lease has proved, which was not asked for");
+  }
+  const flags = frame.flags & ~FLAG_LEASE;
+  const isLatest = flags === FLAG_LATEST;
+  const hasBits = frame.code !== 0 || (flags & ~FLAG_LATEST) !== 0;
   if (hasBits || (isLatest && frame.argument !== 0)) {
     throw new ProtocolError("an answer with reserved bits");
   }

@@ -219,7 +219,7 @@ export class Hedge {
   #handle(connection: Connection, frame: Frame): void {
     switch (frame.kind) {
       case Kind.answer:
-        this.#take(connection, frame.id, readAnswer(frame));
+        this.#take(connection, frame.id, readAnswer(frame, this.#session.settings.guarantee));
         return;
       case Kind.error:
         throw readError(frame, connection.addr).error;

@@ -481,7 +481,7 @@ export class Session {
   #handle(connection: Connection, frame: Frame): void {
     switch (frame.kind) {
       case Kind.answer:
-        this.#answered(connection, frame.id, readAnswer(frame));
+        this.#answered(connection, frame.id, readAnswer(frame, this.settings.guarantee));
         if (!connection.hasAnswered) {
           connection.hasAnswered = true;
           this.directory.failedAttempts = 0;

@@ -17,6 +17,7 @@ import {
   readLeader,
   readWelcome,
   type Frame,
+  type Guarantee,
 } from "../src/frame.js";
 import { ProtocolError, Timestamp, TimestampRange } from "../src/index.js";
 
@@ -64,6 +65,7 @@ function written(means: Means): Buffer {
           : undefined,
         agent: means.agent as string,
         token: (means.token as string | null) ?? undefined,
+        guarantee: (means.guarantee as Guarantee | null) ?? undefined,
       });
     default:
       throw new Error(`a frame of kind ${String(means.kind)}`);
@@ -75,12 +77,18 @@ function read(frame: Frame): Means {
   const id = String(frame.id);
   switch (frame.kind) {
     case Kind.answer: {
-      const { range, isLatest } = readAnswer(frame);
+      const { range, isLatest } = readAnswer(frame, "lease");
       const { first, count } = range;
-      if (isLatest) {
-        return { kind: "latest_answer", id, latest: String(first) };
+      let proof = "round";
+      try {
+        readAnswer(frame, undefined);
+      } catch {
+        proof = "lease";
       }
-      return { kind: "answer", id, count: String(count), first: String(first) };
+      if (isLatest) {
+        return { kind: "latest_answer", id, latest: String(first), proof };
+      }
+      return { kind: "answer", id, count: String(count), first: String(first), proof };
     }
     case Kind.error: {
       const { error, closes } = readError(frame, "");

@@ -18,7 +18,7 @@ use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_wire::http::RANGE_COUNT_MAX;
 
 use crate::addresses;
-use crate::arguments::{client_arguments, number, switch, text};
+use crate::arguments::{client_arguments, guarantee, guarantee_of, number, switch, text};
 use crate::failure::Failure;
 
 /// Adds the arguments that every load command has.
@@ -45,6 +45,7 @@ pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'stat
         .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
         .arg(number("count", 1..=RANGE_COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
         .arg(switch("range", "Ask for format=range over HTTP: 24 bytes for any number of timestamps"))
+        .arg(guarantee())
         .arg(text("rate", "R", "Requests per second: an open loop"))
         .arg(
             text("arrivals", "HOW", "How the requests of --rate are spread")
@@ -166,6 +167,7 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         pids,
         spin: matches.get_flag("spin"),
         range: matches.get_flag("range"),
+        guarantee: guarantee_of(matches),
         ..defaults
     };
     if config.count > config.count_max() {

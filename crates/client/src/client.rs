@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::http::{PATH_LEADER, PATH_MEMBERS, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::native::Token;
 use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
 
 use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
@@ -78,6 +78,13 @@ pub struct Options {
     pub hedge_after: Option<Duration>,
     /// The protocol for timestamps. Default [`Via::Native`].
     pub via: Via,
+    /// The guarantee that all requests of the client ask for. With [`Guarantee::Lease`], the leader
+    /// may answer without asking a quorum. **If a clock then runs at a wrong rate, or stands still
+    /// with its machine, a timestamp may lie below one that was answered before.** No timestamp is
+    /// given twice. All clients of a keyspace must use one guarantee. A node that does not know
+    /// guarantees refuses the client. Default none: the requests name none, and get that of the
+    /// cluster, a quorum.
+    pub guarantee: Option<Guarantee>,
     /// Seed of the random part of waits. Default random, so that clients do not retry at the same
     /// moment. Set it to repeat a test.
     pub seed: u64,
@@ -164,12 +171,14 @@ impl Client {
             attempt_timeout: options.attempt_timeout,
             refresh_interval: options.refresh_interval,
             hedge_after: options.hedge_after,
+            guarantee: options.guarantee.unwrap_or_default(),
         })
         .observed(options.observer.is_some());
         let core = Arc::new(Core::new(
             session,
             options.attempt_timeout,
             options.cluster_name.clone(),
+            options.guarantee,
             options.observer.clone(),
             options.dialer(Alpn::Native),
         ));
@@ -303,7 +312,8 @@ impl Client {
     async fn pursue(&self, goal: Goal, deadline: Instant) -> End {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let core = &self.shared.core;
-        let mut pursuit = Pursuit::new(core.session().directory(), goal, deadline, attempt_timeout);
+        let mut pursuit = Pursuit::new(core.session().directory(), goal, deadline, attempt_timeout)
+            .asking_for(self.shared.options.guarantee);
         loop {
             let action = pursuit.poll_action(core.session().directory(), now());
             match action {
@@ -370,6 +380,7 @@ impl Default for Options {
             cluster_name: None,
             hedge_after: None,
             via: Via::Native,
+            guarantee: None,
             tls: None,
             token: None,
             token_source: None,

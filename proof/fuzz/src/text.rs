@@ -21,7 +21,7 @@ use epicepoch_server::front::http2::meter::FrameMeter;
 use epicepoch_server::front::http2::session::{Event as Asked, STREAMS_MAX, Session as Server};
 use epicepoch_server::front::http3::control::Frames;
 use epicepoch_server::front::http3::limits::CONTROL_FRAME_LEN_MAX;
-use epicepoch_server::front::routes::query::{Ask, Format, LIST_COUNT_MAX, parse_latest};
+use epicepoch_server::front::routes::query::{Ask, Format, LIST_COUNT_MAX};
 use epicepoch_server::security::authz::tokens;
 use epicepoch_storage::Identity;
 use epicepoch_wire::backup::Backup;
@@ -253,7 +253,9 @@ pub(crate) fn http_request(data: &[u8]) {
     assert_eq!((request.method, request.version), (Some("GET"), Some(1)));
     let path = request.path.unwrap_or_default();
     if let Some(query) = path.strip_prefix("/latest") {
-        assert_eq!(parse_latest(query.strip_prefix('?')), Ok(Format::Binary));
+        let asked = Ask::parse_latest(query.strip_prefix('?'));
+        assert_eq!(asked.as_ref().map(|ask| ask.format), Ok(Format::Binary));
+        assert_eq!(asked, Ok(ask));
         assert_eq!(ask, Ask { count: LATEST, format: Format::Binary });
     } else {
         let query = path.strip_prefix("/timestamp").expect("the fast path");

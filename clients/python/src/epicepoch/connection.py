@@ -156,7 +156,8 @@ class Connection(asyncio.Protocol):
             if error.reason in NOT_TLS:
                 raise UnreachableError(f"{self.addr}: {NO_TLS}") from error
             raise
-        self.write(hello(AGENT, options.cluster_name, expected, token, FEATURE_LATEST))
+        name, guarantee = options.cluster_name, options.guarantee
+        self.write(hello(AGENT, name, expected, token, FEATURE_LATEST, guarantee))
         await self._either(self._first_frame)
         if not self._first_frame.done():
             raise self.ended.result()

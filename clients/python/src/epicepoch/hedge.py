@@ -154,7 +154,8 @@ class Hedger:
         if connection.take_plain(head):
             return
         if head.kind == ANSWER:
-            self._take(connection, head.id, *read_answer(head, tail))
+            guarantee = self.session.options.guarantee
+            self._take(connection, head.id, *read_answer(head, tail, guarantee))
         elif head.kind == ERROR:
             raise read_error(head, tail, connection.addr)[0]
         elif head.kind == GOODBYE:

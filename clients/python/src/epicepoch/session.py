@@ -324,7 +324,7 @@ class Session:
         if connection is None or connection.take_plain(head):
             return
         if head.kind == ANSWER:
-            self._take_answer(connection, head.id, *read_answer(head, tail))
+            self._take_answer(connection, head.id, *read_answer(head, tail, self.options.guarantee))
         elif head.kind == ERROR:
             refusal, closes = read_error(head, tail, connection.addr)
             if closes:

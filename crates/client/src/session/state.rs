@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, cluster_header};
 use epicepoch_wire::native::{COUNT_MAX, FEATURE_LATEST, Request, Welcome};
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use super::action::{Action, LinkId, Notice, Settings};
 use crate::directory::{Directory, FailedAttempts};
@@ -53,6 +53,14 @@ pub(super) struct Asked {
     /// The answer must be above it; the latest timestamp may be equal.
     pub(super) floor: Option<Timestamp>,
     pub(super) at: Instant,
+}
+
+/// An answer as a node has given it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) range: TimestampRange,
+    pub(super) is_latest: bool,
+    pub(super) proved_by: ProvedBy,
 }
 
 /// The limits that a node sets for a connection.
@@ -103,13 +111,18 @@ impl Asked {
     }
 
     /// Checks that `range` can be the answer of the node at `addr`. `is_latest` is whether the node
-    /// says that it is the latest timestamp.
+    /// says that it is the latest timestamp. A session that has not asked for a lease accepts no
+    /// answer that a lease has proved.
     pub(super) fn check(
         &self,
         addr: &str,
-        range: TimestampRange,
-        is_latest: bool,
+        guarantee: Guarantee,
+        &Given { range, is_latest, proved_by }: &Given,
     ) -> Result<(), TimestampsError> {
+        if proved_by == ProvedBy::Lease && guarantee == Guarantee::Quorum {
+            let what = "an answer that a lease has proved, which this client has not asked for";
+            return Err(BadAnswer::foreign(addr, what).into());
+        }
         let expected = self.total.max(1);
         if range.count() != expected {
             let what = format!("{} timestamps instead of {expected}", range.count());

@@ -6,7 +6,9 @@ use epicepoch_wire::native::message::{goodbye, ping, pong};
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, FEATURE_LATEST, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
 };
-use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
+use epicepoch_wire::{
+    ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, ProvedBy, Timestamp, TimestampRange,
+};
 
 use super::exchange::{IN_FLIGHT_MAX, OUT_LEN_MAX};
 use super::*;
@@ -51,6 +53,7 @@ impl World {
             attempt_timeout: ATTEMPT,
             refresh_interval: Duration::from_mins(1),
             hedge_after,
+            guarantee: Guarantee::Quorum,
         });
         let (opening, closed, out) = (VecDeque::new(), Vec::new(), Default::default());
         Self {
@@ -296,6 +299,22 @@ fn the_latest_timestamp_is_not_taken_for_a_timestamp_of_the_caller_or_the_other_
         world.answer(link, wrong, 10);
         let got = world.outcome(call);
         assert!(matches!(got, Some(Err(TimestampsError::BadAnswer(_)))), "{count}: {got:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_a_lease_has_proved_is_accepted_only_if_the_client_asks_for_a_lease() {
+    for guarantee in [Guarantee::Quorum, Guarantee::Lease] {
+        let (mut world, link) = World::serving();
+        world.session.state.settings.guarantee = guarantee;
+        let call = world.call(1);
+        let request = world.asked(link);
+        world.receive(link, &request.answer_proved_by(stamp(5), ProvedBy::Lease));
+        match world.outcome(call) {
+            Some(Ok(got)) if guarantee == Guarantee::Lease => assert_eq!(got, range(5, 1)),
+            Some(Err(TimestampsError::BadAnswer(_))) if guarantee == Guarantee::Quorum => {}
+            got => panic!("{guarantee}: {got:?}"),
+        }
     }
 }
 

@@ -12,7 +12,9 @@ use epicepoch_wire::native::message::ping;
 use epicepoch_wire::native::{
     ClientHello, FEATURE_LATEST, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
 };
-use epicepoch_wire::{ClusterId, HistoryId, NodeId, Timestamp, TimestampRange};
+use epicepoch_wire::{
+    ClusterId, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp, TimestampRange,
+};
 
 use crate::node::{CLUSTER, Cluster, START_NS, TestNode, WAIT_MAX};
 
@@ -88,8 +90,9 @@ impl Native {
             if let Some(frame) = split(&self.buffer, TO_CLIENT_TAIL_LEN_MAX).unwrap() {
                 let got = match ToClient::decode(&frame).unwrap() {
                     ToClient::Welcome(welcome) => Got::Welcome(welcome),
-                    ToClient::Answer { id, range, is_latest: false } => Got::Answer(id, range),
-                    ToClient::Answer { id, range, is_latest: true } => {
+                    ToClient::Answer { proved_by: ProvedBy::Lease, .. } => panic!("no lease"),
+                    ToClient::Answer { id, range, is_latest: false, .. } => Got::Answer(id, range),
+                    ToClient::Answer { id, range, is_latest: true, .. } => {
                         Got::Latest(id, range.first())
                     }
                     ToClient::Error(error) => Got::Error {
@@ -264,6 +267,21 @@ fn requests_of_one_read_for_the_latest_timestamp_get_the_last_one_of_all() {
 }
 
 #[test]
+fn a_client_may_name_a_guarantee_for_its_connection() {
+    let (_cluster, node) = serving_alone();
+    for guarantee in [Guarantee::Quorum, Guarantee::Lease] {
+        let mut client = Native::connect(&node);
+        client.hello(&ClientHello { guarantee: Some(guarantee), ..ClientHello::default() });
+        assert!(matches!(client.next(), Got::Welcome(_)));
+        client.ask(1, 2);
+        // This node has no lease. So a round proves the answer, and the request is not refused.
+        let range = client.range(1);
+        client.ask_latest(2);
+        assert_eq!(client.next(), Got::Latest(2, range.last()));
+    }
+}
+
+#[test]
 fn frames_may_come_byte_by_byte() {
     let (_cluster, node) = serving_alone();
     let mut client = Native::connect(&node);
@@ -347,7 +365,7 @@ fn clients_of_another_cluster_or_version_are_refused() {
     let mut client = Native::connect(&node);
     let mut mode = Vec::new();
     ClientHello::default().encode(&mut mode);
-    mode.extend_from_slice(&[0x80, 2, 0, 1, b't']);
+    mode.extend_from_slice(&[0x80, 2, 0, 1, 2]);
     mode[7] = 5;
     client.send(&mode);
     assert_eq!(client.end(), ErrorCode::Unsupported);

@@ -7,6 +7,7 @@ use super::frame::{
     KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME, REQUEST_LEN, text,
 };
 use crate::cursor::DecodeError;
+use crate::guarantee::ProvedBy;
 use crate::http::ErrorCode;
 use crate::id::NodeId;
 use crate::peer_hello::ADDR_LEN_MAX;
@@ -19,6 +20,8 @@ pub const ERROR_TEXT_LEN_MAX: usize = 512;
 const FLAG_CLOSES: u8 = 1;
 /// Flag of a request and of its answer: the request asks for the latest timestamp.
 const FLAG_LATEST: u8 = 1;
+/// Flag of an answer: the lease of the leader has proved it, and no round.
+const FLAG_LEASE: u8 = 2;
 
 /// A request for `1 + more` timestamps, or for the latest timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +83,24 @@ impl Request {
     }
 
     /// Returns the answer to this request: as many timestamps as the request asks for, from
-    /// `first`. If the request asks for the latest timestamp, `first` is that one.
+    /// `first`. If the request asks for the latest timestamp, `first` is that one. A round has
+    /// proved the answer, or the client has not asked what has.
     #[must_use]
     pub fn answer(self, first: Timestamp) -> [u8; ANSWER_LEN] {
+        self.answer_proved_by(first, ProvedBy::Round)
+    }
+
+    /// Returns the answer to this request, as [`Self::answer`] does. It says what has proved it.
+    #[must_use]
+    pub fn answer_proved_by(self, first: Timestamp, proved_by: ProvedBy) -> [u8; ANSWER_LEN] {
         let mut bytes = [0; ANSWER_LEN];
         let (head, tail) = bytes.split_at_mut(HEADER_LEN);
-        head.copy_from_slice(&self.header(KIND_ANSWER).to_bytes());
+        let mut header = self.header(KIND_ANSWER);
+        header.flags |= match proved_by {
+            ProvedBy::Round => 0,
+            ProvedBy::Lease => FLAG_LEASE,
+        };
+        head.copy_from_slice(&header.to_bytes());
         tail.copy_from_slice(&first.to_bytes());
         bytes
     }
@@ -232,6 +247,8 @@ pub enum ToClient<'a> {
         range: TimestampRange,
         /// Whether the range is the latest timestamp, and not timestamps for this client alone.
         is_latest: bool,
+        /// What has proved the answer. A lease may have only if the hello has asked for a lease.
+        proved_by: ProvedBy,
     },
     /// A refusal.
     Error(ErrorFrame<'a>),
@@ -255,7 +272,7 @@ impl<'a> ToClient<'a> {
     pub fn decode(frame: &Frame<'a>) -> Result<Self, ClientHelloError> {
         let Frame { header, tail } = *frame;
         let is_known = match header.kind {
-            KIND_ANSWER => is_request(header),
+            KIND_ANSWER => is_request(Header { flags: header.flags & !FLAG_LEASE, ..header }),
             KIND_PING | KIND_PONG | KIND_GOODBYE => is_bare(header),
             _ => true,
         };
@@ -264,8 +281,10 @@ impl<'a> ToClient<'a> {
         }
         Ok(match header.kind {
             KIND_ANSWER => {
-                let is_latest = header.flags == FLAG_LATEST;
-                Self::Answer { id: header.id, range: range(header, tail)?, is_latest }
+                let has = |flag| header.flags & flag != 0;
+                let proved_by = if has(FLAG_LEASE) { ProvedBy::Lease } else { ProvedBy::Round };
+                let (range, is_latest) = (range(header, tail)?, has(FLAG_LATEST));
+                Self::Answer { id: header.id, range, is_latest, proved_by }
             }
             KIND_ERROR => Self::Error(error(header, tail)?),
             KIND_LEADER => Self::Leader(leader(header, tail)?),

@@ -9,7 +9,9 @@ use epicepoch_wire::native::{
     TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Token, VERSION, Welcome,
     split,
 };
-use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, NodeId, Timestamp};
+use epicepoch_wire::{
+    ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp,
+};
 use serde_json::{Value, json};
 
 use super::{hex, hold, number, unhex};
@@ -91,6 +93,20 @@ fn to_server() -> Vec<(&'static str, Vec<u8>)> {
                 ClientHello { token, ..hello() }.encode(out);
             }),
         ),
+        (
+            "a hello that asks for a quorum",
+            written(|out| {
+                let guarantee = Some(Guarantee::Quorum);
+                ClientHello { guarantee, ..hello() }.encode(out);
+            }),
+        ),
+        (
+            "a hello that accepts a lease",
+            written(|out| {
+                let guarantee = Some(Guarantee::Lease);
+                ClientHello { guarantee, ..hello() }.encode(out);
+            }),
+        ),
         ("a request for one timestamp", request(0, 1)),
         ("a request for 1000", request(1, 1000)),
         ("a request for 2^32, the most there is", request(u64::MAX, 1 << 32)),
@@ -129,6 +145,14 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
         (
             "an answer with the latest timestamp, at the last index",
             Request::latest(4).answer(last).to_vec(),
+        ),
+        (
+            "an answer with 1000, proved by a lease",
+            Request::new(5, 1000).unwrap().answer_proved_by(first, ProvedBy::Lease).to_vec(),
+        ),
+        (
+            "an answer with the latest timestamp, proved by a lease",
+            Request::latest(6).answer_proved_by(first, ProvedBy::Lease).to_vec(),
         ),
         ("not the leader", error(ErrorCode::NotLeader, false, 3, "b.example:8080")),
         ("overloaded", error(ErrorCode::Overloaded, false, 4, "")),
@@ -226,8 +250,18 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ),
         (
             "client",
-            "a mode, which is not known yet",
-            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 1]),
+            "a guarantee that is not known yet",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 2]),
+        ),
+        (
+            "client",
+            "a guarantee of two bytes",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 2, 0, 1]),
+        ),
+        (
+            "client",
+            "a guarantee that comes twice",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 1].repeat(2)),
         ),
         (
             "client",
@@ -276,6 +310,7 @@ fn hello_fields(hello: &ClientHello) -> Value {
         "history": hello.cluster.map(|(_, history)| number(history.0)),
         "agent": hello.agent,
         "token": hello.token.as_ref().map(Token::reveal),
+        "guarantee": hello.guarantee.map(Guarantee::name),
     })
 }
 
@@ -323,16 +358,18 @@ fn read_by_client(bytes: &[u8]) -> Result<Value, ClientHelloError> {
     assert_eq!(frame.len(), bytes.len());
     Ok(match ToClient::decode(&frame)? {
         ToClient::Welcome(welcome) => welcome_fields(&welcome),
-        ToClient::Answer { id, range, is_latest: true } => json!({
+        ToClient::Answer { id, range, is_latest: true, proved_by } => json!({
             "kind": "latest_answer",
             "id": number(id),
             "latest": range.first().to_string(),
+            "proof": proved_by.name(),
         }),
-        ToClient::Answer { id, range, is_latest: false } => json!({
+        ToClient::Answer { id, range, is_latest: false, proved_by } => json!({
             "kind": "answer",
             "id": number(id),
             "first": range.first().to_string(),
             "count": number(range.count()),
+            "proof": proved_by.name(),
         }),
         ToClient::Error(error) => json!({
             "kind": "error",
@@ -407,10 +444,10 @@ fn rewritten(from: &str, bytes: &[u8]) -> Vec<u8> {
     }
     match ToClient::decode(&frame).unwrap() {
         ToClient::Welcome(welcome) => written(|out| welcome.encode(out)),
-        ToClient::Answer { id, range, is_latest } => {
+        ToClient::Answer { id, range, is_latest, proved_by } => {
             let request = Request::new(id, range.count()).unwrap();
             let request = if is_latest { Request::latest(id) } else { request };
-            request.answer(range.first()).to_vec()
+            request.answer_proved_by(range.first(), proved_by).to_vec()
         }
         ToClient::Error(error) => written(|out| error.encode(out)),
         ToClient::Leader(leader) => written(|out| leader.encode(out)),

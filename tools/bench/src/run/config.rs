@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use epicepoch_client::{Tls, Token};
+use epicepoch_client::{Guarantee, Tls, Token};
 use epicepoch_wire::http::{PATH_TIMESTAMP, RANGE_COUNT_MAX};
 
 /// A node that may be asked.
@@ -143,6 +143,8 @@ pub struct RunConfig {
     /// Ask for `format=range` over HTTP: 24 bytes for any count. The native protocol and the client
     /// always get ranges. Default off.
     pub range: bool,
+    /// The guarantee that requests name, over every transport. Default none.
+    pub guarantee: Option<Guarantee>,
     /// Duration of the warm-up. Its answers are not in the result. Default 1 s.
     pub warmup: Duration,
     /// How long requests are sent and counted. Default 10 s.
@@ -193,6 +195,7 @@ impl RunConfig {
             threads: 1,
             count: 1,
             range: false,
+            guarantee: None,
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
@@ -225,11 +228,14 @@ impl RunConfig {
 
     /// Path and query of each request.
     pub(super) fn path(&self) -> String {
-        match (self.count, self.range) {
+        let path = match (self.count, self.range) {
             (1, false) => PATH_TIMESTAMP.to_owned(),
             (count, false) => format!("{PATH_TIMESTAMP}?n={count}"),
             (count, true) => format!("{PATH_TIMESTAMP}?n={count}&format=range"),
-        }
+        };
+        let Some(guarantee) = self.guarantee else { return path };
+        let separator = if path.contains('?') { '&' } else { '?' };
+        format!("{path}{separator}guarantee={guarantee}")
     }
 
     /// The value of the header `authorization`, if there is a token.
@@ -297,6 +303,10 @@ mod tests {
         assert_eq!((list.path().as_str(), list.count_max()), ("/timestamp?n=9", COUNT_MAX));
         let range = RunConfig { range: true, ..list.clone() };
         assert_eq!(range.path(), "/timestamp?n=9&format=range");
+        let guarantee = Some(Guarantee::Lease);
+        let named = |config: &RunConfig| RunConfig { guarantee, ..config.clone() }.path();
+        assert_eq!(named(&RunConfig { count: 1, ..list.clone() }), "/timestamp?guarantee=lease");
+        assert_eq!(named(&range), "/timestamp?n=9&format=range&guarantee=lease");
         assert_eq!(range.count_max(), RANGE_COUNT_MAX);
         let native = RunConfig { transport: Transport::Native { in_flight: 1 }, ..list.clone() };
         assert_eq!(native.count_max(), RANGE_COUNT_MAX);

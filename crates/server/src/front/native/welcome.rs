@@ -42,9 +42,10 @@ pub(super) fn protocol_error(error: &ClientHelloError) -> CloseReason {
         ClientHelloError::Version { .. } => {
             (ErrorCode::UnsupportedVersion, "this node speaks version 1 only")
         }
-        ClientHelloError::Field(_) => {
-            (ErrorCode::Unsupported, "the hello insists on a field that this node does not know")
-        }
+        ClientHelloError::Field(_) => (
+            ErrorCode::Unsupported,
+            "the hello insists on a field, or its value, that this node does not know",
+        ),
         // The error type is non-exhaustive.
         _ => (ErrorCode::BadRequest, "not a frame that a client may send"),
     }

@@ -42,6 +42,8 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
     private static final int ERROR_CLOSES = 1;
     /** The flag of a request for the latest timestamp, and of its answer. */
     private static final int FLAG_LATEST = 1;
+    /** The flag of an answer that the lease of the leader has proved. */
+    private static final int FLAG_LEASE = 2;
     /** The feature of a node that answers requests for the latest timestamp. */
     static final long FEATURE_LATEST = 1;
 
@@ -133,10 +135,16 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
         to.putInt((int) argument).putLong(id);
     }
 
-    /** Reads an Answer. */
-    Answer toAnswer() {
-        boolean isLatest = flags == FLAG_LATEST;
-        boolean isPlain = code == 0 && (flags == 0 || (isLatest && argument == 0));
+    /**
+     * Reads an Answer to a client that asks for a guarantee, or for none if it is null. Only a client
+     * that asks for a lease accepts an answer that a lease has proved.
+     */
+    Answer toAnswer(Guarantee guarantee) {
+        boolean isAllowed = guarantee == Guarantee.LEASE || (flags & FLAG_LEASE) == 0;
+        require(isAllowed, "an answer that a lease has proved, which was not asked for");
+        int others = flags & ~FLAG_LEASE;
+        boolean isLatest = others == FLAG_LATEST;
+        boolean isPlain = code == 0 && (others == 0 || (isLatest && argument == 0));
         require(isPlain, "an answer with reserved bits");
         Timestamp first = Timestamp.read(tail.duplicate());
         long count = argument + 1;

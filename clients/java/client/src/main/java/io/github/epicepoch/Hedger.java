@@ -208,7 +208,7 @@ final class Hedger {
 
     private void handle(Connection from, Frame frame) {
         switch (frame.kind()) {
-            case Frame.ANSWER -> take(from, frame.id(), frame.toAnswer());
+            case Frame.ANSWER -> take(from, frame.id(), frame.toAnswer(options.guarantee()));
             case Frame.ERROR -> {
                 EpicEpochException error = frame.toRefusal(from.address).error();
                 if (error instanceof RefusedException refused

@@ -26,6 +26,7 @@ final class Welcome {
     static final short COUNT_MAX = 0x0009;
     static final short MEMBER = 0x000a;
     static final short TOKEN = (short) 0x8001;
+    static final short GUARANTEE = (short) 0x8002;
 
     /** The idle limit of a node that names none. */
     private static final Duration IDLE_DEFAULT = Duration.ofSeconds(120);

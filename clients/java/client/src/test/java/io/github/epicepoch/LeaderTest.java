@@ -541,7 +541,8 @@ class LeaderTest extends Scene {
         for (Cluster known : Arrays.asList(null, ScriptedNode.CLUSTER)) {
             client.timestamp();
             String token = tokens.get(turn.get());
-            Hello hello = new Hello(Frame.FEATURE_LATEST, "", known, Connection.AGENT, token);
+            long features = Frame.FEATURE_LATEST;
+            Hello hello = new Hello(features, "", known, Connection.AGENT, token, null);
             assertArrayEquals(hello.toBytes(), leader.hellos.take());
             turn.set(1);
             leader.hangUp();

@@ -14,6 +14,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
@@ -90,7 +91,11 @@ class VectorsTest {
                                 text(means, "cluster_name"),
                                 cluster,
                                 text(means, "agent"),
-                                text(means, "token"))
+                                text(means, "token"),
+                                means.get("guarantee") == null
+                                        ? null
+                                        : Guarantee.valueOf(
+                                                text(means, "guarantee").toUpperCase(Locale.ROOT)))
                         .toBytes();
         }
     }
@@ -126,7 +131,14 @@ class VectorsTest {
         String id = Long.toUnsignedString(frame.id());
         switch (frame.kind()) {
             case Frame.ANSWER -> {
-                Frame.Answer given = frame.toAnswer();
+                Frame.Answer given = frame.toAnswer(Guarantee.LEASE);
+                String proof = "round";
+                try {
+                    frame.toAnswer(Guarantee.QUORUM);
+                } catch (MalformedException lease) {
+                    proof = "lease";
+                }
+                means.put("proof", proof);
                 TimestampRange answer = given.range();
                 means.put("kind", given.isLatest() ? "latest_answer" : "answer");
                 means.put("id", id);
