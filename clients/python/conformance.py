@@ -91,6 +91,7 @@ class Driver:
                 attempt_timeout=command["attempt_ms"] / 1000,
                 refresh_interval=command["refresh_ms"] / 1000,
                 cluster_name=command.get("cluster") or "",
+                guarantee=command.get("guarantee") or "",
                 hedge_after=command["hedge_ms"] / 1000 if command.get("hedge_ms") else None,
             )
             kind = Threads if "--threads" in sys.argv else epicepoch.Client

@@ -28,6 +28,7 @@ type command struct {
 	RefreshMS int64    `json:"refresh_ms"`
 	Cluster   string   `json:"cluster"`
 	HedgeMS   int64    `json:"hedge_ms"`
+	Guarantee string   `json:"guarantee"`
 }
 
 type reply struct {
@@ -109,6 +110,12 @@ func (d *driver) open(c command) {
 		epicepoch.WithClusterName(c.Cluster),
 		epicepoch.WithRefresh(time.Duration(c.RefreshMS) * time.Millisecond),
 		epicepoch.WithHedgeAfter(time.Duration(c.HedgeMS) * time.Millisecond),
+	}
+	switch c.Guarantee {
+	case "quorum":
+		opts = append(opts, epicepoch.WithGuarantee(epicepoch.GuaranteeQuorum))
+	case "lease":
+		opts = append(opts, epicepoch.WithGuarantee(epicepoch.GuaranteeLease))
 	}
 	if c.TimeoutMS != nil {
 		opts = append(opts, epicepoch.WithCallTimeout(time.Duration(*c.TimeoutMS)*time.Millisecond))

@@ -28,6 +28,7 @@ interface Command {
   refresh_ms: number;
   cluster?: string;
   hedge_ms?: number;
+  guarantee?: "quorum" | "lease";
 }
 
 const origin = process.hrtime.bigint();
@@ -42,6 +43,7 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
         ...(command.timeout_ms !== undefined && { timeout: command.timeout_ms }),
         attemptTimeout: command.attempt_ms,
         refreshInterval: command.refresh_ms,
+        ...(command.guarantee && { guarantee: command.guarantee }),
         ...(command.cluster && { clusterName: command.cluster }),
         ...(command.hedge_ms && { hedgeAfter: command.hedge_ms }),
       });

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
 
 use crate::protocol::{Command, Fault, Reply};
 use crate::{WAIT_MAX, lock};
@@ -49,6 +49,8 @@ pub struct Settings {
     /// After how long without an answer the client sends a request a second time. Default `None`:
     /// never.
     pub hedge: Option<Duration>,
+    /// The guarantee that the client asks for. Default `None`: it names none.
+    pub guarantee: Option<Guarantee>,
 }
 
 impl Default for Settings {
@@ -59,6 +61,7 @@ impl Default for Settings {
             timeout: Some(Duration::from_secs(2)),
             cluster: None,
             hedge: None,
+            guarantee: None,
         }
     }
 }
@@ -281,6 +284,7 @@ impl Driver {
             refresh_ms: millis(settings.refresh),
             cluster: settings.cluster.clone(),
             hedge_ms: settings.hedge.or(self.hedge).map(millis),
+            guarantee: settings.guarantee.map(|guarantee| guarantee.name().to_owned()),
         });
         pending.wait()
     }

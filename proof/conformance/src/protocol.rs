@@ -30,6 +30,10 @@ pub enum Command {
         /// If it is absent, the client never does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hedge_ms: Option<u64>,
+        /// The guarantee that the client asks for, `quorum` or `lease`. If it is absent, the client
+        /// names none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guarantee: Option<String>,
     },
     /// Ask the client for timestamps.
     Timestamps {

@@ -35,7 +35,16 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
     while let Some(command) = commands.recv().await {
         let start = reading(origin);
         match command {
-            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster, hedge_ms } => {
+            Command::Open {
+                id,
+                addrs,
+                timeout_ms,
+                attempt_ms,
+                refresh_ms,
+                cluster,
+                hedge_ms,
+                guarantee,
+            } => {
                 let mut options = Options::default();
                 if let Some(timeout_ms) = timeout_ms {
                     options.timeout = Duration::from_millis(timeout_ms);
@@ -44,6 +53,7 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 options.refresh_interval = Duration::from_millis(refresh_ms);
                 options.cluster_name = cluster;
                 options.hedge_after = hedge_ms.map(Duration::from_millis);
+                options.guarantee = guarantee.map(|word| word.parse().expect("a guarantee"));
                 let opened = Client::new(addrs, options);
                 let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
                 client = opened.ok();

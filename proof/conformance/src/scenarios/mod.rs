@@ -10,6 +10,7 @@ mod clusters;
 mod deadlines;
 mod expect;
 mod finding;
+mod guarantees;
 mod latest;
 mod refusals;
 mod wire;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Scenario> {
         clusters::SCENARIOS,
         answers::SCENARIOS,
         latest::SCENARIOS,
+        guarantees::SCENARIOS,
         wire::SCENARIOS,
         refusals::SCENARIOS,
     ];

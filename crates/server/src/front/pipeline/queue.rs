@@ -484,7 +484,9 @@ mod tests {
             (&[Quorum, Lease, Lease], Quorum),
         ] {
             let mut queue = Queue::default();
-            asked.iter().for_each(|it| queue.push(Named(*it, Interest::Wanted), &[]));
+            for it in asked {
+                queue.push(Named(*it, Interest::Wanted), &[]);
+            }
             assert_eq!(queue.guarantee(), joins, "{asked:?}");
             // Requests that joined a batch before do not count, and neither do cancelled ones.
             queue.joined = queue.requests.len();

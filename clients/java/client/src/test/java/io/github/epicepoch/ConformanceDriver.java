@@ -7,6 +7,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
@@ -95,6 +96,9 @@ final class ConformanceDriver {
         }
         if (command.get("cluster") instanceof String name) {
             builder.clusterName(name);
+        }
+        if (command.get("guarantee") instanceof String word) {
+            builder.guarantee(Guarantee.valueOf(word.toUpperCase(Locale.ROOT)));
         }
         if (command.get("hedge_ms") != null) {
             builder.hedgeAfter(millis(command, "hedge_ms"));
