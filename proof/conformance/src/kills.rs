@@ -146,11 +146,8 @@ fn disorder(origin: Instant, clients: &[Calls], http: &[Operation]) -> Vec<Strin
 fn operation(call: &Call, node: u64, is_own_clock: bool) -> Option<Operation> {
     let range = *call.outcome.as_ref().ok()?;
     let end = if is_own_clock { call.start + call.took } else { call.end };
-    let outcome = if call.is_latest {
-        Outcome::Latest(range.first())
-    } else {
-        Outcome::Answered(range)
-    };
+    let outcome =
+        if call.is_latest { Outcome::Latest(range.first()) } else { Outcome::Answered(range) };
     Some(Operation { start: call.start, end, node, outcome })
 }
 

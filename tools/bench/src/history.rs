@@ -99,9 +99,8 @@ impl History {
         let start = self.nanos(operation.start);
         // An operation that ends when it starts would count as completed before itself.
         let end = self.nanos(operation.end).max(start + 1);
-        let answer = |range, is_latest| {
-            Answer { start, end, range, is_latest, node: operation.node }
-        };
+        let answer =
+            |range, is_latest| Answer { start, end, range, is_latest, node: operation.node };
         let horizon = self.floor.map_or(0, |floor| floor.horizon);
         let is_new = start >= horizon;
         match &operation.outcome {
@@ -300,7 +299,8 @@ mod tests {
             }
             for (start, end, index) in latest {
                 let outcome = Outcome::Latest(range(*index, 1).first());
-                history.record(&Operation { outcome, ..operation(origin, (9, *start, *end, 0, 1)) });
+                history
+                    .record(&Operation { outcome, ..operation(origin, (9, *start, *end, 0, 1)) });
             }
             history.settle(Instant::now() + Duration::from_secs(1))
         };
