@@ -221,7 +221,7 @@ def read_answer(head: Head, tail: bytes, guarantee: str) -> tuple[TimestampRange
     if guarantee == "lease":
         head = head._replace(flags=head.flags & ~FLAG_LEASE)
     elif head.flags & FLAG_LEASE:
-        raise ProtocolError("an answer that a lease has proved, which this client has not asked for")
+        raise ProtocolError("an answer that a lease has proved, which was not asked for")
     is_latest = head.flags == FLAG_LATEST
     if head.code or head.flags & ~FLAG_LATEST or (is_latest and head.argument):
         raise ProtocolError("an answer with reserved bits")

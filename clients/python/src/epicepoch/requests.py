@@ -62,7 +62,7 @@ class Waiter:
 class Asked(NamedTuple):
     """What is needed to check the answer of a request that was sent over one connection."""
 
-    count: int
+    size: int
     """How many timestamps the callers take together; 0 if all ask for the latest one."""
     is_latest: bool
     """Whether the frame asks for the latest timestamp."""
@@ -74,14 +74,15 @@ class Asked(NamedTuple):
     def check(self, addr: str, answer: TimestampRange, is_latest: bool) -> None:
         """Raise an error unless an answer of the node at addr has the count of the request and lies
         above the floor. The latest timestamp may be the floor itself."""
-        expected = max(self.count, 1)
+        expected = max(self.size, 1)
         if answer.count != expected:
-            raise ProtocolError(f"an answer of {answer.count} timestamps to a request for {expected}")
+            text = f"an answer of {answer.count} timestamps to a request for {expected}"
+            raise ProtocolError(text)
         if is_latest != self.is_latest:
             raise ProtocolError("the latest timestamp as one of this client alone, or reversed")
         if self.floor is None or self.floor < answer.first:
             return
-        if self.count != LATEST or answer.first < self.floor:
+        if self.size != LATEST or answer.first < self.floor:
             raise WentBackwardsError(f"{addr} gave {answer.first}, not above {self.floor}")
 
 
