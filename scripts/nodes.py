@@ -96,6 +96,30 @@ def started(block):
     return block
 
 
+class Foreign:
+    """How much of the processors other programs use while the block runs: `share`, from 0 to 1. It counts what the
+    host of a virtual machine takes (steal), too. Processes that the block starts must end within it."""
+
+    def __enter__(self):
+        self.before = self.read()
+        return self
+
+    def __exit__(self, *_):
+        busy, own, total = (now - was for now, was in zip(self.read(), self.before))
+        self.share = max(0.0, busy - own) / total
+
+    @staticmethod
+    def read():
+        """Seconds since the start: all programs, this script with its children, and all processors."""
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, idle, iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
+        tick = os.sysconf("SC_CLK_TCK")
+        own = sum(it.ru_utime + it.ru_stime
+                  for it in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+        busy = user + nice + system + steal
+        return busy / tick, own, (busy + idle + iowait + irq + softirq) / tick
+
+
 class Cluster:
     """Nodes on this machine, which stop at the end of the block. The value of a setting may be a
     function: it is called with each node's id."""

@@ -52,6 +52,7 @@ fn wrong_values(command: &str, argument: &str) -> &'static [&'static str] {
         ("sim", "nodes") => &["9"],
         ("lab", "name") => &["no-such", NO_FILE],
         ("lab", "only") => &["7", "x"],
+        ("lab", "links") => &["vpn"],
         ("rolling", "nodes") => &["x", "0", "1,1"],
 
         (_, "addr") => &["nohost", "n1:99999", ""],

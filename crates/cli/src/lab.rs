@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,16 +11,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use epicepoch_bench::record::Program;
 use epicepoch_lab::builtin::{self, BUILT_IN};
 use epicepoch_lab::{
-    LabError, Outcome, Plan, Setup, Topology, file, page, picture, report, run, text,
+    Entry, LabError, LinkKind, Outcome, Plan, Running, Setup, Topology, file, page, picture,
+    report, run, text,
 };
 
 use crate::arguments::{is_json, number, output as output_argument, switch, text as text_argument};
 use crate::failure::Failure;
 use crate::{output, signals};
+
+/// The argument that names the topology.
+const NAME: &str = "name";
+/// The argument of the process that runs in a network namespace of its own.
+const INSIDE: &str = "inside";
 
 pub(crate) fn command() -> Command {
     Command::new("lab")
@@ -30,7 +37,10 @@ pub(crate) fn command() -> Command {
              each region, wherever the leader is, what the loss of a region costs, and what it \
              advises.\n\nIt verifies the delays before it measures, and checks every answer. It \
              needs no privileges, and contacts no other machine. Without NAME it lists the built-in \
-             topologies.",
+             topologies.\n\nThe delays are made by TCP proxies. With --links netns they are made by \
+             the kernel (network namespaces and netem), so TCP behaves as on a long path. That needs \
+             a kernel with the module sch_netem, the tools ip, tc, unshare and nsenter, and root or \
+             user namespaces. The command says which of them is missing.",
         )
         .after_help(
             "Steps: 0 floor, 1 at rest, 2 each leader, 3 a region is lost, 4 the leader is killed, \
@@ -41,21 +51,43 @@ pub(crate) fn command() -> Command {
              wrong, or the run failed; 2 wrong usage, or a wrong file.",
         )
         .arg(
-            Arg::new("name")
+            Arg::new(NAME)
                 .value_name("NAME")
-                .help("A built-in topology, or a TOML file (docs/topologies.md)"),
+                .help("A built-in topology, or a TOML file (docs/lab.md)"),
         )
-        .arg(number("seconds", Plan::SECONDS, "Length of each measurement").default_value("5"))
-        .arg(text_argument("only", "STEPS", "Only these steps, such as 1,2 [default: all]"))
-        .arg(text_argument("seed", "S", "Seed of the jitter").default_value("1"))
-        .arg(switch("dry", "Print what is expected, and start nothing"))
-        .arg(text_argument("html", "FILE", "Write a page with map, heat map and time lines"))
-        .arg(text_argument("svg", "FILE", "Write the map and the heat map"))
+        .arg(
+            number("seconds", Plan::SECONDS, "Length of each measurement")
+                .default_value("5")
+                .requires(NAME),
+        )
+        .arg(
+            text_argument("only", "STEPS", "Only these steps, such as 1,2 [default: all]")
+                .requires(NAME),
+        )
+        .arg(text_argument("seed", "S", "Seed of the jitter").default_value("1").requires(NAME))
+        .arg(
+            switch("dry", "Print what is expected, and start nothing")
+                .requires(NAME)
+                .conflicts_with_all(["seconds", "only", "seed", "links", "html"]),
+        )
+        .arg(
+            text_argument("links", "KIND", "What delays the links: proxies, or netns (the kernel)")
+                .value_parser([LinkKind::Proxies.name(), LinkKind::Netns.name()])
+                .default_value(LinkKind::Proxies.name())
+                .hide_possible_values(true)
+                .requires(NAME),
+        )
+        .arg(Arg::new(INSIDE).long(INSIDE).action(ArgAction::SetTrue).hide(true))
+        .arg(
+            text_argument("html", "FILE", "Write a page with map, heat map and time lines")
+                .requires(NAME),
+        )
+        .arg(text_argument("svg", "FILE", "Write the map and the heat map").requires(NAME))
         .arg(output_argument())
 }
 
 pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let Some(name) = matches.get_one::<String>("name") else { return list(matches) };
+    let Some(name) = matches.get_one::<String>(NAME) else { return list(matches) };
     let topology = topology(name)?;
     let seconds = matches.get_one::<u64>("seconds").copied().unwrap_or(5);
     let mut plan = Plan::new(Duration::from_secs(seconds));
@@ -69,13 +101,22 @@ pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     if matches.get_flag("dry") {
         return dry(matches, &topology);
     }
+    let program = std::env::current_exe().context("the path of this program")?;
+    if matches.get_one::<String>("links").is_some_and(|it| it == LinkKind::Netns.name()) {
+        plan.links = LinkKind::Netns;
+        if !matches.get_flag(INSIDE) {
+            return Err(enter(&program));
+        }
+    }
     // A file that cannot be written is known before minutes of measuring.
     let (html, svg) = (created(matches, "html")?, created(matches, "svg")?);
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
-    signals::watch(move || stopping.store(true, Ordering::Relaxed))?;
-    let program = std::env::current_exe().context("the path of this program")?;
-    let setup = Setup { program, plan, seed, stop, expected_factor: 1.0 };
+    let running = Running::default();
+    let abandoned = running.clone();
+    let stop_all = move || stopping.store(true, Ordering::Relaxed);
+    signals::watch_and_leave(stop_all, move || abandoned.kill_all())?;
+    let setup = Setup { program, plan, seed, stop, running, expected_factor: 1.0 };
     let outcome = measured(&topology, &setup)?;
     if let Some(mut file) = html {
         file.write_all(page::page(&outcome).as_bytes()).context("--html")?;
@@ -105,6 +146,22 @@ fn measured(topology: &Topology, setup: &Setup) -> Result<Outcome, Failure> {
     };
     tell(&format!("{}: about {} s", topology.name, about.as_secs()));
     run::run(topology, setup, &mut tell).map_err(wrong)
+}
+
+/// Replaces this process by one that does the same in a network namespace of its own. Returns why
+/// it cannot.
+fn enter(program: &Path) -> Failure {
+    let entry = match Entry::probe() {
+        Ok(entry) => entry,
+        Err(why) => {
+            let without = "without it, proxies delay the links";
+            return anyhow!("--links netns cannot be used on this machine: {why}; {without}")
+                .into();
+        }
+    };
+    let mut command = entry.command(program);
+    command.args(std::env::args_os().skip(1)).arg(format!("--{INSIDE}"));
+    anyhow::Error::from(command.exec()).context("unshare").into()
 }
 
 /// A failure of a run. What the file is to blame for is wrong usage.
@@ -160,9 +217,6 @@ fn list(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 
 /// Prints what is expected.
 fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
-    if matches.get_one::<String>("html").is_some() {
-        return Err(Failure::usage(anyhow!("--html needs a run: leave out --dry")));
-    }
     if let Some(mut file) = created(matches, "svg")? {
         file.write_all(picture::picture(topology, None).as_bytes()).context("--svg")?;
     }
@@ -178,7 +232,8 @@ fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
 fn this_program() -> Program {
     Program {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: option_env!("EPICEPOCH_COMMIT").map(str::to_owned),
+        // The nodes are this program, too.
+        commit: Some(env!("BUILD_COMMIT").to_owned()).filter(|it| it != "unknown"),
         command: std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect(),
     }
 }

@@ -6,7 +6,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use epicepoch_bench::floor::Floor;
 use epicepoch_bench::latency::shown;
@@ -46,6 +46,10 @@ pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'stat
         .arg(number("count", 1..=RANGE_COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
         .arg(switch("range", "Ask for format=range over HTTP: 24 bytes for any number of timestamps"))
         .arg(guarantee())
+        .arg(
+            text("path", "PATH", "Another service: GET this over HTTP; needs --verify off")
+                .conflicts_with_all(["count", "range", "guarantee"]),
+        )
         .arg(text("rate", "R", "Requests per second: an open loop"))
         .arg(
             text("arrivals", "HOW", "How the requests of --rate are spread")
@@ -168,8 +172,12 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         spin: matches.get_flag("spin"),
         range: matches.get_flag("range"),
         guarantee: guarantee_of(matches),
+        path: matches.get_one::<String>("path").cloned(),
         ..defaults
     };
+    if let Some(path) = &config.path {
+        check_path(path, &config).map_err(Failure::usage)?;
+    }
     if config.count > config.count_max() {
         let max = config.count_max();
         let text = format!(
@@ -180,6 +188,19 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         return Err(Failure::usage(anyhow!(text)));
     }
     Ok(config)
+}
+
+/// Checks that `--path` can be asked, and that nothing is expected of the answers.
+fn check_path(path: &str, config: &RunConfig) -> anyhow::Result<()> {
+    let is_sendable = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(is_sendable, "--path is {path:?}; it must begin with / and have no spaces");
+    ensure!(!config.verify, "the answers of another path are not checked: add --verify off");
+    ensure!(
+        !matches!(config.transport, Transport::Native { .. } | Transport::Client { .. }),
+        "--path is for http1, h2c and http3, and --transport is {}",
+        config.transport.name()
+    );
+    Ok(())
 }
 
 /// Returns the length of the warm-up, which may be 0.

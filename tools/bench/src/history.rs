@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use epicepoch_wire::{Timestamp, TimestampRange};
 
+pub(crate) use crate::answer::read_anything;
 pub use crate::answer::{BrokenAnswer, read_range, read_timestamps};
 use crate::verdict::{Answer, Totals, Verdict, Violation};
 

@@ -94,6 +94,7 @@ fn config(config: &RunConfig) -> Value {
         "threads": config.threads_used(),
         "n": config.count,
         "range": config.range,
+        "path": config.path,
         "rate": rate,
         "arrivals": arrivals,
         "warmup_ns": nanos(config.warmup),

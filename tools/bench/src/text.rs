@@ -50,14 +50,16 @@ fn headline(config: &RunConfig) -> String {
         Pace::Open { rate, arrivals } => format!("open loop, {rate} req/s {arrivals:?}"),
         Pace::Closed => "closed loop".to_owned(),
     };
+    let asked = match &config.path {
+        Some(path) => format!("GET {path}"),
+        None => format!("n {}{}", config.count, if config.range { " as a range" } else { "" }),
+    };
     format!(
-        "connections {} over {}, in flight {}, threads {}, n {}{}, {pace}, {} after {} of warm-up\n",
+        "connections {} over {}, in flight {}, threads {}, {asked}, {pace}, {} after {} of warm-up\n",
         config.connections,
         config.transport.name(),
         config.transport.in_flight(),
         config.threads_used(),
-        config.count,
-        if config.range { " as a range" } else { "" },
         shown(config.duration),
         shown(config.warmup),
     )

@@ -29,6 +29,6 @@ pub mod text;
 pub mod topology;
 
 pub use outcome::Outcome;
-pub use plan::{Plan, Step};
-pub use run::{LabError, Setup};
+pub use plan::{LinkKind, Plan, Step};
+pub use run::{Entry, LabError, Running, Setup};
 pub use topology::Topology;

@@ -202,11 +202,11 @@ impl Outcome {
         for cell in self.cells.iter().filter(|cell| cell.is_marked()) {
             let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
             problems.push(format!(
-                "{}: clients in {}, {} callers, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
+                "{}: clients in {}, {}, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
                  expected {:.1} ms, at most {:.1} ms",
                 cell.step,
                 region(cell.client),
-                cell.callers,
+                callers_shown(cell.callers),
                 cell.leader,
                 region(self.topology.region_of(cell.leader)),
                 cell.p50_ms(),
@@ -238,6 +238,11 @@ impl Outcome {
             Fault::OneWay => "leader not heard".to_owned(),
         }
     }
+}
+
+/// A number of callers, in words.
+pub(crate) fn callers_shown(count: u32) -> String {
+    if count == 1 { "1 caller".to_owned() } else { format!("{count} callers") }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use crate::outcome::Outcome;
 use crate::picture::{escaped, picture, time_line};
+use crate::plan::LinkKind;
 use crate::text;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;color:#24303c;max-width:70em;margin:2em auto;padding:0 1em}\
@@ -22,8 +23,20 @@ const READING: &str = "<h2>How to read this</h2><ul>\
     moment of the fault. The gap behind it is the outage.</li>\
     <li><b>Order.</b> One checker saw every answer of every step: no timestamp may come twice, and none \
     may be below one whose answer had come before.</li>\
-    <li><b>Limits.</b> Nodes and clients run on one machine. The links are TCP proxies that delay bytes: \
-    slow start and retransmission on long paths are not seen here.</li></ul>";
+    <li><b>Limits.</b> Nodes and clients run on one machine. ";
+
+/// What the links do not show.
+fn limits(links: LinkKind) -> &'static str {
+    match links {
+        LinkKind::Proxies => {
+            "The links are TCP proxies that delay bytes: slow start and retransmission on long paths \
+             are not seen here."
+        }
+        LinkKind::Netns => {
+            "The links are delayed by the kernel (netem). They lose packets only when cut."
+        }
+    }
+}
 
 /// The page.
 #[must_use]
@@ -51,8 +64,9 @@ pub fn page(outcome: &Outcome) -> String {
     }
     let _infallible = write!(
         html,
-        "<h2>Figures</h2><pre>{}</pre>\n{READING}\n</body></html>\n",
-        escaped(&text::outcome(outcome))
+        "<h2>Figures</h2><pre>{}</pre>\n{READING}{}</li></ul>\n</body></html>\n",
+        escaped(&text::outcome(outcome)),
+        limits(outcome.plan.links),
     );
     html
 }

@@ -65,23 +65,46 @@ impl fmt::Display for Step {
     }
 }
 
-/// Which steps run, and how long each measurement takes.
+/// What makes the links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// TCP proxies of this program.
+    #[default]
+    Proxies,
+    /// Network namespaces, and the kernel's netem between them.
+    Netns,
+}
+
+impl LinkKind {
+    /// The name on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Proxies => "proxies",
+            Self::Netns => "netns",
+        }
+    }
+}
+
+/// Which steps run, how long each measurement takes, and over which links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Length of each measurement.
     pub length: Duration,
     /// The steps, [`Step::Floor`] among them.
     pub steps: BTreeSet<Step>,
+    /// What makes the links.
+    pub links: LinkKind,
 }
 
 impl Plan {
     /// Allowed lengths of a measurement, seconds.
     pub const SECONDS: std::ops::RangeInclusive<u64> = 1..=60;
 
-    /// A plan with all steps.
+    /// A plan with all steps, and proxies.
     #[must_use]
     pub fn new(length: Duration) -> Self {
-        Self { length, steps: Step::ALL.into() }
+        Self { length, steps: Step::ALL.into(), links: LinkKind::default() }
     }
 
     /// Keeps only the steps of a list such as `1,2`, and the floor.

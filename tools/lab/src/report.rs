@@ -42,6 +42,7 @@ pub fn report(outcome: &Outcome, program: &Program) -> Value {
             "steps": outcome.plan.steps.iter().map(|step| step.number()).collect::<Vec<_>>(),
             "duration_ns": outcome.plan.length.as_nanos() as u64,
             "seed": outcome.seed,
+            "links": outcome.plan.links.name(),
             "rate": Value::Null,
         },
         "elapsed_ns": (outcome.elapsed_s * 1e9) as u64,

@@ -122,7 +122,8 @@ fn beside(cell: &Cell) -> String {
 fn links(outcome: &Outcome) -> String {
     let off = outcome.links.iter().map(|it| (it.measured_ms - it.asked_ms).abs());
     let worst = off.fold(0.0, f64::max);
-    format!("links verified: {} round trips as asked, within {worst:.2} ms\n", outcome.links.len())
+    let (count, kind) = (outcome.links.len(), outcome.plan.links.name());
+    format!("links ({kind}) verified: {count} round trips as asked, within {worst:.2} ms\n")
 }
 
 fn at_rest(outcome: &Outcome) -> String {

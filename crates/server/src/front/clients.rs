@@ -392,6 +392,7 @@ impl Clients {
         mut poll: impl FnMut(&mut C, &mut Context<'_>) -> Poll<Result<T, E>>,
     ) -> Result<T, E> {
         let mut close = Some(close);
+        let place = self.turns.place();
         poll_fn(|context| {
             state.record_waker(context);
             if state.is_cut.get() {
@@ -405,7 +406,7 @@ impl Clients {
             if state.gives_back() {
                 give_back(&mut connection);
             }
-            if self.turns.is_over(context) {
+            if place.must_wait(context) {
                 return Poll::Pending;
             }
             poll(&mut connection, context)

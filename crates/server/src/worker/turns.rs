@@ -1,10 +1,15 @@
 //! The turns of a worker's event loop. Each turn serves peers first, then clients. Clients may use
 //! [`TURN_MAX`] of a turn; after that, each further client waits for the next turn. Long work that
 //! is not for peers is split in the same way, so that peers are served between its parts.
+//!
+//! Clients that wait form a queue, and nobody is served past it. Without the queue, those that were
+//! just served would come first again: their next request wakes them before the turn begins that
+//! wakes the others. Some clients then waited for hundreds of milliseconds.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -15,6 +20,18 @@ pub(crate) const TURN_MAX: Duration = Duration::from_micros(500);
 /// Clients that are served between two clock readings. Most clients take microseconds, and a clock
 /// reading costs a hundredth of that.
 const CLIENTS_PER_LOOK: u64 = 4;
+/// Clients of the queue that are called at once. Each that is served calls the next one. So a turn
+/// wakes few clients that it has no time for.
+const CALLED_MAX: u64 = 8;
+
+/// Stages of a [`Place`]: not in the queue.
+const FREE: u8 = 0;
+/// In the queue.
+const QUEUED: u8 = 1;
+/// First in the queue, and woken to be served.
+const CALLED: u8 = 2;
+/// Its client has gone.
+const GONE: u8 = 3;
 
 /// The turns of one event loop. Only one thread uses it, although its type could be shared.
 #[derive(Debug)]
@@ -28,12 +45,21 @@ pub(crate) struct Turns {
     /// Time that [`Paced`] futures have used in this turn, nanoseconds.
     spent_ns: AtomicU64,
     has_waiting: AtomicBool,
+    /// Clients that were called and have not been served since.
+    called: AtomicU64,
+    /// Whether clients are in the queue or called.
+    is_queue_in_use: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
+    /// Futures that only wait for the next turn.
     tasks: Vec<Waker>,
+    /// The queue of clients, the one that has waited longest first.
+    clients: VecDeque<(Arc<AtomicU8>, Waker)>,
+    /// How many of `clients` were called in this turn, and came too late.
+    put_back: usize,
     /// Wakes the event loop for another turn.
     event_loop: Option<Waker>,
 }
@@ -48,19 +74,47 @@ impl Turns {
         self.began_ns.store(0, Ordering::Relaxed);
         if count == 0 || self.has_waiting.load(Ordering::Relaxed) {
             self.has_waiting.store(false, Ordering::Relaxed);
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.lock();
             waiting.event_loop = Some(context.waker().clone());
             waiting.tasks.drain(..).for_each(Waker::wake);
+            waiting.put_back = 0;
+            self.call(&mut waiting);
         }
     }
 
-    /// Whether the time of clients in this turn is used up. Then this client must wait for the next
-    /// turn, which wakes its task.
-    pub(crate) fn is_over(&self, context: &Context<'_>) -> bool {
-        self.is_over_at(context, Instant::now)
+    /// The place of a client that does not wait.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place { turns: self, stage: Arc::new(AtomicU8::new(FREE)) }
     }
 
-    fn is_over_at(&self, context: &Context<'_>, now: impl FnOnce() -> Instant) -> bool {
+    /// Calls clients of the queue while few are called.
+    fn call(&self, waiting: &mut Waiting) {
+        let mut called = self.called.load(Ordering::Relaxed);
+        while called < CALLED_MAX
+            && let Some((stage, waker)) = waiting.clients.pop_front()
+        {
+            if stage.load(Ordering::Relaxed) == QUEUED {
+                stage.store(CALLED, Ordering::Relaxed);
+                called += 1;
+                waker.wake();
+            }
+        }
+        self.called.store(called, Ordering::Relaxed);
+        self.is_queue_in_use.store(called > 0, Ordering::Relaxed);
+    }
+
+    /// A client that was called is served, or has gone: calls the next one.
+    fn end_call(&self) {
+        self.called.store(self.called.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.call(&mut self.lock());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the time of clients in this turn is used up.
+    fn has_ended(&self, now: impl FnOnce() -> Instant) -> bool {
         let clients = self.clients.load(Ordering::Relaxed);
         self.clients.store(clients + 1, Ordering::Relaxed);
         if !clients.is_multiple_of(CLIENTS_PER_LOOK) || clients == 0 {
@@ -74,7 +128,6 @@ impl Turns {
                 // This client is not counted, so that the next client in this turn reads the clock,
                 // too.
                 self.clients.store(clients, Ordering::Relaxed);
-                self.wake_at_next(context);
                 return true;
             }
         }
@@ -88,11 +141,76 @@ impl Turns {
 
     /// Wakes the task of `context` in the next turn.
     fn wake_at_next(&self, context: &Context<'_>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         waiting.tasks.push(context.waker().clone());
+        self.want_next(&waiting);
+    }
+
+    /// Makes the event loop take another turn.
+    fn want_next(&self, waiting: &Waiting) {
         self.has_waiting.store(true, Ordering::Relaxed);
         if let Some(event_loop) = &waiting.event_loop {
             event_loop.wake_by_ref();
+        }
+    }
+}
+
+/// The place of one client: in the queue, called, or neither. Only its own task uses it.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    turns: &'a Turns,
+    stage: Arc<AtomicU8>,
+}
+
+impl Place<'_> {
+    /// Whether this client must wait, because others wait longer or the time of this turn is used
+    /// up. Its task is then woken when it may be served. Ask whenever the task is polled.
+    pub(crate) fn must_wait(&self, context: &Context<'_>) -> bool {
+        self.must_wait_at(context, Instant::now)
+    }
+
+    fn must_wait_at(&self, context: &Context<'_>, now: impl FnOnce() -> Instant) -> bool {
+        let stage = self.stage.load(Ordering::Relaxed);
+        if stage == QUEUED {
+            // A message of the client has woken its task. It keeps its place in the queue.
+            return true;
+        }
+        let (turns, is_called) = (self.turns, stage == CALLED);
+        let is_behind = !is_called && turns.is_queue_in_use.load(Ordering::Relaxed);
+        if is_behind || turns.has_ended(now) {
+            self.wait(context, is_called);
+            return true;
+        }
+        if is_called {
+            self.stage.store(FREE, Ordering::Relaxed);
+            turns.end_call();
+        }
+        false
+    }
+
+    /// Joins the queue: at the end, or if it was called, in front of those that were not.
+    fn wait(&self, context: &Context<'_>, was_called: bool) {
+        let turns = self.turns;
+        let mut waiting = turns.lock();
+        let entry = (self.stage.clone(), context.waker().clone());
+        if was_called {
+            turns.called.store(turns.called.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+            let position = waiting.put_back.min(waiting.clients.len());
+            waiting.clients.insert(position, entry);
+            waiting.put_back = position + 1;
+        } else {
+            waiting.clients.push_back(entry);
+        }
+        self.stage.store(QUEUED, Ordering::Relaxed);
+        turns.is_queue_in_use.store(true, Ordering::Relaxed);
+        turns.want_next(&waiting);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.stage.swap(GONE, Ordering::Relaxed) == CALLED {
+            self.turns.end_call();
         }
     }
 }
@@ -106,6 +224,8 @@ impl Default for Turns {
             origin: Instant::now(),
             spent_ns: AtomicU64::default(),
             has_waiting: AtomicBool::default(),
+            called: AtomicU64::default(),
+            is_queue_in_use: AtomicBool::default(),
             waiting: Mutex::default(),
         }
     }
@@ -207,8 +327,9 @@ mod tests {
         let start = turns.origin + Duration::from_secs(1);
         let mut now = start;
         for served in 0..clients {
-            if turns.is_over_at(&context, || now) {
-                assert!(turns.is_over_at(&context, || now), "nor has anybody behind it its turn");
+            if turns.place().must_wait_at(&context, || now) {
+                let mut others = (0..9).map(|_| turns.place().must_wait_at(&context, || now));
+                assert!(others.all(|waits| waits), "nor has anybody behind it its turn");
                 return (served, now - start);
             }
             now += each;
@@ -240,10 +361,80 @@ mod tests {
         let context = Context::from_waker(&waker);
         let _ = serve(&turns, 10_000, Duration::from_millis(1));
         let late = turns.origin + Duration::from_secs(9);
-        assert!(turns.is_over_at(&context, || late));
+        let place = turns.place();
+        assert!(place.must_wait_at(&context, || late));
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         turns.begin(&Context::from_waker(Waker::noop()));
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// The task of a client: its number, and the queue of tasks that are ready.
+    struct Task(usize, Arc<Mutex<VecDeque<usize>>>);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push_back(self.0);
+        }
+    }
+
+    /// Runs 1,000 turns with `count` clients that always want to be served again, each for the time
+    /// `each`. Who was served in a turn is ready before the next one begins. Returns how often each
+    /// client was served, and how many polls that took.
+    fn contend(count: usize, each: Duration) -> (Vec<u64>, u64) {
+        let turns = Turns::default();
+        let ready = Arc::new(Mutex::new((0..count).collect::<VecDeque<_>>()));
+        let task = |at| Waker::from(Arc::new(Task(at, ready.clone())));
+        let clients: Vec<_> = (0..count).map(|at| (turns.place(), task(at))).collect();
+        let (mut served, mut polls) = (vec![0; count], 0);
+        let mut now = turns.origin + Duration::from_secs(1);
+        for _ in 0..1000 {
+            turns.begin(&Context::from_waker(Waker::noop()));
+            let mut again = VecDeque::new();
+            loop {
+                let Some(at) = ready.lock().unwrap().pop_front() else { break };
+                let (place, waker) = &clients[at];
+                polls += 1;
+                if !place.must_wait_at(&Context::from_waker(waker), || now) {
+                    served[at] += 1;
+                    now += each;
+                    again.push_back(at);
+                }
+            }
+            ready.lock().unwrap().extend(again);
+        }
+        (served, polls)
+    }
+
+    #[test]
+    fn clients_that_were_just_served_do_not_come_before_those_that_wait() {
+        for (count, each_us) in [(32, 90), (9, 600), (300, 20), (2, 5000)] {
+            let (served, polls) = contend(count, Duration::from_micros(each_us));
+            let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+            assert!(*least >= 10 && most - least <= 2, "{served:?}");
+            let all = served.iter().sum::<u64>();
+            assert!(polls <= 4 * all, "{polls} polls to serve {all}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_has_gone_holds_nobody_up() {
+        let turns = Turns::default();
+        let context = Context::from_waker(Waker::noop());
+        for round in 0..3 {
+            let late = turns.origin + Duration::from_secs(9 + round);
+            let _ = serve(&turns, 10_000, Duration::from_millis(1));
+            let waiting = (0..20).map(|_| turns.place()).collect::<Vec<_>>();
+            assert!(waiting.iter().all(|place| place.must_wait_at(&context, || late)));
+            turns.begin(&context);
+            let called = |place: &&Place<'_>| place.stage.load(Ordering::Relaxed) == CALLED;
+            assert_eq!(waiting.iter().filter(called).count() as u64, CALLED_MAX);
+            // Half of them go: some that were called, and some in the queue.
+            let left: Vec<_> = waiting.into_iter().step_by(2).collect();
+            assert_eq!(left.iter().filter(called).count() as u64, CALLED_MAX, "others are called");
+            assert!(left.iter().all(|place| !place.must_wait_at(&context, || late)));
+            assert!(!turns.place().must_wait_at(&context, || late), "the queue is empty");
+            turns.begin(&context);
+        }
     }
 
     #[test]
@@ -265,7 +456,7 @@ mod tests {
         turns.begin(&Context::from_waker(&event_loop));
         let client = Context::from_waker(Waker::noop());
         let start = Instant::now();
-        while !turns.is_over(&client) {
+        while !turns.place().must_wait(&client) {
             assert!(start.elapsed() < Duration::from_secs(10), "the turn does not end");
         }
         assert!(start.elapsed() >= TURN_MAX);
@@ -279,8 +470,10 @@ mod tests {
         turns.begin(&context);
         let began = turns.origin + Duration::from_secs(1);
         let mut looks = 0;
+        let places: Vec<_> = (0..=3 * CLIENTS_PER_LOOK).map(|_| turns.place()).collect();
+        let mut next = places.iter();
         let mut is_over = |after| {
-            turns.is_over_at(&context, || {
+            next.next().unwrap().must_wait_at(&context, || {
                 looks += 1;
                 began + after
             })

@@ -145,6 +145,10 @@ pub struct RunConfig {
     pub range: bool,
     /// The guarantee that requests name, over every transport. Default none.
     pub guarantee: Option<Guarantee>,
+    /// Path and query to ask over HTTP, for a service with other answers than timestamps. Then every
+    /// answer with status 200 counts, whatever its body is; set [`Self::verify`] to `false` with
+    /// it. Default none.
+    pub path: Option<String>,
     /// Duration of the warm-up. Its answers are not in the result. Default 1 s.
     pub warmup: Duration,
     /// How long requests are sent and counted. Default 10 s.
@@ -196,6 +200,7 @@ impl RunConfig {
             count: 1,
             range: false,
             guarantee: None,
+            path: None,
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
@@ -228,6 +233,9 @@ impl RunConfig {
 
     /// Path and query of each request.
     pub(super) fn path(&self) -> String {
+        if let Some(path) = &self.path {
+            return path.clone();
+        }
         let path = match (self.count, self.range) {
             (1, false) => PATH_TIMESTAMP.to_owned(),
             (count, false) => format!("{PATH_TIMESTAMP}?n={count}"),
@@ -262,6 +270,7 @@ impl RunConfig {
             assert!((1..=IN_FLIGHT_MAX).contains(&transport.in_flight()), "in flight");
         }
         assert!((1..=self.count_max()).contains(&self.count), "timestamps per request");
+        assert!(self.path.is_none() || !self.verify, "only timestamps can be verified");
         assert!(!self.duration.is_zero() && self.duration <= DURATION_MAX, "duration");
         assert!(self.interval >= INTERVAL_MIN, "interval");
         assert!(self.duration.div_duration_f64(self.interval) <= INTERVALS_MAX, "intervals");

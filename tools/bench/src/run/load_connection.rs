@@ -14,7 +14,7 @@ use super::config::{Routing, RunConfig, Target};
 use super::counts::failure;
 use super::pacer::{Pacer, Ticket};
 use super::statistics::{Sent, Shared, Statistics};
-use crate::history::{read_range, read_timestamps};
+use crate::history::{read_anything, read_range, read_timestamps};
 
 /// One connection of the load.
 pub(super) struct LoadConnection {
@@ -217,7 +217,11 @@ impl LoadConnection {
         if answer.status == 200 {
             let node = self.target().id;
             let mut statistics = self.statistics.borrow_mut();
-            let read = if self.config.range { read_range } else { read_timestamps };
+            let read = match (&self.config.path, self.config.range) {
+                (Some(_), _) => read_anything,
+                (None, true) => read_range,
+                (None, false) => read_timestamps,
+            };
             match read(answer.body, self.config.count) {
                 Ok(range) => statistics.answered_at(sent, node, range, now),
                 Err(why) => statistics.broken(sent, node, why),

@@ -31,6 +31,9 @@ pub enum LabError {
     /// A proxy cannot listen.
     #[error(transparent)]
     Front(#[from] FrontError),
+    /// Namespaces or the kernel's delays cannot be set up.
+    #[error("--links netns: {0}")]
+    Netns(String),
     /// A node ended, or did not do what it should within the time.
     #[error("{0}")]
     Node(String),

@@ -1,13 +1,14 @@
 //! Runs a topology: real nodes, delayed links, clients of every region.
 //!
-//! - `error`: why a run has no outcome. `nodes`: the processes. `wires`: the proxies before them. `callers`: the clients.
-//!   `http`: questions to nodes.
+//! - `error`: why a run has no outcome. `nodes`: the processes. `wires`: the links between them, by
+//!   proxies or by `namespaces`. `callers`: the clients. `http`: questions to nodes.
 //! - `verify`: are the links as asked? `steps`: the steps that measure latency. `outages`: the steps
 //!   that break something.
 
 mod callers;
 mod error;
 mod http;
+mod namespaces;
 mod nodes;
 mod outages;
 mod steps;
@@ -27,11 +28,14 @@ use epicepoch_bench::run::load::Report;
 use crate::advice;
 use crate::expected;
 use crate::outcome::Outcome;
-use crate::plan::{Plan, Step};
+use crate::plan::{LinkKind, Plan, Step};
 use crate::topology::Topology;
 pub use error::LabError;
 use error::millis;
+pub use namespaces::Entry;
+use namespaces::Namespaces;
 use nodes::Nodes;
+pub use nodes::Running;
 use wires::Wires;
 
 /// How to run a topology.
@@ -45,6 +49,8 @@ pub struct Setup {
     pub seed: u64,
     /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
+    /// The processes of the nodes, for who has to end them at once.
+    pub running: Running,
     /// Expected times are multiplied by this: 1, but for tests that want to see a wrong one.
     pub expected_factor: f64,
 }
@@ -128,8 +134,13 @@ impl<'a> Lab<'a> {
         tell: &'a mut dyn FnMut(&str),
     ) -> Result<Self, LabError> {
         let machine = Machine::read();
-        let mut nodes = Nodes::new(topology, &settings, setup.program.clone())?;
-        let wires = Wires::new(topology, &nodes, setup.seed)?;
+        let namespaces = match setup.plan.links {
+            LinkKind::Proxies => None,
+            LinkKind::Netns => Some(Namespaces::new(topology)?),
+        };
+        let (program, running) = (setup.program.clone(), setup.running.clone());
+        let nodes = Nodes::new(topology, &settings, program, running, namespaces.as_ref())?;
+        let wires = Wires::new(topology, &nodes, namespaces, setup.seed)?;
         nodes.check()?;
         tell(&format!("starting {} nodes", topology.nodes.len()));
         nodes.start_all()?;

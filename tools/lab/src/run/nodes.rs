@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use epicepoch_link::unused_port;
@@ -18,12 +19,15 @@ use tempfile::TempDir;
 
 use super::error::LabError;
 use super::http::ask;
+use super::namespaces::Namespaces;
 use crate::topology::Topology;
 
 /// How long a node may take to answer a question.
 const ASK_MAX: Duration = Duration::from_secs(1);
 /// How long a node may take to hand over.
 const ORDER_MAX: Duration = Duration::from_secs(6);
+/// How `check-config` begins a line about a setting that is refused.
+const PROBLEM: &str = "problem: ";
 /// An error shows this many lines from the end of a log.
 const TAIL_LINES: usize = 3;
 
@@ -35,14 +39,45 @@ pub(super) struct Node {
     pub(super) front: SocketAddr,
     /// Where it listens for other nodes.
     pub(super) bind: SocketAddr,
+    /// The address that it listens on for clients.
+    http_bind: IpAddr,
+    /// The file of the network namespace in which it runs, if it is not that of the lab.
+    namespace: Option<PathBuf>,
     home: PathBuf,
     settings: BTreeMap<String, String>,
-    child: Option<Child>,
+}
+
+/// The processes of nodes that run. They are shared, so that a program which has to end at once can
+/// kill them.
+#[derive(Clone, Debug, Default)]
+pub struct Running(Arc<Mutex<BTreeMap<u64, Child>>>);
+
+impl Running {
+    /// Kills all nodes, and does not wait for their end.
+    pub fn kill_all(&self) {
+        for child in self.all().values_mut() {
+            // Errors are ignored, because the process may have ended already.
+            let _ = child.kill();
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Child>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills a node with SIGKILL, and waits for its end.
+    fn kill(&self, id: u64) {
+        if let Some(mut child) = self.all().remove(&id) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 /// All nodes.
 pub(super) struct Nodes {
     program: PathBuf,
+    running: Running,
     pub(super) all: BTreeMap<u64, Node>,
     /// Deleted when the nodes have ended.
     _dir: TempDir,
@@ -62,6 +97,8 @@ impl Nodes {
         topology: &Topology,
         given: &BTreeMap<String, String>,
         program: PathBuf,
+        running: Running,
+        namespaces: Option<&Namespaces>,
     ) -> Result<Self, LabError> {
         let failed = system("a temporary directory cannot be made");
         let dir = TempDir::with_prefix("epicepoch-lab-").map_err(&failed)?;
@@ -69,12 +106,16 @@ impl Nodes {
         for (id, region) in &topology.nodes {
             let home = dir.path().join(format!("node-{id}"));
             fs::create_dir(&home).map_err(&failed)?;
-            let (http, front, bind) = (loopback(), loopback(), loopback());
+            let mut node = match namespaces {
+                None => Node::on_loopback(home),
+                Some(namespaces) => Node::in_namespace(home, namespaces, *id),
+            };
+            let Node { http, front, bind, http_bind, home, .. } = &node;
             let own = [
                 ("NODE_ID", id.to_string()),
                 ("RAFT_ADDR", front.to_string()),
                 ("RAFT_BIND", bind.to_string()),
-                ("HTTP_BIND", http.ip().to_string()),
+                ("HTTP_BIND", http_bind.to_string()),
                 ("HTTP_PORT", http.port().to_string()),
                 ("ADVERTISE_ADDR", http.to_string()),
                 ("DATA_DIR", home.join("data").display().to_string()),
@@ -82,20 +123,27 @@ impl Nodes {
                 ("BOOTSTRAP", "1".to_owned()),
                 ("ZONE", topology.region(*region).to_owned()),
             ];
-            let mut settings = given.clone();
-            settings.extend(own.map(|(name, value)| (name.to_owned(), value)));
-            all.insert(*id, Node { http, front, bind, home, settings, child: None });
+            let own = own.map(|(name, value)| (name.to_owned(), value));
+            node.settings.extend(given.clone().into_iter().chain(own));
+            all.insert(*id, node);
         }
         let peers: Vec<_> = all.iter().map(|(id, node)| format!("{id}={}", node.front)).collect();
         let peers = peers.join(",");
         for node in all.values_mut() {
             node.settings.insert("PEERS".to_owned(), peers.clone());
         }
-        Ok(Self { program, all, _dir: dir })
+        Ok(Self { program, running, all, _dir: dir })
     }
 
     fn command(&self, node: &Node) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match &node.namespace {
+            None => Command::new(&self.program),
+            Some(file) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={}", file.display())).arg(&self.program);
+                command
+            }
+        };
         // A group of its own, so that an interrupt from the terminal reaches only the lab.
         command.env_clear().envs(&node.settings).current_dir(&node.home).process_group(0);
         command.stdin(Stdio::null());
@@ -111,18 +159,21 @@ impl Nodes {
             return Ok(());
         }
         let said = [checked.stdout, checked.stderr].concat();
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        let said = String::from_utf8_lossy(&said);
+        // The command prints all settings, too.
+        let problems: Vec<&str> = said.lines().filter_map(|it| it.strip_prefix(PROBLEM)).collect();
+        let said = if problems.is_empty() { said.trim().to_owned() } else { problems.join("; ") };
         Err(LabError::Settings(format!("a node would refuse its settings: {said}")))
     }
 
     /// Starts every node.
-    pub(super) fn start_all(&mut self) -> Result<(), LabError> {
+    pub(super) fn start_all(&self) -> Result<(), LabError> {
         let ids: Vec<u64> = self.all.keys().copied().collect();
         ids.into_iter().try_for_each(|id| self.start(id))
     }
 
     /// Starts a node. Does not wait for it.
-    pub(super) fn start(&mut self, id: u64) -> Result<(), LabError> {
+    pub(super) fn start(&self, id: u64) -> Result<(), LabError> {
         let node = &self.all[&id];
         let log = || -> io::Result<File> {
             OpenOptions::new().create(true).append(true).open(node.home.join("log"))
@@ -131,23 +182,20 @@ impl Nodes {
         let (out, error) = (log().map_err(&failed)?, log().map_err(&failed)?);
         let mut command = self.command(node);
         let child = command.arg("serve").stdout(out).stderr(error).spawn().map_err(&failed)?;
-        self.all.entry(id).and_modify(|node| node.child = Some(child));
+        self.running.all().insert(id, child);
         Ok(())
     }
 
     /// Kills a node with SIGKILL, and waits for its end.
-    pub(super) fn kill(&mut self, id: u64) {
-        if let Some(node) = self.all.get_mut(&id) {
-            node.end();
-        }
+    pub(super) fn kill(&self, id: u64) {
+        self.running.kill(id);
     }
 
     /// Fails if a node that should run has ended.
-    pub(super) fn check_running(&mut self) -> Result<(), LabError> {
-        for (id, node) in &mut self.all {
-            let ended = node.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            if let Some(status) = ended {
-                let tail = node.tail();
+    pub(super) fn check_running(&self) -> Result<(), LabError> {
+        for (id, child) in self.running.all().iter_mut() {
+            if let Some(status) = child.try_wait().ok().flatten() {
+                let tail = self.all[id].tail();
                 return Err(LabError::Node(format!("node {id} ended with {status}: {tail}")));
             }
         }
@@ -156,7 +204,7 @@ impl Nodes {
 
     /// Whether every node is ready.
     pub(super) fn are_ready(&self) -> bool {
-        self.all.values().all(|node| node.says_yes(PATH_READY))
+        self.all.keys().all(|id| self.says_yes(*id, PATH_READY))
     }
 
     /// The node that leads and holds a grant.
@@ -166,7 +214,12 @@ impl Nodes {
 
     /// Whether this node leads.
     pub(super) fn leads(&self, id: u64) -> bool {
-        self.all[&id].says_yes(PATH_LEADER)
+        self.says_yes(id, PATH_LEADER)
+    }
+
+    fn says_yes(&self, id: u64, path: &str) -> bool {
+        let is_running = self.running.all().contains_key(&id);
+        is_running && matches!(ask(self.all[&id].http, "GET", path, ASK_MAX), Ok((200, _)))
     }
 
     /// Asks the leader to hand over. The caller looks who leads.
@@ -204,8 +257,23 @@ pub(super) fn question_ms(addr: SocketAddr, tries: usize) -> Option<f64> {
 }
 
 impl Node {
-    fn says_yes(&self, path: &str) -> bool {
-        self.child.is_some() && matches!(ask(self.http, "GET", path, ASK_MAX), Ok((200, _)))
+    fn on_loopback(home: PathBuf) -> Self {
+        let (http, front, bind) = (loopback(), loopback(), loopback());
+        let http_bind = http.ip();
+        let settings = BTreeMap::new();
+        Self { http, front, bind, http_bind, namespace: None, home, settings }
+    }
+
+    fn in_namespace(home: PathBuf, namespaces: &Namespaces, id: u64) -> Self {
+        let (http, peer) = (namespaces.control(id), namespaces.peer(id));
+        // It has an address for each region of clients.
+        let http_bind = Ipv4Addr::UNSPECIFIED.into();
+        let namespace = Some(namespaces.file(id));
+        // Nobody else is in the network of these namespaces.
+        let lab = Namespaces::control_network();
+        let settings = [("PEER_PLAIN", "1"), ("ADMIN_FROM", &lab), ("OPS_PLAIN_FROM", &lab)];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Self { http, front: peer, bind: peer, http_bind, namespace, home, settings }
     }
 
     fn tail(&self) -> String {
@@ -214,18 +282,32 @@ impl Node {
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(TAIL_LINES)..].join(" | ")
     }
+}
 
-    fn end(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Errors are ignored, because the process may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        // All are told before the first one is waited for.
+        self.running.kill_all();
+        self.all.keys().for_each(|id| self.running.kill(*id));
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.end();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_processes_are_killed_at_once() {
+        let running = Running::default();
+        for id in [1, 2] {
+            let child = Command::new("sleep").arg("600").spawn().expect("sleep");
+            running.all().insert(id, child);
+        }
+        running.kill_all();
+        for (_, mut child) in std::mem::take(&mut *running.all()) {
+            let status = child.wait().expect("it has ended");
+            assert!(!status.success(), "{status}");
+        }
+        running.kill(1);
     }
 }

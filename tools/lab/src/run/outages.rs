@@ -68,14 +68,14 @@ impl Lab<'_> {
         }
         let callers = self.callers(&regions, CALLERS);
         self.pause(AROUND.max(self.warm_up()))?;
-        self.wires.cut(region);
+        self.wires.cut(region)?;
         let broken = Instant::now();
         let limit = self.limit(is_survivable);
         let is_back = self.wait(limit, || callers.are_answered_since(broken))?;
         let window = if is_back { Some(self.window(self.setup.plan.length)?) } else { None };
         let ended = Instant::now();
         let reports = callers.stop();
-        self.wires.set_delays();
+        self.wires.set_delays()?;
         self.record(&reports);
         let seen = Observed { fault, before, is_survivable, broken, is_back, ended, expected };
         self.add_outage(&seen, &reports);
@@ -92,7 +92,10 @@ impl Lab<'_> {
     pub(super) fn killed(&mut self) -> Result<(), LabError> {
         let before = self.lead_home()?;
         let expected = expected::killed_ms(self.topology());
-        let fault = |lab: &mut Self| lab.nodes.kill(before);
+        let fault = |lab: &mut Self| {
+            lab.nodes.kill(before);
+            Ok(())
+        };
         self.leader_lost(Fault::Killed, before, super::millis(expected), fault)?;
         self.nodes.start(before)?;
         self.wait_until_well()?;
@@ -104,7 +107,7 @@ impl Lab<'_> {
         let expected = self.silent_loss();
         let fault = |lab: &mut Self| lab.wires.mute(before);
         self.leader_lost(Fault::OneWay, before, expected, fault)?;
-        self.wires.set_delays();
+        self.wires.set_delays()?;
         self.wait_until_well()?;
         Ok(())
     }
@@ -114,13 +117,13 @@ impl Lab<'_> {
         fault: Fault,
         before: u64,
         expected: Duration,
-        break_it: impl FnOnce(&mut Self),
+        break_it: impl FnOnce(&mut Self) -> Result<(), LabError>,
     ) -> Result<(), LabError> {
         let topology = self.topology();
         let is_survivable = topology.nodes.len() > topology.majority();
         let callers = self.callers(&self.client_regions(), CALLERS);
         self.pause(AROUND.max(self.warm_up()))?;
-        break_it(self);
+        break_it(self)?;
         let broken = Instant::now();
         let limit = self.limit(is_survivable);
         let is_back = self.wait(limit, || callers.are_answered_since(broken))?;

@@ -10,7 +10,7 @@ use epicepoch_bench::{Operation, Outcome as Answer};
 use super::callers::{Callers, mostly};
 use super::{Lab, LabError};
 use crate::expected;
-use crate::outcome::{Cell, Handover};
+use crate::outcome::{Cell, Handover, callers_shown};
 use crate::plan::{FLOOR_MAX, Step};
 
 /// A part of a run: what was answered between two moments.
@@ -161,10 +161,10 @@ impl Lab<'_> {
                 rate,
             };
             let line = format!(
-                "{}: leader in {}, {} callers in {}: {:.1} ms, expected {expected_ms:.1}",
+                "{}: leader in {}, {} in {}: {:.1} ms, expected {expected_ms:.1}",
                 kind.step,
                 self.topology().region(self.topology().region_of(leader)),
-                kind.callers,
+                callers_shown(kind.callers),
                 self.topology().region(*client),
                 cell.p50_ms(),
             );

@@ -22,7 +22,7 @@ impl Lab<'_> {
     /// Sets the delays, and waits until nodes and clients measure what the file asks for.
     pub(super) fn verify(&mut self) -> Result<(), LabError> {
         let floor = self.trips();
-        self.wires.set_delays();
+        self.wires.set_delays()?;
         self.tell("verifying the links");
         let end = Instant::now() + VERIFY_MAX;
         loop {

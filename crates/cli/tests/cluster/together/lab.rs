@@ -2,13 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Output;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
+use epicepoch_lab::outcome::Cell;
+use epicepoch_lab::{Plan, Running, Setup, file, run, text as lab_text};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::alone;
-use crate::support::node::command;
+use crate::support::node::{binary, command};
 
 /// The published experiment with a tenth of its delay, in a second for each measurement.
 const TWO_DC: &str = r#"
@@ -76,6 +84,133 @@ fn a_wrong_topology_is_refused_by_name() {
         assert_eq!(output.status.code(), Some(2), "{to}: {error}");
         assert!(error.contains(said), "{to}: {error}");
     }
+    let output = lab(&dir, TWO_DC, &["--dry", "--only=2"]);
+    assert_eq!(output.status.code(), Some(2), "a run that is not made has no steps");
+    let setting = format!("{TWO_DC}[settings]\nELECTION_TIMEOUT_MS = 1\n");
+    let output = lab(&dir, &setting, &[]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("settings: ELECTION_TIMEOUT_MS is \"1\""), "{error}");
     let output = lab(&dir, TWO_DC, &["--dry"]);
     assert!(text(&output.stdout).contains("5.0"), "{}", text(&output.stderr));
 }
+
+/// A wrong expectation is planted: half of what the links cost. Every figure is marked.
+#[test]
+fn a_planted_wrong_expectation_is_marked() {
+    let _alone = alone();
+    let topology = file::parse(TWO_DC).expect("a topology");
+    let setup = Setup {
+        program: binary(),
+        plan: Plan::new(Duration::from_secs(1)).only("1").expect("a step"),
+        seed: 1,
+        stop: Arc::default(),
+        running: Running::default(),
+        expected_factor: 0.5,
+    };
+    let outcome = run::run(&topology, &setup, &mut |_| ()).expect("an outcome");
+    let judged: Vec<_> = outcome.cells.iter().filter(|cell| cell.callers == 1).collect();
+    assert!(!judged.is_empty() && judged.into_iter().all(Cell::is_marked));
+    assert!(!outcome.problems().is_empty());
+    let text = lab_text::outcome(&outcome);
+    assert!(text.contains("ABOVE") && text.contains("NOT AS EXPECTED: step 1"), "{text}");
+}
+
+/// An interrupt ends the lab with exit code 1, and all its nodes.
+#[test]
+fn an_interrupted_lab_leaves_no_process_behind() {
+    let _alone = alone();
+    let dir = TempDir::new().expect("a temporary directory");
+    let path = dir.path().join("topology.toml");
+    fs::write(&path, TWO_DC).expect("a temporary file");
+    let mut command = command(&BTreeMap::new(), dir.path());
+    command.arg("lab").arg(path).env("TMPDIR", dir.path());
+    let mut lab = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary");
+    let mut lines = BufReader::new(lab.stderr.take().expect("it is a pipe")).lines();
+    let measures = |line: &str| line.contains("step 0");
+    let began = lines.by_ref().map_while(Result::ok).any(|line| measures(&line));
+    assert!(began, "it ended early");
+    let nodes = children(lab.id());
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    let pid = Pid::from_child(&lab);
+    kill_process(pid, Signal::INT).expect("it runs");
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    let status = lab.wait().expect("it ends");
+    assert_eq!(status.code(), Some(1), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("stopped")), "{rest:?}");
+    for node in nodes {
+        assert!(test_kill_process(node).is_err(), "node {node:?} still runs");
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("it is there").flatten().collect();
+    assert_eq!(left.len(), 1, "only the file of the topology is left: {left:?}");
+}
+
+/// The processes that another one has started.
+fn children(parent: u32) -> Vec<Pid> {
+    let all = fs::read_dir("/proc").expect("the processes").flatten();
+    let numbers = all.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
+    let is_child = |pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status
+            .lines()
+            .any(|line| line.strip_prefix("PPid:").map(str::trim) == Some(&parent.to_string()))
+    };
+    numbers.filter(is_child).filter_map(Pid::from_raw).collect()
+}
+
+/// With `--links netns` the kernel delays the links. Where it cannot, one line says why.
+#[test]
+fn the_kernel_delays_the_links_or_a_line_says_why_not() {
+    let _alone = alone();
+    let dir = TempDir::new().expect("a temporary directory");
+    let output = lab(&dir, TWO_DC, &["--seconds=1", "--only=2,3", "--links=netns"]);
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    if output.status.success() {
+        assert!(out.contains("links (netns) verified"), "{out}");
+    } else {
+        assert_eq!(output.status.code(), Some(1), "{out} {error}");
+        assert!(error.contains("--links netns cannot be used on this machine: "), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+/// Everything of `--links netns` but the delays: nodes in namespaces, regions that are lost and
+/// healed. A script takes the place of `tc`, and makes a plain queue of each `netem`, which many
+/// kernels lack.
+#[test]
+fn regions_in_namespaces_are_lost_and_healed() {
+    let _alone = alone();
+    let dir = TempDir::new().expect("a temporary directory");
+    let tools = dir.path().join("tools");
+    fs::create_dir(&tools).expect("a directory");
+    let script = tools.join("tc");
+    fs::write(&script, WITHOUT_NETEM).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let topology = dir.path().join("topology.toml");
+    fs::write(&topology, TWO_DC.replace("[0, 5]", "[0, 0]")).expect("a temporary file");
+    let with_tools = |tools: &Path| format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", tools.display());
+    let mut command = command(&BTreeMap::new(), dir.path());
+    command.env("PATH", with_tools(&tools)).arg("lab").arg(topology);
+    command.args(["--links=netns", "--seconds=1", "--only=3,4,5", "--output=json"]);
+    let output = command.output().expect("the binary can be started");
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    if error.contains("no network namespace can be made") {
+        // A container may forbid namespaces. Then the command has said so.
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        return;
+    }
+    assert!(output.status.success(), "{out} {error}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["config"]["links"], "netns");
+    let outages = report["lab"]["outages"].as_array().expect("outages");
+    let survived: Vec<&Value> = outages.iter().map(|it| &it["survivable"]).collect();
+    assert_eq!(survived, [true, false, true, true], "{out}");
+    let forbidden = |it: &Value| it["forbidden_answers"] == 0;
+    assert!(outages.iter().all(forbidden) && report["verify"]["violations"] == 0, "{out}");
+}
+
+/// Runs the real `tc`, which is behind the script in `PATH`, without `netem`.
+const WITHOUT_NETEM: &str = r#"#!/bin/sh
+PATH=${PATH#*:}
+if [ "$1" = -batch ]; then sed 's/netem.*/pfifo limit 1000/' | tc "$@"; fi
+"#;
