@@ -18,7 +18,7 @@ var errOversize = fmt.Errorf("%w: the request is larger than the leader takes", 
 type batch struct {
 	// done is closed when answer or err is set.
 	done chan struct{}
-	// count is the sum of the callers' counts. Guarded by the client's lock until it is sealed.
+	// count is the sum of the callers' counts; 0 if all ask for the latest timestamp. Guarded by the client's lock until it is sealed.
 	count uint64
 	// holders counts the callers that have not left, plus one for the client until the batch is
 	// done. The last holder to leave returns the batch to the pool. Nothing uses the batch after
@@ -29,15 +29,20 @@ type batch struct {
 	// sent is the time at which the request was sent.
 	sent time.Time
 	// floor is the highest timestamp that the client had returned when it sent the request.
-	floor  Timestamp
-	answer Range
-	err    error
+	floor Timestamp
+	// isLatest is true if the request that was sent asks for the latest timestamp.
+	isLatest bool
+	answer   Range
+	err      error
 	// isPrompt is [Client.isPrompt] when the batch was opened.
 	isPrompt bool
 	// calls are the callers that do not wait: finish gives the result to each of them. Guarded by
 	// the client's lock until the batch is sealed.
 	calls []*Call
 }
+
+// latestCount is the count of a call for the latest timestamp, which takes none.
+const latestCount = 0
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
@@ -62,8 +67,17 @@ func (b *batch) join(count uint64, call *Call) (offset uint64) {
 	return offset
 }
 
-// part returns the timestamps of a caller from the answer of a batch that is done.
+// part returns the timestamps of a caller from the answer of a batch that is done. A caller that
+// asks for the latest timestamp gets the last one of the answer. All callers of the batch have
+// called before the request was sent, so no timestamp from before is above that one, and later ones
+// are.
 func (b *batch) part(offset, count uint64) Range {
+	if b.err != nil {
+		return Range{}
+	}
+	if count == latestCount {
+		return Range{First: b.answer.Last(), Count: 1}
+	}
 	first := Timestamp{Epoch: b.answer.First.Epoch, Index: b.answer.First.Index + offset}
 	return Range{First: first, Count: count}
 }

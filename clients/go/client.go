@@ -125,6 +125,25 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	if count == 0 || count > countMax {
 		return Range{}, ErrCount
 	}
+	return c.ask(ctx, count)
+}
+
+// Latest returns the latest timestamp, and takes none. Every timestamp that any client of the
+// cluster got before this call began is at or below it. Every timestamp that is asked for after
+// this call has returned is above it.
+//
+// It is no watermark: a writer that has a timestamp at or below it may not have written yet. It is
+// not unique, so it must not be used as an id.
+//
+// Calls share requests, as those of [Client.Timestamps] do, which also says more about errors. A
+// node that is too old for this request is asked for one timestamp, which nobody else gets.
+func (c *Client) Latest(ctx context.Context) (Timestamp, error) {
+	answer, err := c.ask(ctx, latestCount)
+	return answer.First, err
+}
+
+// ask gets count timestamps, or the latest one if count is latestCount.
+func (c *Client) ask(ctx context.Context, count uint64) (Range, error) {
 	if err := ctx.Err(); err != nil {
 		return Range{}, err
 	}
@@ -296,7 +315,9 @@ func (c *Client) seal() *requests {
 		c.slots[c.lastID%inFlightMax] = b
 		c.inFlight++
 		b.id, b.sent, b.floor = c.lastID, time.Now(), c.highest
-		out.frames = requestFrame(b.id, b.count).appendTo(out.frames)
+		var request head
+		request, b.isLatest = c.conn.request(b.id, b.count)
+		out.frames = request.appendTo(out.frames)
 	}
 	return out
 }
@@ -322,7 +343,7 @@ func (c *Client) take(id uint64) *batch {
 }
 
 // answered gives an answer to its callers and sends waiting batches.
-func (c *Client) answered(conn *connection, id uint64, answer Range) error {
+func (c *Client) answered(conn *connection, id uint64, answer Range, isLatest bool) error {
 	c.mu.Lock()
 	if c.conn != conn {
 		c.mu.Unlock()
@@ -330,7 +351,7 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	}
 	b := c.take(id)
 	if b == nil {
-		burnt, err := c.hedge.isBurnt(conn.addr, id, answer)
+		burnt, err := c.hedge.isBurnt(conn.addr, id, answer, isLatest)
 		c.mu.Unlock()
 		if !burnt {
 			return protocolError("%s answered request %d, which is not under way", conn.addr, id)
@@ -338,7 +359,7 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 		c.logBackwards(conn.addr, err)
 		return err
 	}
-	if err := (asked{count: b.count, floor: b.floor}).check(conn.addr, answer); err != nil {
+	if err := b.asked().check(conn.addr, answer, isLatest); err != nil {
 		c.mu.Unlock()
 		c.logBackwards(conn.addr, err)
 		// The error ends the connection, and with it all other calls.
@@ -349,10 +370,10 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	frames := c.seal()
 	c.mu.Unlock()
 	c.send(conn, frames)
-	callers, took := b.waiting(), time.Since(b.sent)
+	callers, count, took := b.waiting(), b.count, time.Since(b.sent)
 	b.finish(answer, nil)
 	if hook := c.o.hooks.Answered; hook != nil {
-		hook(callers, answer.Count, took)
+		hook(callers, count, took)
 	}
 	return nil
 }

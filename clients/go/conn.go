@@ -59,7 +59,10 @@ func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Re
 		// The source may return a valid token the next time, so a retry may help.
 		return unreachable(c.addr, ErrToken)
 	}
-	clientHello := hello{clusterName: o.clusterName, cluster: expected, agent: agent, token: token}
+	clientHello := hello{
+		features: featureLatest, clusterName: o.clusterName, cluster: expected, agent: agent, token: token,
+		guarantee: o.guarantee,
+	}
 	if _, err := c.net.Write(clientHello.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)
 	}
@@ -121,6 +124,20 @@ func (o *options) advise(refusal *Error, token string) error {
 // homeless returns the error for a leader without a cluster, whose timestamps may have any order.
 func (c *connection) homeless() error {
 	return &Error{Addr: c.addr, Code: 11, Text: "it leads and names no cluster"}
+}
+
+// request returns the request for count timestamps, or for the latest one if count is latestCount.
+// isLatest is true if the frame asks for the latest one. A node that is too old for that is asked
+// for one timestamp, which no caller gets as its own. It is valid as the latest one: it is above all
+// that was answered before the request, and below all that is asked for later.
+func (c *connection) request(id, count uint64) (frame head, isLatest bool) {
+	if count != latestCount {
+		return requestFrame(id, count), false
+	}
+	if c.welcome.features&featureLatest == 0 {
+		return requestFrame(id, 1), false
+	}
+	return latestFrame(id), true
 }
 
 // leads returns whether the node has called itself the leader.

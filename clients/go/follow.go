@@ -249,9 +249,9 @@ func (c *Client) read(conn *connection) error {
 		}
 		switch h.kind {
 		case kindAnswer:
-			answer, err := readRange(h, tail)
+			answer, isLatest, err := readRange(h, tail, c.o.guarantee)
 			if err == nil {
-				err = c.answered(conn, h.id, answer)
+				err = c.answered(conn, h.id, answer, isLatest)
 			}
 			if err != nil {
 				return conn.broken(err)

@@ -46,9 +46,16 @@ const (
 	tagCountMax    = 0x0009
 	tagMember      = 0x000a
 	tagToken       = 0x8001
+	tagGuarantee   = 0x8002
 	tagMustKnow    = 0x8000
 
 	errorCloses = 1
+	// flagLatest is the flag of a request for the latest timestamp, and of its answer.
+	flagLatest = 1
+	// flagLease is the flag of an answer that the lease of the leader has proved.
+	flagLease = 2
+	// featureLatest is the feature of a node that answers such requests.
+	featureLatest = 1
 )
 
 const (
@@ -106,6 +113,7 @@ type hello struct {
 	cluster     *Cluster
 	agent       string
 	token       string
+	guarantee   Guarantee
 }
 
 func protocolError(format string, arguments ...any) error {
@@ -148,16 +156,29 @@ func requestFrame(id, count uint64) head {
 	return head{kind: kindRequest, argument: uint32(count - 1), id: id}
 }
 
-// readRange reads an Answer.
-func readRange(h head, tail []byte) (Range, error) {
-	if h.flags != 0 || h.code != 0 {
-		return Range{}, protocolError("an answer with reserved bits")
+// latestFrame returns a request for the latest timestamp.
+func latestFrame(id uint64) head {
+	return head{kind: kindRequest, flags: flagLatest, id: id}
+}
+
+// readRange reads an Answer to a client that asks for a guarantee. isLatest is true if the answer
+// holds the latest timestamp, and not timestamps for this client alone. Only a client that asks for a
+// lease accepts an answer that a lease has proved.
+func readRange(h head, tail []byte, asked Guarantee) (answer Range, isLatest bool, err error) {
+	if asked == GuaranteeLease {
+		h.flags &^= flagLease
+	} else if h.flags&flagLease != 0 {
+		return Range{}, false, protocolError("an answer that a lease has proved, which this client has not asked for")
 	}
-	answer := Range{First: FromBytes([TimestampSize]byte(tail)), Count: uint64(h.argument) + 1}
+	isLatest = h.flags == flagLatest
+	if h.code != 0 || h.flags&^flagLatest != 0 || (isLatest && h.argument != 0) {
+		return Range{}, false, protocolError("an answer with reserved bits")
+	}
+	answer = Range{First: FromBytes([TimestampSize]byte(tail)), Count: uint64(h.argument) + 1}
 	if answer.First.Index+(answer.Count-1) < answer.First.Index {
-		return Range{}, protocolError("an answer that leaves its epoch")
+		return Range{}, false, protocolError("an answer that leaves its epoch")
 	}
-	return answer, nil
+	return answer, isLatest, nil
 }
 
 // readError reads an Error. It also returns whether the node closes the connection afterwards.
@@ -216,6 +237,9 @@ func (h hello) appendTo(to []byte) []byte {
 	}
 	if h.token != "" {
 		fields = appendField(fields, tagToken, []byte(h.token))
+	}
+	if value, isNamed := h.guarantee.value(); isNamed {
+		fields = appendField(fields, tagGuarantee, []byte{value})
 	}
 	first := head{
 		kind: kindHello, flags: version, code: version << 8, argument: uint32(len(fields)), id: magic,

@@ -18,16 +18,32 @@ const (
 
 // asked has what is needed to check the answer of a sent request.
 type asked struct {
+	// count is how many timestamps the callers take together; 0 if all ask for the latest one.
 	count uint64
-	// floor is the highest timestamp returned before this sending: the answer must be above it.
+	// isLatest is true if the frame that was sent asks for the latest timestamp.
+	isLatest bool
+	// floor is the highest timestamp returned before this sending: the answer must be above it. The
+	// latest timestamp may be equal.
 	floor Timestamp
 	at    time.Time
 }
 
-// check returns an error if this answer, from the node at addr, does not fit the request.
-func (a asked) check(addr string, answer Range) error {
-	if answer.Count != a.count {
-		return protocolError("%s gave %d timestamps, not %d", addr, answer.Count, a.count)
+// asked returns what is needed to check the answer over the first connection.
+func (b *batch) asked() asked {
+	return asked{count: b.count, isLatest: b.isLatest, floor: b.floor, at: b.sent}
+}
+
+// check returns an error if this answer, from the node at addr, does not fit the request. isLatest
+// is true if the node says that it is the latest timestamp.
+func (a asked) check(addr string, answer Range, isLatest bool) error {
+	if expected := max(a.count, 1); answer.Count != expected {
+		return protocolError("%s gave %d timestamps, not %d", addr, answer.Count, expected)
+	}
+	if isLatest != a.isLatest {
+		return protocolError("%s mistook a timestamp of one client for the latest one, or the other way round", addr)
+	}
+	if a.count == latestCount && a.floor == answer.First {
+		return nil
 	}
 	if !a.floor.Before(answer.First) && !a.floor.IsZero() {
 		return fmt.Errorf("%w: %s gave %v, not above %v", ErrWentBackwards, addr, answer.First, a.floor)
@@ -111,8 +127,9 @@ func (h *hedger) turn(now time.Time) {
 		}
 		// The client may have returned timestamps since it sent the first request. The answer to
 		// the copy must be above these, too.
-		h.copies[b.id] = asked{count: b.count, floor: c.highest, at: now}
-		out.frames = requestFrame(b.id, b.count).appendTo(out.frames)
+		request, isLatest := conn.request(b.id, b.count)
+		h.copies[b.id] = asked{count: b.count, isLatest: isLatest, floor: c.highest, at: now}
+		out.frames = request.appendTo(out.frames)
 	}
 	if h.conn == nil && !h.opening && c.conn != nil && !c.closed && now.After(h.notBefore) {
 		addr := h.next
@@ -237,9 +254,9 @@ func (h *hedger) read(conn *connection) error {
 		}
 		switch head.kind {
 		case kindAnswer:
-			answer, err := readRange(head, tail)
+			answer, isLatest, err := readRange(head, tail, h.c.o.guarantee)
 			if err == nil {
-				err = h.take(conn, head.id, answer)
+				err = h.take(conn, head.id, answer, isLatest)
 			}
 			if err != nil {
 				return err
@@ -281,7 +298,7 @@ func (h *hedger) read(conn *connection) error {
 }
 
 // take passes an answer of the second connection to its callers, unless they have one already.
-func (h *hedger) take(conn *connection, id uint64, answer Range) error {
+func (h *hedger) take(conn *connection, id uint64, answer Range, isLatest bool) error {
 	c := h.c
 	c.mu.Lock()
 	if h.conn != conn {
@@ -295,7 +312,7 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 		c.mu.Unlock()
 		return protocolError("%s answered request %d, which is not under way", conn.addr, id)
 	}
-	if err := copied.check(conn.addr, answer); err != nil {
+	if err := copied.check(conn.addr, answer, isLatest); err != nil {
 		c.mu.Unlock()
 		return err
 	}
@@ -308,7 +325,7 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 	if c.conn != nil {
 		// The first connection still owes its answer to this request. A connection that has ended
 		// owes nothing.
-		h.burnt[id] = asked{count: b.count, floor: b.floor, at: b.sent}
+		h.burnt[id] = b.asked()
 	}
 	c.rose(answer)
 	main, frames := c.conn, c.seal()
@@ -328,7 +345,7 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 // isBurnt returns whether an answer of the first connection belongs to a request that the second
 // connection has already answered. If so, it removes the request and checks the answer. The caller
 // holds mu.
-func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err error) {
+func (h *hedger) isBurnt(addr string, id uint64, answer Range, isLatest bool) (burnt bool, err error) {
 	if h == nil {
 		return false, nil
 	}
@@ -337,7 +354,7 @@ func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err 
 		return false, nil
 	}
 	delete(h.burnt, id)
-	return true, first.check(addr, answer)
+	return true, first.check(addr, answer, isLatest)
 }
 
 // forgive is called when the first connection has brought a refusal of a request. It returns

@@ -90,10 +90,10 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 	// The copy of request 7 was sent over the old connection and again over the new one. Between
 	// the two, the client returned timestamp 9. So the answer to the second copy must be above 9.
 	c.hedge.copies[7] = asked{count: 1, floor: Timestamp{Epoch: 1, Index: 9}}
-	if err := c.hedge.take(left, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) {
+	if err := c.hedge.take(left, 7, oneAt(5), false); !errors.Is(err, ErrUnreachable) {
 		t.Error(err)
 	}
-	if err := c.hedge.take(successor, 7, oneAt(10)); err != nil {
+	if err := c.hedge.take(successor, 7, oneAt(10), false); err != nil {
 		t.Error(err)
 	}
 }
@@ -103,7 +103,7 @@ func TestEndedConnectionsLeaveNoBurntRequests(t *testing.T) {
 	c.hedge.conn = idleConnection(t, "second:1")
 	c.hedge.copies[7] = asked{count: 1}
 	b := c.underWayAs(7)
-	if err := c.hedge.take(c.hedge.conn, 7, oneAt(5)); err != nil {
+	if err := c.hedge.take(c.hedge.conn, 7, oneAt(5), false); err != nil {
 		t.Fatal(err)
 	}
 	if <-b.done; b.err != nil || b.answer != oneAt(5) {
@@ -123,7 +123,7 @@ func TestAnAnswerThatComesWhileTheHedgeFailsAccusesNobody(t *testing.T) {
 	if <-b.done; !errors.Is(b.err, ErrProtocol) {
 		t.Error(b.err)
 	}
-	if err := c.answered(main, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol) {
+	if err := c.answered(main, 7, oneAt(5), false); !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol) {
 		t.Error(err)
 	}
 }

@@ -91,6 +91,9 @@ func (n *node) welcome(leader *node) *welcome {
 
 func (w *welcome) frame() []byte {
 	fields := appendField(nil, tagNode, binary.BigEndian.AppendUint64(nil, w.node))
+	if w.features != 0 {
+		fields = appendField(fields, tagFeatures, binary.BigEndian.AppendUint64(nil, w.features))
+	}
 	fields = appendField(fields, tagInFlightMax, binary.BigEndian.AppendUint32(nil, w.inFlightMax))
 	fields = appendField(fields, tagIdle, binary.BigEndian.AppendUint32(nil, w.idleMillis))
 	fields = appendField(fields, tagCountMax, binary.BigEndian.AppendUint64(nil, w.countMax))

@@ -20,6 +20,7 @@ type options struct {
 	inFlight       int
 	refresh        time.Duration
 	hedgeAfter     time.Duration
+	guarantee      Guarantee
 	token          func() string
 	fixedToken     string // the token of WithToken; "" if the token is a source's
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
@@ -67,6 +68,8 @@ func (o *options) check() error {
 		return fmt.Errorf("epicepoch: a call timeout of %v, it must be above 0", o.callTimeout)
 	case o.hedgeAfter < 0:
 		return fmt.Errorf("epicepoch: a hedge after %v, it must be above 0, or 0 for never", o.hedgeAfter)
+	case o.guarantee > GuaranteeLease:
+		return fmt.Errorf("epicepoch: %d is no guarantee", o.guarantee)
 	case !isToken(o.fixedToken):
 		return ErrToken
 	case o.token == nil:
@@ -117,6 +120,30 @@ func WithRefresh(every time.Duration) Option {
 // Default 0, which means never. Hedging costs a connection and, if the whole cluster is slow, up to
 // twice the requests.
 func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.hedgeAfter = after } }
+
+// Guarantee is what a request asks to be proved before it is answered.
+type Guarantee uint8
+
+const (
+	// GuaranteeDefault names no guarantee: requests get that of the cluster, a quorum.
+	GuaranteeDefault Guarantee = iota
+	// GuaranteeQuorum asks a quorum. The order of timestamps never depends on a clock.
+	GuaranteeQuorum
+	// GuaranteeLease lets the leader answer without asking a quorum, while it has a lease.
+	GuaranteeLease
+)
+
+// value returns the value of the guarantee in a client hello.
+func (g Guarantee) value() (value byte, isNamed bool) { return byte(g) - 1, g != GuaranteeDefault }
+
+// WithGuarantee sets the guarantee that all requests of the client ask for. With GuaranteeLease, the
+// leader may answer without asking a quorum. If a clock then runs at a wrong rate, or stands still
+// with its machine, a timestamp may lie below one that was answered before. No timestamp is given
+// twice. All clients of a keyspace must use one guarantee. A node that does not know guarantees
+// refuses the client with [ErrUnsupported]. Default: requests name none.
+func WithGuarantee(guarantee Guarantee) Option {
+	return func(o *options) { o.guarantee = guarantee }
+}
 
 // WithToken sends a token to every node. The token must be in the node's CLIENT_TOKEN_FILE, and has
 // at most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on

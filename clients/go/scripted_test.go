@@ -87,6 +87,73 @@ func TestACallerNeverJoinsARequestThatWasSent(t *testing.T) {
 	}
 }
 
+func TestALatestTimestampTakesNoneOrOneThatNobodyElseGets(t *testing.T) {
+	for _, features := range []uint64{0, featureLatest} {
+		leader, source := startNode(t, 1), &oracle{next: 7}
+		leader.onHello = func() *welcome {
+			w := leader.welcome(leader)
+			w.features = features
+			return w
+		}
+		flags := make(chan byte, 16)
+		leader.heard = func(h head) {
+			if h.kind == kindRequest {
+				flags <- h.flags
+			}
+		}
+		leader.ask = func(to *peer, id, count uint64) {
+			flag := <-flags
+			if flag != flagLatest {
+				source.serve(to, id, count)
+				return
+			}
+			latest := Timestamp{Epoch: 1, Index: source.next - 1}
+			to.say(latest.Append(head{kind: kindAnswer, flags: flag, id: id}.appendTo(nil)))
+		}
+		client := dial(t, []string{leader.addr()})
+		latest, err := client.Latest(within(t, 5*time.Second))
+		if want := 7 - features; err != nil || latest.Index != want {
+			t.Fatal(features, latest, err)
+		}
+		next, err := client.Timestamp(within(t, 5*time.Second))
+		if err != nil || next.Index != latest.Index+1 {
+			t.Error(features, next, err)
+		}
+	}
+}
+
+func TestALatestTimestampIsTheLastOfASharedRequest(t *testing.T) {
+	b := newBatch()
+	offsets := []uint64{b.join(latestCount, nil), b.join(2, nil), b.join(latestCount, nil), b.join(3, nil)}
+	b.finish(Range{First: Timestamp{Epoch: 1, Index: 10}, Count: b.count}, nil)
+	counts := []uint64{latestCount, 2, latestCount, 3}
+	for at, first := range []uint64{14, 10, 14, 12} {
+		part := b.part(offsets[at], counts[at])
+		if part.First.Index != first || part.Count != max(counts[at], 1) {
+			t.Errorf("caller %d got %v", at, part)
+		}
+	}
+}
+
+func TestALatestTimestampMayBeTheOneThatWasReturnedAndALaterTimestampMayNot(t *testing.T) {
+	at := func(index uint64) Range { return Range{First: Timestamp{Epoch: 1, Index: index}, Count: 1} }
+	reader := asked{isLatest: true, floor: at(9).First}
+	writer := asked{count: 1, floor: at(9).First}
+	for _, one := range []struct {
+		sent     asked
+		index    uint64
+		isLatest bool
+		want     error
+	}{
+		{reader, 9, true, nil}, {reader, 8, true, ErrWentBackwards}, {reader, 10, false, ErrProtocol},
+		{writer, 10, false, nil}, {writer, 9, false, ErrWentBackwards}, {writer, 10, true, ErrProtocol},
+	} {
+		if err := one.sent.check("a:1", at(one.index), one.isLatest); !errors.Is(err, one.want) {
+			t.Errorf("%+v: %v", one, err)
+		}
+	}
+}
+
 func TestALostAnswerIsAskedForAgain(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	leader.ask = func(to *peer, id, count uint64) {

@@ -75,12 +75,16 @@ func optionalCluster(t *testing.T, means map[string]any) *Cluster {
 	return &Cluster{ID: [16]byte(id), History: u64(t, means, "history")}
 }
 
+var guarantees = map[string]Guarantee{"quorum": GuaranteeQuorum, "lease": GuaranteeLease}
+
 // written encodes a frame that a client sends.
 func written(t *testing.T, means map[string]any) []byte {
 	t.Helper()
 	switch kind := means["kind"]; kind {
 	case "request":
 		return requestFrame(u64(t, means, "id"), u64(t, means, "count")).appendTo(nil)
+	case "latest":
+		return latestFrame(u64(t, means, "id")).appendTo(nil)
 	case "ping":
 		return head{kind: kindPing, id: u64(t, means, "id")}.appendTo(nil)
 	case "pong":
@@ -92,6 +96,7 @@ func written(t *testing.T, means map[string]any) []byte {
 			cluster:     optionalCluster(t, means),
 			agent:       means["agent"].(string),
 			token:       optionalText(means, "token"),
+			guarantee:   guarantees[optionalText(means, "guarantee")],
 		}.appendTo(nil)
 	default:
 		t.Fatalf("a frame of kind %v", kind)
@@ -114,12 +119,22 @@ func read(bytes []byte) (map[string]any, error) {
 	id := strconv.FormatUint(h.id, 10)
 	switch h.kind {
 	case kindAnswer:
-		answer, err := readRange(h, tail)
+		answer, isLatest, err := readRange(h, tail, GuaranteeLease)
 		if err != nil {
 			return nil, err
 		}
+		proof := "round"
+		if _, _, err := readRange(h, tail, GuaranteeQuorum); err != nil {
+			proof = "lease"
+		}
+		if isLatest {
+			return map[string]any{
+				"kind": "latest_answer", "id": id, "latest": answer.First.String(), "proof": proof,
+			}, nil
+		}
 		return map[string]any{
 			"kind": "answer", "id": id, "count": fmt.Sprint(answer.Count), "first": answer.First.String(),
+			"proof": proof,
 		}, nil
 	case kindError:
 		refusal, closes, err := readError(h, tail, "")

@@ -51,6 +51,9 @@ class Threads:
     async def timestamps(self, count: int, timeout: Optional[float]) -> epicepoch.TimestampRange:
         return await self.run(self.client.timestamps, count, timeout)
 
+    async def latest(self, timeout: Optional[float]) -> epicepoch.Timestamp:
+        return await self.run(self.client.latest, timeout)
+
     async def close(self) -> None:
         await self.run(self.client.close)
 
@@ -88,6 +91,7 @@ class Driver:
                 attempt_timeout=command["attempt_ms"] / 1000,
                 refresh_interval=command["refresh_ms"] / 1000,
                 cluster_name=command.get("cluster") or "",
+                guarantee=command.get("guarantee") or "",
                 hedge_after=command["hedge_ms"] / 1000 if command.get("hedge_ms") else None,
             )
             kind = Threads if "--threads" in sys.argv else epicepoch.Client
@@ -97,6 +101,9 @@ class Driver:
             timeout = command["timeout_ms"] / 1000 if "timeout_ms" in command else None
             answer = await self.client.timestamps(command["count"], timeout)
             return {"first": str(answer.first), "count": answer.count}
+        elif do == "latest":
+            timeout = command["timeout_ms"] / 1000 if "timeout_ms" in command else None
+            return {"first": str(await self.client.latest(timeout)), "count": 1}
         elif do == "cancel":
             call = self.tasks.get(command["call"])
             if call is not None:

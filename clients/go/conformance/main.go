@@ -28,6 +28,7 @@ type command struct {
 	RefreshMS int64    `json:"refresh_ms"`
 	Cluster   string   `json:"cluster"`
 	HedgeMS   int64    `json:"hedge_ms"`
+	Guarantee string   `json:"guarantee"`
 }
 
 type reply struct {
@@ -71,7 +72,7 @@ func (d *driver) carryOut(c command) {
 	switch c.Do {
 	case "open":
 		go d.open(c)
-	case "timestamps":
+	case "timestamps", "latest":
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
 		client := d.client
@@ -110,6 +111,12 @@ func (d *driver) open(c command) {
 		epicepoch.WithRefresh(time.Duration(c.RefreshMS) * time.Millisecond),
 		epicepoch.WithHedgeAfter(time.Duration(c.HedgeMS) * time.Millisecond),
 	}
+	switch c.Guarantee {
+	case "quorum":
+		opts = append(opts, epicepoch.WithGuarantee(epicepoch.GuaranteeQuorum))
+	case "lease":
+		opts = append(opts, epicepoch.WithGuarantee(epicepoch.GuaranteeLease))
+	}
 	if c.TimeoutMS != nil {
 		opts = append(opts, epicepoch.WithCallTimeout(time.Duration(*c.TimeoutMS)*time.Millisecond))
 	}
@@ -131,6 +138,12 @@ func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) 
 	ask := client.Timestamps
 	if d.isAsync {
 		ask = func(ctx context.Context, count uint64) (epicepoch.Range, error) { return client.Go(ctx, count).Wait() }
+	}
+	if c.Do == "latest" {
+		ask = func(ctx context.Context, _ uint64) (epicepoch.Range, error) {
+			latest, err := client.Latest(ctx)
+			return epicepoch.Range{First: latest, Count: 1}, err
+		}
 	}
 	answer, err := ask(ctx, c.Count)
 	r := reply{ID: c.ID, Start: start}

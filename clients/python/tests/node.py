@@ -63,6 +63,7 @@ class Node:
 
     def __init__(self, id: int, oracle: "Oracle") -> None:
         self.id = id
+        self.oracle = oracle
         self.on_hello: Callable[[], Optional[Welcome]] = lambda: self.welcome(self)
         self.behind = b""
         """Bytes that follow the welcome."""
@@ -98,6 +99,10 @@ class Node:
             self.welcomed += 1
         elif head.kind == frame.REQUEST:
             self.asked += 1
+            if head.flags == frame.FLAG_LATEST:
+                answer = Head(frame.ANSWER, frame.FLAG_LATEST, id=head.id).encode()
+                peer.say(answer + bytes(Timestamp(1, self.oracle.next - 1)))
+                return
             self.ask(peer, head.id, head.argument + 1)
         elif head.kind == frame.PING:
             peer.say(frame.pong(head.id))
@@ -145,6 +150,8 @@ def encoded(welcome: Welcome) -> bytes:
     fields += frame.field(frame.IN_FLIGHT_MAX_TAG, u32.pack(welcome.in_flight_max))
     fields += frame.field(frame.IDLE_TAG, u32.pack(welcome.idle_ms))
     fields += frame.field(frame.COUNT_MAX_TAG, u64.pack(welcome.count_max))
+    if welcome.features:
+        fields += frame.field(frame.FEATURES_TAG, u64.pack(welcome.features))
     if welcome.cluster_name:
         fields += frame.field(frame.CLUSTER_NAME_TAG, welcome.cluster_name.encode())
     if welcome.cluster is not None:

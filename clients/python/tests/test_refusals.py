@@ -147,7 +147,7 @@ class Refusals(Case):
         seen = []
 
         def hello(*arguments: Any) -> bytes:
-            seen.append(arguments[-1])
+            seen.append(arguments[3])
             return frame.hello(*arguments)
 
         with mock.patch.object(connection, "hello", hello):

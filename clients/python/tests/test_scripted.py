@@ -18,6 +18,7 @@ from epicepoch import (
     Options,
     ProtocolError,
     Timestamp,
+    TimestampRange,
     UnreachableError,
     WentBackwardsError,
     WrongClusterError,
@@ -55,6 +56,46 @@ class Callers(Case):
         others = [(await one).first for one in late]
         self.assertTrue(all(first < one for one in others))
         self.assertEqual((len(set(others)), leader.asked), (3, 2))
+
+    async def test_a_latest_timestamp_takes_none_or_one_that_nobody_else_gets(self) -> None:
+        for features in (0, frame.FEATURE_LATEST):
+            leader = await self.node()
+            leader.on_hello = lambda: leader.welcome(leader, features=features)
+            client = await self.client(leader)
+            before = await self.get(client)
+            latest = await client.latest()
+            self.assertEqual(latest.index - before.index, 1 - features)
+            after = await self.get(client)
+            self.assertEqual(after.index - latest.index, 1)
+            await client.close()
+
+    async def test_a_latest_timestamp_is_the_last_of_a_shared_request(self) -> None:
+        batch = requests.Batch(0.0, None)
+        futures: list[asyncio.Future[requests.Outcome]] = []
+        for count in (requests.LATEST, 2, requests.LATEST, 3):
+            futures.append(asyncio.get_running_loop().create_future())
+            batch.waiters.append(requests.Waiter(count, futures[-1]))
+            batch.count += count
+        batch.finish(TimestampRange(Timestamp(1, 10), batch.count))
+        got = [future.result() for future in futures]
+        self.assertEqual(got, [Timestamp(1, index) for index in (14, 10, 14, 12)])
+
+    async def test_a_latest_timestamp_may_be_the_one_that_was_returned(self) -> None:
+        def at(index: int) -> TimestampRange:
+            return TimestampRange(Timestamp(1, index), 1)
+
+        reader = requests.Asked(0, True, at(9).first, 0.0)
+        writer = requests.Asked(1, False, at(9).first, 0.0)
+        reader.check("a:1", at(9), True)
+        writer.check("a:1", at(10), False)
+        for sent, index, is_latest, error in (
+            (reader, 8, True, WentBackwardsError),
+            (reader, 10, False, ProtocolError),
+            (writer, 9, False, WentBackwardsError),
+            (writer, 10, True, ProtocolError),
+        ):
+            with self.assertRaises(error):
+                sent.check("a:1", at(index), is_latest)
 
     async def test_many_callers_share_requests_and_get_distinct_timestamps(self) -> None:
         leader = await self.node()

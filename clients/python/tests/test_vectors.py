@@ -21,6 +21,8 @@ def written(means: Means) -> bytes:
     """Encode a frame that a client sends."""
     if means["kind"] == "request":
         return frame.request(int(means["id"]), int(means["count"]))
+    if means["kind"] == "latest":
+        return frame.latest(int(means["id"]))
     if means["kind"] == "ping":
         return frame.ping(int(means["id"]))
     if means["kind"] == "pong":
@@ -28,7 +30,9 @@ def written(means: Means) -> bytes:
     cluster = None
     if means["cluster"] is not None:
         cluster = Cluster(bytes.fromhex(means["cluster"]), int(means["history"]))
-    return frame.hello(means["agent"], means["cluster_name"], cluster, means["token"] or "")
+    name, token, features = means["cluster_name"], means["token"] or "", int(means["features"])
+    guarantee = means["guarantee"] or ""
+    return frame.hello(means["agent"], name, cluster, token, features, guarantee)
 
 
 def read(data: bytes) -> Means:
@@ -44,9 +48,16 @@ def read(data: bytes) -> Means:
 def means_of(head: Head, tail: bytes) -> Means:
     """Return the fields of a frame under the names that the vectors use."""
     if head.kind == frame.ANSWER:
-        answer = frame.read_answer(head, tail)
-        first, count = str(answer.first), str(answer.count)
-        return {"kind": "answer", "id": str(head.id), "count": count, "first": first}
+        answer, is_latest = frame.read_answer(head, tail, "lease")
+        first, count, proof = str(answer.first), str(answer.count), "round"
+        try:
+            frame.read_answer(head, tail, "quorum")
+        except ProtocolError:
+            proof = "lease"
+        known = {"id": str(head.id), "proof": proof}
+        if is_latest:
+            return {"kind": "latest_answer", "latest": first, **known}
+        return {"kind": "answer", "count": count, "first": first, **known}
     if head.kind == frame.ERROR:
         refusal, closes = frame.read_error(head, tail, "")
         return {

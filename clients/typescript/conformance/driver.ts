@@ -18,7 +18,7 @@ import {
 } from "../src/index.js";
 
 interface Command {
-  do: "open" | "timestamps" | "cancel" | "clock" | "close";
+  do: "open" | "timestamps" | "latest" | "cancel" | "clock" | "close";
   id: number;
   addrs: string[];
   count: number;
@@ -28,6 +28,7 @@ interface Command {
   refresh_ms: number;
   cluster?: string;
   hedge_ms?: number;
+  guarantee?: "quorum" | "lease";
 }
 
 const origin = process.hrtime.bigint();
@@ -42,16 +43,21 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
         ...(command.timeout_ms !== undefined && { timeout: command.timeout_ms }),
         attemptTimeout: command.attempt_ms,
         refreshInterval: command.refresh_ms,
+        ...(command.guarantee && { guarantee: command.guarantee }),
         ...(command.cluster && { clusterName: command.cluster }),
         ...(command.hedge_ms && { hedgeAfter: command.hedge_ms }),
       });
       return undefined;
-    case "timestamps": {
+    case "timestamps":
+    case "latest": {
       const own = new AbortController();
       calls.set(command.id, own);
       try {
         const given = command.timeout_ms !== undefined && { timeout: command.timeout_ms };
         const options = { ...given, signal: own.signal };
+        if (command.do === "latest") {
+          return new TimestampRange(await (client as Client).latest(options), 1);
+        }
         return await (client as Client).timestamps(command.count, options);
       } finally {
         calls.delete(command.id);

@@ -4,7 +4,11 @@
  */
 
 import { ProtocolError, WentBackwardsError } from "./errors.js";
+import type { Answer, Request } from "./frame.js";
 import { Timestamp, TimestampRange } from "./timestamp.js";
+
+/** The count of a call for the latest timestamp, which takes none. */
+export const LATEST = 0;
 
 /** One call of one caller. */
 export class Call {
@@ -60,8 +64,10 @@ export class Call {
 
 /** A request that callers share. */
 export class Batch {
-  /** Sum of the callers' counts. */
+  /** Sum of the callers' counts; 0 if all ask for the latest timestamp. */
   count = 0;
+  /** Whether the request that was sent asks for the latest timestamp. */
+  isLatest = false;
   /** The request's id; 0 until it is sent. */
   id = 0n;
   sent = 0;
@@ -95,8 +101,11 @@ export class Batch {
       if (call.deadline <= now) {
         call.fail(expired(call));
       } else {
-        const first = new Timestamp(answer.first.epoch, index);
-        call.succeed(new TimestampRange(first, call.count));
+        // A caller that asks for the latest timestamp takes none, and gets the last one of its
+        // request: no timestamp from before is above that one, and later ones are.
+        const isLatest = call.count === LATEST;
+        const first = isLatest ? answer.last : new Timestamp(answer.first.epoch, index);
+        call.succeed(new TimestampRange(first, isLatest ? 1 : call.count));
       }
       index += BigInt(call.count);
     }
@@ -118,18 +127,36 @@ export class Batch {
   }
 }
 
+/**
+ * Returns the request for callers that take so many timestamps. A node that is too old to say which
+ * timestamp is the latest is asked for one timestamp, which no caller gets as its own. It is valid
+ * as the latest one: it is above all that was answered before the request, and below all that is
+ * asked for later.
+ */
+export function requestOf(id: bigint, count: number, hasLatest: boolean): Request {
+  return { id, count: Math.max(count, 1), isLatest: count === LATEST && hasLatest };
+}
+
 /** What is needed to check the answer to a request that was sent over one connection. */
 export interface Asked {
+  /** How many timestamps the callers take together; 0 if all ask for the latest one. */
   readonly count: number;
+  /** Whether the frame asks for the latest timestamp. */
+  readonly isLatest: boolean;
   readonly floor: Timestamp | undefined;
 }
 
 /** Throws if the answer does not fit the request. */
-export function checkAnswer(asked: Asked, addr: string, answer: TimestampRange): void {
-  if (answer.count !== asked.count) {
-    throw new ProtocolError(`${answer.count} timestamps, not ${asked.count}`);
+export function checkAnswer(asked: Asked, addr: string, { range: answer, isLatest }: Answer): void {
+  const expected = Math.max(asked.count, 1);
+  if (answer.count !== expected) {
+    throw new ProtocolError(`${answer.count} timestamps, not ${expected}`);
   }
-  if (asked.floor && answer.first.compare(asked.floor) <= 0) {
+  if (isLatest !== asked.isLatest) {
+    throw new ProtocolError("the latest timestamp as one of this client alone, or reversed");
+  }
+  const lowest = asked.count === LATEST ? 0 : 1;
+  if (asked.floor && answer.first.compare(asked.floor) < lowest) {
     throw new WentBackwardsError(`${addr} gave ${answer.first}, not above ${asked.floor}`);
   }
 }

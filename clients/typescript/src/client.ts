@@ -1,5 +1,6 @@
 /** The public client. It checks its arguments, and leaves the rest to a session. */
 
+import { LATEST } from "./batch.js";
 import { CountError } from "./errors.js";
 import { COUNT_MAX, type Cluster } from "./frame.js";
 import { settings, splitAddress, type Options } from "./options.js";
@@ -71,6 +72,22 @@ export class Client implements AsyncDisposable {
     if (!Number.isInteger(count) || count < 1 || count > COUNT_MAX) {
       throw new CountError(count, COUNT_MAX);
     }
+    return this.#call(count, options);
+  }
+
+  /**
+   * Returns the latest timestamp, and takes none. Every timestamp that any client of the cluster got
+   * before this call began is at or below it. Every timestamp that is asked for after this call has
+   * returned is above it.
+   *
+   * It is no watermark: a writer that has a timestamp at or below it may not have written yet. It is
+   * not unique, so it must not be used as an id. See {@link Client.timestamps} for errors.
+   */
+  async latest(options?: CallOptions): Promise<Timestamp> {
+    return (await this.#call(LATEST, options)).first;
+  }
+
+  async #call(count: number, options: CallOptions | undefined): Promise<TimestampRange> {
     const timeout = options?.timeout ?? this.#session.settings.timeout;
     if (typeof timeout !== "number" || Number.isNaN(timeout)) {
       throw new TypeError(`timeout is ${timeout}; it must be a number of milliseconds`);

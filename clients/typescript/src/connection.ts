@@ -17,6 +17,7 @@ import {
   checkPlain,
   encodeHead,
   encodeHello,
+  FEATURE_LATEST,
   FrameReader,
   Kind,
   readError,
@@ -83,12 +84,13 @@ export class Connection {
     within: number,
     closing: AbortSignal,
   ): Promise<Connection> {
-    const { clusterName } = settings;
+    const { clusterName, guarantee } = settings;
     let token: string;
     let hello: Buffer;
     try {
       token = currentToken(settings);
-      hello = encodeHello({ clusterName, cluster: expected, agent: AGENT, token });
+      const fields = { features: FEATURE_LATEST, clusterName, agent: AGENT, token, guarantee };
+      hello = encodeHello({ ...fields, cluster: expected });
     } catch (error) {
       // The function may return a token the next time, so a retry may help.
       throw new UnreachableError(addr, error);
@@ -128,6 +130,11 @@ export class Connection {
     socket.on("error", (error) => this.leave(isNotTls(error) ? new Error(NO_TLS) : error));
     socket.on("end", () => this.leave(new Error("it closed the connection")));
     socket.on("close", () => this.leave(new Error("it closed the connection")));
+  }
+
+  /** Whether the node answers requests for the latest timestamp. */
+  get hasLatest(): boolean {
+    return (this.welcome.features & FEATURE_LATEST) !== 0n;
   }
 
   /** Whether the node has called itself the leader. */

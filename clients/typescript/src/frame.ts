@@ -22,6 +22,16 @@ export const COUNT_MAX = 2 ** 32;
 const MAGIC = 0x4550_4f43_4854_534fn; // EPOCHTSO
 const VERSION = 1;
 const ERROR_CLOSES = 1;
+/** The flag of a request for the latest timestamp, and of its answer. */
+const FLAG_LATEST = 1;
+/** The flag of an answer that the lease of the leader has proved. */
+const FLAG_LEASE = 2;
+/** The guarantees that a client hello may name, and their values there. */
+export const GUARANTEES = { quorum: 0, lease: 1 } as const;
+/** What a request asks to be proved before it is answered. */
+export type Guarantee = keyof typeof GUARANTEES;
+/** The feature of a node that answers requests for the latest timestamp. */
+export const FEATURE_LATEST = 1n;
 /**
  * The idle limit of a node whose welcome names none and, below, the shortest idle limit that the
  * client accepts.
@@ -54,6 +64,7 @@ const Tag = {
   member: 0x000a,
   mustKnow: 0x8000,
   token: 0x8001,
+  guarantee: 0x8002,
 } as const;
 
 /** The first 16 bytes of every frame. */
@@ -68,6 +79,21 @@ export interface Head {
 /** A frame that was read. The tail is valid until the next frame is read. */
 export interface Frame extends Head {
   tail: Buffer;
+}
+
+/** A request. */
+export interface Request {
+  readonly id: bigint;
+  /** 1 to 2^32; 1 in a request for the latest timestamp. */
+  readonly count: number;
+  readonly isLatest: boolean;
+}
+
+/** The answer to a request. */
+export interface Answer {
+  readonly range: TimestampRange;
+  /** Whether the range is the latest timestamp, and not timestamps for this client alone. */
+  readonly isLatest: boolean;
 }
 
 /** A cluster and its history. */
@@ -91,6 +117,7 @@ export interface Hello {
   cluster?: Cluster | undefined;
   agent?: string;
   token?: string | undefined;
+  guarantee?: Guarantee | undefined;
 }
 
 /** The node's part of the handshake. */
@@ -117,12 +144,13 @@ export function encodeHead(head: Partial<Head> & { kind: number }, to?: Buffer, 
   return bytes;
 }
 
-/** Encodes requests. Each count is 1 to 2^32. */
-export function encodeRequests(requests: Iterable<{ id: bigint; count: number }>): Buffer {
+/** Encodes requests. */
+export function encodeRequests(requests: Iterable<Request>): Buffer {
   const all = [...requests];
   const bytes = Buffer.allocUnsafe(all.length * HEAD_SIZE);
-  all.forEach(({ id, count }, at) => {
-    encodeHead({ kind: Kind.request, argument: count - 1, id }, bytes, at * HEAD_SIZE);
+  all.forEach(({ id, count, isLatest }, at) => {
+    const flags = isLatest ? FLAG_LATEST : 0;
+    encodeHead({ kind: Kind.request, flags, argument: count - 1, id }, bytes, at * HEAD_SIZE);
   });
   return bytes;
 }
@@ -144,6 +172,9 @@ export function encodeHello(hello: Hello): Buffer {
   }
   if (hello.token) {
     fields.push(field(Tag.token, Buffer.from(hello.token)));
+  }
+  if (hello.guarantee) {
+    fields.push(field(Tag.guarantee, Buffer.from([GUARANTEES[hello.guarantee]])));
   }
   const tail = Buffer.concat(fields);
   const versions = { flags: VERSION, code: VERSION << 8 };
@@ -246,16 +277,25 @@ function tailSize(head: Head): number {
   }
 }
 
-/** Reads an Answer. */
-export function readAnswer(frame: Frame): TimestampRange {
-  if (frame.flags !== 0 || frame.code !== 0) {
+/**
+ * Reads an Answer to a client that asks for a guarantee. Only a client that asks for a lease accepts
+ * an answer that a lease has proved.
+ */
+export function readAnswer(frame: Frame, guarantee: Guarantee | undefined): Answer {
+  if (guarantee !== "lease" && (frame.flags & FLAG_LEASE) !== 0) {
+    throw new ProtocolError("an answer that a lease has proved, which was not asked for");
+  }
+  const flags = frame.flags & ~FLAG_LEASE;
+  const isLatest = flags === FLAG_LATEST;
+  const hasBits = frame.code !== 0 || (flags & ~FLAG_LATEST) !== 0;
+  if (hasBits || (isLatest && frame.argument !== 0)) {
     throw new ProtocolError("an answer with reserved bits");
   }
   const first = Timestamp.fromBytes(frame.tail);
   if (BigInt.asUintN(64, first.index + BigInt(frame.argument)) < first.index) {
     throw new ProtocolError("an answer that leaves its epoch");
   }
-  return new TimestampRange(first, frame.argument + 1);
+  return { range: new TimestampRange(first, frame.argument + 1), isLatest };
 }
 
 /** Reads an Error, and whether the node closes the connection after it. */

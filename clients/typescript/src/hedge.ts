@@ -4,12 +4,19 @@
  * timestamps holds.
  */
 
-import { checkAnswer, type Asked } from "./batch.js";
+import { checkAnswer, requestOf, type Asked } from "./batch.js";
 import { Connection, LEFT } from "./connection.js";
 import { isRefusal, ProtocolError, WentBackwardsError, WrongClusterError } from "./errors.js";
-import { encodeRequests, Kind, readAnswer, readError, readLeader, type Frame } from "./frame.js";
+import {
+  encodeRequests,
+  Kind,
+  readAnswer,
+  readError,
+  readLeader,
+  type Answer,
+  type Frame,
+} from "./frame.js";
 import type { Session } from "./session.js";
-import type { TimestampRange } from "./timestamp.js";
 
 /** At most this many requests wait for an answer over the second connection. */
 const COPIES_MAX = 64;
@@ -68,7 +75,7 @@ export class Hedge {
    * answered. Returns false if there is no such request. Throws if the answer does not fit the
    * request.
    */
-  takeBurnt(addr: string, id: bigint, answer: TimestampRange): boolean {
+  takeBurnt(addr: string, id: bigint, answer: Answer): boolean {
     const sent = this.#burnt.get(id);
     if (!sent) {
       return false;
@@ -138,8 +145,10 @@ export class Hedge {
         // The client may have returned timestamps since it sent the first request. The answer to
         // the copy must be above these, too.
         const floor = this.#session.highest;
-        this.#copies.set(batch.id, { count: batch.count, floor, at: now });
-        slow.push(batch);
+        const request = requestOf(batch.id, batch.count, connection.hasLatest);
+        const { isLatest } = request;
+        this.#copies.set(batch.id, { count: batch.count, isLatest, floor, at: now });
+        slow.push(request);
       }
     }
     if (slow.length > 0) {
@@ -210,7 +219,7 @@ export class Hedge {
   #handle(connection: Connection, frame: Frame): void {
     switch (frame.kind) {
       case Kind.answer:
-        this.#take(connection, frame.id, readAnswer(frame));
+        this.#take(connection, frame.id, readAnswer(frame, this.#session.settings.guarantee));
         return;
       case Kind.error:
         throw readError(frame, connection.addr).error;
@@ -225,7 +234,7 @@ export class Hedge {
   }
 
   /** Gives an answer of the second connection to its callers, unless they have one already. */
-  #take(connection: Connection, id: bigint, answer: TimestampRange): void {
+  #take(connection: Connection, id: bigint, answer: Answer): void {
     const copy = this.#copies.get(id);
     if (!copy) {
       throw new ProtocolError(`an answer to request ${id}, which is not under way`);
@@ -238,8 +247,9 @@ export class Hedge {
     if (!batch) {
       return;
     }
-    this.#burnt.set(id, { count: batch.count, floor: batch.floor, at: batch.sent });
-    session.finish(batch, answer);
+    const { count, isLatest, floor, sent: at } = batch;
+    this.#burnt.set(id, { count, isLatest, floor, at });
+    session.finish(batch, answer.range);
     if (session.leader && session.leader.welcome.node !== connection.welcome.node) {
       // Only a leader answers, so the node of the first connection does not lead any more.
       session.leader.leave(new Error("another node answers"));

@@ -21,6 +21,6 @@ export {
   WrongClusterError,
   type RefusalCode,
 } from "./errors.js";
-export type { Cluster } from "./frame.js";
+export type { Cluster, Guarantee } from "./frame.js";
 export type { Observer, Options } from "./options.js";
 export { Timestamp, TimestampRange } from "./timestamp.js";

@@ -2,7 +2,7 @@
 
 import type { ConnectionOptions } from "node:tls";
 
-import { NAME_MAX, TOKEN_MAX } from "./frame.js";
+import { GUARANTEES, NAME_MAX, TOKEN_MAX, type Guarantee } from "./frame.js";
 
 /** Functions that the client calls, for metrics. They must return quickly. */
 export interface Observer {
@@ -52,6 +52,14 @@ export interface Options {
    * requests.
    */
   hedgeAfter?: number;
+  /**
+   * The guarantee that all requests ask for. With `lease`, the leader may answer without asking a
+   * quorum. If a clock then runs at a wrong rate, or stands still with its machine, a timestamp may
+   * lie below one that was answered before. No timestamp is given twice. All clients of a keyspace
+   * must use one guarantee. A node that does not know guarantees refuses the client. By default
+   * requests name none, and get that of the cluster, a quorum.
+   */
+  guarantee?: Guarantee;
   /**
    * TLS on every connection, with these options of node:tls: `ca` for the cluster's authority,
    * `cert` and `key` if nodes ask for a certificate. If this is a function, it is called at each
@@ -106,6 +114,9 @@ export function settings(options: Options): Settings {
   inRange("hedgeAfter", all.hedgeAfter ?? 1, Number.MIN_VALUE, DURATION_MAX_MS);
   if (all.clusterName !== undefined) {
     inRange("bytes of clusterName", Buffer.byteLength(all.clusterName), 1, NAME_MAX);
+  }
+  if (all.guarantee !== undefined && !Object.hasOwn(GUARANTEES, all.guarantee)) {
+    throw new TypeError(`guarantee is "${all.guarantee}"; allowed are quorum and lease`);
   }
   checkedToken(all.token ?? "");
   return all;

@@ -6,7 +6,7 @@
 
 import { inspect } from "node:util";
 
-import { Batch, Call, checkAnswer } from "./batch.js";
+import { Batch, Call, checkAnswer, requestOf } from "./batch.js";
 import { Connection, LEFT, SILENT } from "./connection.js";
 import { BACKOFF_MAX_MS, Directory, jitter } from "./directory.js";
 import {
@@ -29,8 +29,10 @@ import {
   readAnswer,
   readError,
   readLeader,
+  type Answer,
   type Cluster,
   type Frame,
+  type Request,
   type Welcome,
 } from "./frame.js";
 import { Hedge } from "./hedge.js";
@@ -134,7 +136,7 @@ export class Session {
     });
   }
 
-  /** Makes a call of 1 to 2^32 timestamps. */
+  /** Makes a call of 1 to 2^32 timestamps, or of the latest one ({@link LATEST}). */
   call(count: number, timeout: number, signal: AbortSignal | undefined): Promise<TimestampRange> {
     if (this.isClosed) {
       return Promise.reject(new ClosedError());
@@ -253,7 +255,7 @@ export class Session {
     }
     const { batch } = call;
     batch?.remove(call);
-    if (batch?.count === 0) {
+    if (batch?.calls.size === 0) {
       this.#pending.delete(batch);
       this.#open = this.#open === batch ? undefined : this.#open;
     }
@@ -277,7 +279,7 @@ export class Session {
       return;
     }
     const now = performance.now();
-    const sealed: Batch[] = [];
+    const sealed: Request[] = [];
     for (const batch of this.#pending) {
       if (this.inFlight.size >= this.#inFlightLimit) {
         break;
@@ -287,8 +289,10 @@ export class Session {
       batch.id = ++this.#lastId;
       batch.sent = now;
       batch.floor = this.highest;
+      const request = requestOf(batch.id, batch.count, this.leader.hasLatest);
+      batch.isLatest = request.isLatest;
       this.inFlight.set(batch.id, batch);
-      sealed.push(batch);
+      sealed.push(request);
     }
     if (sealed.length > 0) {
       this.leader.write(encodeRequests(sealed));
@@ -477,7 +481,7 @@ export class Session {
   #handle(connection: Connection, frame: Frame): void {
     switch (frame.kind) {
       case Kind.answer:
-        this.#answered(connection, frame.id, readAnswer(frame));
+        this.#answered(connection, frame.id, readAnswer(frame, this.settings.guarantee));
         if (!connection.hasAnswered) {
           connection.hasAnswered = true;
           this.directory.failedAttempts = 0;
@@ -505,11 +509,11 @@ export class Session {
     }
   }
 
-  #answered(connection: Connection, id: bigint, answer: TimestampRange): void {
+  #answered(connection: Connection, id: bigint, answer: Answer): void {
     const batch = this.inFlight.get(id);
     if (batch) {
       checkAnswer(batch, connection.addr, answer);
-      this.finish(batch, answer);
+      this.finish(batch, answer.range);
     } else if (!this.#hedge?.takeBurnt(connection.addr, id, answer)) {
       throw new ProtocolError(`an answer to request ${id}, which is not under way`);
     }

@@ -47,7 +47,7 @@ const SEEDS = [
 function decode(read: Frame): unknown {
   switch (read.kind) {
     case Kind.answer:
-      return readAnswer(read);
+      return readAnswer(read, "lease");
     case Kind.error:
       return readError(read, "a:1");
     case Kind.leader:

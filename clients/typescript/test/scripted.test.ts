@@ -17,7 +17,7 @@ import {
   WentBackwardsError,
   WrongClusterError,
 } from "../src/index.js";
-import { Batch, Call } from "../src/batch.js";
+import { Batch, Call, checkAnswer, LATEST } from "../src/batch.js";
 import { COUNT_MAX, Kind } from "../src/frame.js";
 import { CLUSTER, connect, Hand, Node, Oracle, pause, until, type Peer } from "./node.js";
 
@@ -216,6 +216,45 @@ test("an answer that comes after the deadline is discarded, and the others stay"
   batch.succeed(new TimestampRange(new Timestamp(1n, 5n), 4), 10, () => new Error("late"));
   await assert.rejects((calls[0] as Call).promise, /late/);
   assert.equal((await (calls[1] as Call).promise).first.index, 7n);
+});
+
+test("a latest timestamp is the last of a shared request, and takes none", async () => {
+  const batch = new Batch();
+  const calls = [LATEST, 2, LATEST, 3].map((count) => new Call(count, 20, () => {}));
+  calls.forEach((call) => batch.add(call));
+  batch.succeed(new TimestampRange(new Timestamp(1n, 10n), batch.count), 10, () => new Error("late"));
+  const got = await Promise.all(calls.map((call) => call.promise));
+  const firsts = got.map(({ first, count }) => [first.index, count]);
+  assert.deepEqual(firsts, [[14n, 1], [10n, 2], [14n, 1], [12n, 3]]);
+});
+
+test("a latest timestamp may be the one that was returned, and a later timestamp may not", () => {
+  const at = (index: bigint) => new TimestampRange(new Timestamp(1n, index), 1);
+  const floor = at(9n).first;
+  const reader = { count: LATEST, isLatest: true, floor };
+  const writer = { count: 1, isLatest: false, floor };
+  checkAnswer(reader, "a:1", { range: at(9n), isLatest: true });
+  checkAnswer(writer, "a:1", { range: at(10n), isLatest: false });
+  for (const [sent, index, isLatest, error] of [
+    [reader, 8n, true, WentBackwardsError],
+    [reader, 10n, false, ProtocolError],
+    [writer, 9n, false, WentBackwardsError],
+    [writer, 10n, true, ProtocolError],
+  ] as const) {
+    assert.throws(() => checkAnswer(sent, "a:1", { range: at(index), isLatest }), error);
+  }
+});
+
+test("a node that is too old is asked for a timestamp that nobody else gets", async (t) => {
+  const client = await connect(t, await Node.start(t));
+  const before = await client.timestamp();
+  const calls = [client.latest(), client.latest({ timeout: 10_000 })];
+  const [one, two] = await Promise.all(calls);
+  assert.deepEqual([one, two], [two, new Timestamp(1n, before.index + 1n)]);
+  assert.equal((await client.timestamp()).index, before.index + 2n);
+  const gone = new AbortController();
+  gone.abort();
+  await assert.rejects(client.latest({ signal: gone.signal }), { name: "AbortError" });
 });
 
 test("a silent leader is said to be silent", async (t) => {

@@ -17,6 +17,7 @@ import {
   readLeader,
   readWelcome,
   type Frame,
+  type Guarantee,
 } from "../src/frame.js";
 import { ProtocolError, Timestamp, TimestampRange } from "../src/index.js";
 
@@ -48,7 +49,9 @@ function written(means: Means): Buffer {
   const id = BigInt((means.id as string | undefined) ?? 0);
   switch (means.kind) {
     case "request":
-      return encodeRequests([{ id, count: Number(means.count) }]);
+      return encodeRequests([{ id, count: Number(means.count), isLatest: false }]);
+    case "latest":
+      return encodeRequests([{ id, count: 1, isLatest: true }]);
     case "ping":
       return encodeHead({ kind: Kind.ping, id });
     case "pong":
@@ -62,6 +65,7 @@ function written(means: Means): Buffer {
           : undefined,
         agent: means.agent as string,
         token: (means.token as string | null) ?? undefined,
+        guarantee: (means.guarantee as Guarantee | null) ?? undefined,
       });
     default:
       throw new Error(`a frame of kind ${String(means.kind)}`);
@@ -73,8 +77,18 @@ function read(frame: Frame): Means {
   const id = String(frame.id);
   switch (frame.kind) {
     case Kind.answer: {
-      const { first, count } = readAnswer(frame);
-      return { kind: "answer", id, count: String(count), first: String(first) };
+      const { range, isLatest } = readAnswer(frame, "lease");
+      const { first, count } = range;
+      let proof = "round";
+      try {
+        readAnswer(frame, undefined);
+      } catch {
+        proof = "lease";
+      }
+      if (isLatest) {
+        return { kind: "latest_answer", id, latest: String(first), proof };
+      }
+      return { kind: "answer", id, count: String(count), first: String(first), proof };
     }
     case Kind.error: {
       const { error, closes } = readError(frame, "");

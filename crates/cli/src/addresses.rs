@@ -10,6 +10,7 @@ use epicepoch_client::{Client, Options, Tls, Token};
 use epicepoch_config::whole_number;
 use epicepoch_config::{Environment, variable};
 
+use crate::arguments::guarantee_of;
 use crate::expected::Expected;
 use crate::failure::Failure;
 
@@ -24,6 +25,7 @@ pub(crate) fn client(
     options.tls = tls(matches, environment)?;
     options.token = token(matches, environment, TokenFor::Clients)?;
     options.attempt_timeout = attempt_timeout(matches)?;
+    options.guarantee = guarantee_of(matches);
     let expected = Expected::of(matches, environment)?;
     options.cluster_name = expected.and_then(|it| it.name().map(str::to_owned));
     let client = Client::new(addresses(&text), options)

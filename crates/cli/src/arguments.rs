@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use epicepoch_wire::Guarantee;
 
 use crate::expected;
 
@@ -80,6 +81,29 @@ pub(crate) fn client_arguments() -> [Arg; 7] {
             ),
     ]
 }
+
+/// The argument that names a guarantee for requests.
+pub(crate) fn guarantee() -> Arg {
+    Arg::new(GUARANTEE)
+        .long(GUARANTEE)
+        .value_name("WORD")
+        .value_parser(|word: &str| word.parse::<Guarantee>())
+        .help("Guarantee that requests ask for: quorum or lease")
+        .long_help(
+            "Guarantee that requests ask for. With lease, the leader may answer without asking a \
+             quorum; if a clock then runs at a wrong rate, a timestamp may lie below an earlier one. \
+             Use one guarantee for all that share a keyspace. By default requests name none, and \
+             get a quorum.",
+        )
+}
+
+/// The guarantee that [`guarantee`] was given; `None` also for commands without it.
+pub(crate) fn guarantee_of(matches: &ArgMatches) -> Option<Guarantee> {
+    matches.try_get_one(GUARANTEE).ok().flatten().copied()
+}
+
+/// The name of the argument [`guarantee`].
+const GUARANTEE: &str = "guarantee";
 
 fn tls_file(name: &'static str, help: &'static str, variable: &'static str) -> Arg {
     Arg::new(name)

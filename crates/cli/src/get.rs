@@ -9,7 +9,9 @@ use epicepoch_config::Environment;
 use epicepoch_wire::TimestampRange;
 use serde_json::json;
 
-use crate::arguments::{OUTPUT, client_arguments, is_json, output as output_argument, switch};
+use crate::arguments::{
+    OUTPUT, client_arguments, guarantee, is_json, output as output_argument, switch,
+};
 use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::{addresses, expected, moment, output};
@@ -72,6 +74,7 @@ pub(crate) fn command() -> Command {
                 .conflicts_with_all([OUTPUT, RANGE]),
         )
         .arg(switch(RANGE, "Print first, last and count on one line"))
+        .arg(guarantee())
         .args(client_arguments())
 }
 

@@ -7,7 +7,9 @@ use clap::{ArgMatches, Command};
 use epicepoch_config::Environment;
 use epicepoch_wire::Timestamp;
 
-use crate::arguments::{OUTPUT, client_arguments, is_json, output as output_argument, switch};
+use crate::arguments::{
+    OUTPUT, client_arguments, guarantee, is_json, output as output_argument, switch,
+};
 use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::{addresses, expected, moment, output};
@@ -50,6 +52,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(output_argument())
         .arg(switch(RAW, "Print 16 bytes").conflicts_with(OUTPUT))
+        .arg(guarantee())
         .args(client_arguments())
 }
 
@@ -78,10 +81,11 @@ const RAW: &str = "raw";
 
 #[cfg(test)]
 mod tests {
-    use epicepoch_wire::{Epoch, EpochIndex};
+    use epicepoch_wire::{Epoch, EpochIndex, Guarantee};
     use serde_json::Value;
 
     use super::*;
+    use crate::arguments::guarantee_of;
     use crate::commands;
 
     const HEX: &str = "0000000000000001000000000000000a";
@@ -102,7 +106,16 @@ mod tests {
         let json = printed(&["--output", "json"]).expect("accepted");
         let object: Value = serde_json::from_slice(&json).expect("JSON");
         assert_eq!(object["hex"], HEX);
-        for refused in [&["--raw", "--output=json"][..], &["-n", "2"], &["--range"]] {
+        let guarantee = |arguments: &[&str]| {
+            let arguments = ["epicepoch", "latest"].iter().chain(arguments);
+            let matches = commands::tree().try_get_matches_from(arguments).expect("accepted");
+            guarantee_of(matches.subcommand_matches("latest").expect("latest"))
+        };
+        assert_eq!(guarantee(&[]), None);
+        assert_eq!(guarantee(&["--guarantee=lease"]), Some(Guarantee::Lease));
+        for refused in
+            [&["--raw", "--output=json"][..], &["-n", "2"], &["--range"], &["--guarantee=round"]]
+        {
             assert!(printed(refused).is_err(), "{refused:?}");
         }
     }

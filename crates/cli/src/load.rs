@@ -18,7 +18,7 @@ use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_wire::http::RANGE_COUNT_MAX;
 
 use crate::addresses;
-use crate::arguments::{client_arguments, number, switch, text};
+use crate::arguments::{client_arguments, guarantee, guarantee_of, number, switch, text};
 use crate::failure::Failure;
 
 /// Adds the arguments that every load command has.
@@ -45,9 +45,10 @@ pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'stat
         .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
         .arg(number("count", 1..=RANGE_COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
         .arg(switch("range", "Ask for format=range over HTTP: 24 bytes for any number of timestamps"))
+        .arg(guarantee())
         .arg(
             text("path", "PATH", "Another service: GET this over HTTP; needs --verify off")
-                .conflicts_with_all(["count", "range"]),
+                .conflicts_with_all(["count", "range", "guarantee"]),
         )
         .arg(text("rate", "R", "Requests per second: an open loop"))
         .arg(
@@ -170,6 +171,7 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         pids,
         spin: matches.get_flag("spin"),
         range: matches.get_flag("range"),
+        guarantee: guarantee_of(matches),
         path: matches.get_one::<String>("path").cloned(),
         ..defaults
     };

@@ -95,6 +95,14 @@ impl Client {
         self.block_on(self.inner.latest())
     }
 
+    /// Does what [`crate::Client::latest_before`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub fn latest_before(&self, deadline: Instant) -> Result<Timestamp, TimestampsError> {
+        self.block_on(self.inner.latest_before(deadline))
+    }
+
     /// Blocks the caller's thread until the call has ended. The caller's thread polls the call; the
     /// client's own thread runs the driver.
     fn block_on<T>(&self, call: impl Future<Output = T>) -> T {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::http::{PATH_LEADER, PATH_MEMBERS, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::native::Token;
 use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
 
 use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
@@ -21,7 +21,7 @@ use crate::error::{
 use crate::members::{Build, Members, is_address};
 use crate::observer::Observer;
 use crate::pursuit::{Action, End, Goal, Pursuit};
-use crate::session::{Session, Settings};
+use crate::session::{LATEST, Session, Settings};
 use crate::tls::Tls;
 use crate::token::TokenSource;
 use crate::transport::{Answer, Transport};
@@ -78,6 +78,13 @@ pub struct Options {
     pub hedge_after: Option<Duration>,
     /// The protocol for timestamps. Default [`Via::Native`].
     pub via: Via,
+    /// The guarantee that all requests of the client ask for. With [`Guarantee::Lease`], the leader
+    /// may answer without asking a quorum. **If a clock then runs at a wrong rate, or stands still
+    /// with its machine, a timestamp may lie below one that was answered before.** No timestamp is
+    /// given twice. All clients of a keyspace must use one guarantee. A node that does not know
+    /// guarantees refuses the client. Default none: the requests name none, and get that of the
+    /// cluster, a quorum.
+    pub guarantee: Option<Guarantee>,
     /// Seed of the random part of waits. Default random, so that clients do not retry at the same
     /// moment. Set it to repeat a test.
     pub seed: u64,
@@ -164,12 +171,14 @@ impl Client {
             attempt_timeout: options.attempt_timeout,
             refresh_interval: options.refresh_interval,
             hedge_after: options.hedge_after,
+            guarantee: options.guarantee.unwrap_or_default(),
         })
         .observed(options.observer.is_some());
         let core = Arc::new(Core::new(
             session,
             options.attempt_timeout,
             options.cluster_name.clone(),
+            options.guarantee,
             options.observer.clone(),
             options.dialer(Alpn::Native),
         ));
@@ -221,6 +230,9 @@ impl Client {
         deadline: Instant,
     ) -> Result<TimestampRange, TimestampsError> {
         match self.shared.options.via {
+            Via::Native if !(1..=RANGE_COUNT_MAX).contains(&count) => {
+                Err(TimestampsError::Count(count))
+            }
             Via::Native => Call { client: self, count, began, deadline, slot: None }.await,
             Via::Http => Box::pin(self.pursue(Goal::Timestamps(count), deadline)).await.into(),
         }
@@ -228,14 +240,17 @@ impl Client {
 
     /// Returns the latest timestamp, and takes none. Every timestamp that any client got before this
     /// call began is at or below it. Every timestamp that is requested after this call has returned
-    /// is above it. The call fails after [`Options::timeout`]. It goes over HTTP, with one request
-    /// for each call.
+    /// is above it. The call fails after [`Options::timeout`].
     ///
-    /// It is not unique, so it must not be used as an id. It is no watermark: a writer that has a
-    /// timestamp at or below it may not have written yet.
+    /// **It is no watermark:** a writer that has a timestamp at or below it may not have written
+    /// yet. It is not unique, so it must not be used as an id.
+    ///
+    /// Calls that wait at the same time share a request, as for [`Self::timestamps`]. A node that is
+    /// too old for the request is asked for one timestamp, which nobody else gets. Over HTTP
+    /// ([`Via::Http`]), each call has its own request.
     ///
     /// # Errors
-    /// See [`TimestampsError`]. A node that is too old refuses with `NOT_FOUND`.
+    /// See [`TimestampsError`]. Over HTTP, a node that is too old refuses with `NOT_FOUND`.
     pub async fn latest(&self) -> Result<Timestamp, TimestampsError> {
         self.latest_before(now() + self.shared.options.timeout).await
     }
@@ -246,7 +261,14 @@ impl Client {
     /// # Errors
     /// See [`TimestampsError`].
     pub async fn latest_before(&self, deadline: Instant) -> Result<Timestamp, TimestampsError> {
-        Box::pin(self.pursue(Goal::Latest, deadline)).await.into()
+        match self.shared.options.via {
+            Via::Native => {
+                let (client, count, began) = (self, LATEST, now());
+                let call = Call { client, count, began, deadline, slot: None };
+                Ok(call.await?.first())
+            }
+            Via::Http => Box::pin(self.pursue(Goal::Latest, deadline)).await.into(),
+        }
     }
 
     /// Returns the members and the leader. They are what the first node that answers knows.
@@ -290,7 +312,8 @@ impl Client {
     async fn pursue(&self, goal: Goal, deadline: Instant) -> End {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let core = &self.shared.core;
-        let mut pursuit = Pursuit::new(core.session().directory(), goal, deadline, attempt_timeout);
+        let mut pursuit = Pursuit::new(core.session().directory(), goal, deadline, attempt_timeout)
+            .asking_for(self.shared.options.guarantee);
         loop {
             let action = pursuit.poll_action(core.session().directory(), now());
             match action {
@@ -357,6 +380,7 @@ impl Default for Options {
             cluster_name: None,
             hedge_after: None,
             via: Via::Native,
+            guarantee: None,
             tls: None,
             token: None,
             token_source: None,
@@ -383,9 +407,6 @@ impl Future for Call<'_> {
         let core = &self.client.shared.core;
         if let Some(slot) = self.slot {
             return core.session().poll_call(slot, context);
-        }
-        if !(1..=RANGE_COUNT_MAX).contains(&self.count) {
-            return Poll::Ready(Err(TimestampsError::Count(self.count)));
         }
         if self.deadline <= self.began {
             return Poll::Ready(Err(TimestampsError::DeadlineExceeded { last: None }));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
+use epicepoch_wire::Guarantee;
 use epicepoch_wire::native::Welcome;
 use tokio::sync::Notify;
 
@@ -26,6 +27,8 @@ pub(crate) struct Core {
     attempt_timeout: Duration,
     /// The required cluster name.
     cluster_name: Option<String>,
+    /// The guarantee that each client hello names.
+    guarantee: Option<Guarantee>,
     observer: Option<Arc<dyn Observer>>,
     /// Opens connections of the native protocol.
     dialer: Dialer,
@@ -42,6 +45,7 @@ impl Core {
         session: Session,
         attempt_timeout: Duration,
         cluster_name: Option<String>,
+        guarantee: Option<Guarantee>,
         observer: Option<Arc<dyn Observer>>,
         dialer: Dialer,
     ) -> Self {
@@ -49,6 +53,7 @@ impl Core {
             session: Mutex::new(session),
             attempt_timeout,
             cluster_name,
+            guarantee,
             observer,
             dialer,
             notify: Notify::new(),
@@ -90,7 +95,7 @@ impl Core {
     }
 
     async fn open(self: Arc<Self>, addr: String) -> Result<(Link, Welcome), OpenError> {
-        Link::open(&self.dialer, &addr, self.cluster_name.as_deref()).await
+        Link::open(&self.dialer, &addr, self.cluster_name.as_deref(), self.guarantee).await
     }
 
     /// Opens another connection to the node at `addr`, only to read the list of members in its

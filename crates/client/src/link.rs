@@ -5,10 +5,11 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use epicepoch_wire::Guarantee;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
-    ClientHello, ClientHelloError, Frame, HEADER_LEN, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome,
-    split,
+    ClientHello, ClientHelloError, FEATURES, Frame, HEADER_LEN, TO_CLIENT_TAIL_LEN_MAX, ToClient,
+    Welcome, split,
 };
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
@@ -29,11 +30,13 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects to `addr` and sends a client hello. If `cluster_name` is given, the node must
-    /// belong to a cluster with this name.
+    /// belong to a cluster with this name. If `guarantee` is given, all requests of the connection
+    /// ask for it.
     pub(crate) async fn open(
         dialer: &Dialer,
         addr: &str,
         cluster_name: Option<&str>,
+        guarantee: Option<Guarantee>,
     ) -> Result<(Self, Welcome), OpenError> {
         let stream = dialer.dial(addr).await;
         let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
@@ -43,7 +46,15 @@ impl Link {
         let cluster_name = cluster_name.unwrap_or_default().to_owned();
         let token = dialer.token();
         let has_token = token.is_some();
-        ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
+        let hello = ClientHello {
+            features: FEATURES,
+            agent,
+            cluster_name,
+            token,
+            guarantee,
+            ..Default::default()
+        };
+        hello.encode(&mut link.out);
         loop {
             let exchanged = link.exchange().await;
             exchanged.map_err(|error| FailedAttempt::broken(addr, &error))?;
@@ -193,7 +204,7 @@ mod tests {
                 node.write_all(&frame).await.unwrap();
                 node
             };
-            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None), refuse);
+            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, None), refuse);
             let text = opened.expect_err("refused").to_string();
             assert!(text.contains("why"), "{text}");
             assert_eq!(text.contains(NO_TOKEN), token.is_none(), "{text}");

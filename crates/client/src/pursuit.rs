@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, PATH_LATEST, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
 
 use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
 use crate::error::{AnotherCluster, BadAnswer, FailedAttempt, MembersError, TimestampsError};
@@ -37,6 +37,8 @@ pub(crate) struct Pursuit {
     /// must be above it; the latest timestamp must not be below it. It may be below timestamps that
     /// other calls got since then.
     floor: Option<Timestamp>,
+    /// The guarantee that requests name.
+    guarantee: Option<Guarantee>,
     end: Option<End>,
 }
 
@@ -85,8 +87,21 @@ impl Pursuit {
             failed_attempts: FailedAttempts::default(),
             wait_until: None,
             floor: directory.highest(),
+            guarantee: None,
             end,
         }
+    }
+
+    /// Names this guarantee in requests for timestamps and for the latest one.
+    pub(crate) fn asking_for(mut self, guarantee: Option<Guarantee>) -> Self {
+        self.guarantee = guarantee;
+        self
+    }
+
+    /// The parameter that names the guarantee, behind `begin`; empty if there is none.
+    fn guarantee(&self, begin: char) -> String {
+        let named = self.guarantee.map(|guarantee| format!("{begin}guarantee={guarantee}"));
+        named.unwrap_or_default()
     }
 
     /// Returns the next step. After an [`Action::Ask`], call `handle_outcome` with its outcome
@@ -109,12 +124,14 @@ impl Pursuit {
                 // This request may repeat an earlier one. Its answer must also be above the
                 // timestamps that other calls got in between.
                 self.floor = directory.highest();
-                let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
+                let guarantee = self.guarantee('&');
+                let path = format!("{PATH_TIMESTAMP}?format=range&n={count}{guarantee}");
                 Action::Ask { addr: leader.to_owned(), path, until }
             }
             (Goal::Latest, Some(leader)) => {
                 self.floor = directory.highest();
-                Action::Ask { addr: leader.to_owned(), path: PATH_LATEST.to_owned(), until }
+                let path = format!("{PATH_LATEST}{}", self.guarantee('?'));
+                Action::Ask { addr: leader.to_owned(), path, until }
             }
             (Goal::Timestamps(_) | Goal::Latest, None) | (Goal::Members, _) => {
                 let addr = directory.next_address();
@@ -144,7 +161,7 @@ impl Pursuit {
             self.handle_refusal(directory, addr, &answer, now);
         } else if path == PATH_MEMBERS {
             self.handle_members(directory, addr, &answer, now);
-        } else if path == PATH_LATEST {
+        } else if self.goal == Goal::Latest {
             self.handle_latest(directory, addr, &answer, now);
         } else {
             self.handle_range(directory, addr, &answer, now);

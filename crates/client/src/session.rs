@@ -33,6 +33,7 @@ use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
 use crate::error::{BadAnswer, FailedAttempt, OpenError};
 use crate::members::is_address;
+pub use crate::waiters::LATEST;
 use crate::waiters::{Outcome, Waiters};
 pub(crate) use action::Notice;
 pub use action::{Action, LinkId, Settings};
@@ -103,7 +104,7 @@ impl Session {
         self
     }
 
-    /// Adds a call for `count` timestamps, 1 to 2^32. Returns the number of the call, and whether
+    /// Adds a call for `count` timestamps, 1 to 2^32, or for the latest one ([`LATEST`]). Returns the number of the call, and whether
     /// the driver must take a turn now. Returns `None` if too many calls wait. Then use
     /// [`Self::poll_call`] until the outcome is there, and finally [`Self::leave`].
     pub fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {

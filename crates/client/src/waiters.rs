@@ -2,6 +2,11 @@
 //! batch closes it, and its request is sent only after that. So no caller joins a request whose
 //! timestamps may have been allocated already. This module opens no socket and reads no clock.
 //!
+//! A caller that asks for the latest timestamp takes none. It gets the last timestamp of its batch:
+//! all callers of the batch have called before the request was sent, so no timestamp from before is
+//! above it, and later timestamps are. A batch in which all ask for the latest one is a request for
+//! that one.
+//!
 //! Slots and lists are reused. Once they have grown large enough, a call allocates no memory.
 
 use std::collections::VecDeque;
@@ -11,6 +16,9 @@ use std::time::Instant;
 use epicepoch_wire::TimestampRange;
 
 use crate::error::{FailedAttempt, TimestampsError};
+
+/// The count of a call for the latest timestamp, which takes none.
+pub const LATEST: u64 = 0;
 
 /// The outcome of a call.
 pub(crate) type Outcome = Result<TimestampRange, TimestampsError>;
@@ -45,7 +53,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The sum of the callers' counts.
+    /// The sum of the callers' counts; 0 if all ask for the latest timestamp.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
@@ -71,7 +79,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Adds a caller to the open batch. Returns the caller's slot, and whether the caller is the
+    /// Adds a caller to the open batch. `count` is how many timestamps it takes, or [`LATEST`]. Returns the caller's slot, and whether the caller is the
     /// first of the batch. Returns `None` if too many callers wait.
     pub(crate) fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
         if self.open.len() >= 2 * self.slots.len() {
@@ -148,7 +156,7 @@ impl Waiters {
     /// at `now`. Adds the callers to wake to `wakers`.
     ///
     /// # Panics
-    /// The size of the range is not the batch's total.
+    /// The size of the range is not the batch's total, or 1 if that is 0.
     pub(crate) fn answer(
         &mut self,
         batch: Batch,
@@ -157,16 +165,22 @@ impl Waiters {
         last: Option<&FailedAttempt>,
         wakers: &mut Vec<Waker>,
     ) {
-        assert_eq!(range.count(), batch.total, "a range of another batch");
+        assert_eq!(range.count(), batch.total.max(1), "a range of another batch");
         let mut rest = Some(range);
         for entry in &batch.entries {
             let split = rest.and_then(|range| range.split_first(entry.count));
-            let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
-            rest = tail;
+            let own = if let Some((head, tail)) = split {
+                rest = tail;
+                head
+            } else {
+                // No range has a part of 0 timestamps.
+                assert_eq!(entry.count, LATEST, "the counts add up to the total");
+                last_of(range)
+            };
             let outcome = if self.slots[entry.slot].deadline <= now {
                 Err(TimestampsError::DeadlineExceeded { last: last.cloned() })
             } else {
-                Ok(head)
+                Ok(own)
             };
             self.finish(*entry, outcome, wakers);
         }
@@ -269,6 +283,12 @@ impl Waiters {
     }
 }
 
+/// The range of the last timestamp of a range.
+fn last_of(range: TimestampRange) -> TimestampRange {
+    let before = range.count() - 1;
+    range.split_first(before).and_then(|(_, last)| last).unwrap_or(range)
+}
+
 fn is_waiting(slots: &[Slot], entry: Entry) -> bool {
     let slot = &slots[entry.slot];
     slot.generation == entry.generation && matches!(slot.state, State::Waiting(_))
@@ -321,6 +341,26 @@ mod tests {
         answer(&mut waiters, batch, range(0, 6));
         let got = slots.map(|(slot, _)| outcome(&mut waiters, slot));
         assert_eq!(got, [range(0, 2), range(2, 1), range(3, 3)].map(|range| Some(Ok(range))));
+    }
+
+    #[test]
+    fn callers_that_ask_for_the_latest_timestamp_get_the_last_one_of_their_batch() {
+        for (counts, given, expected) in [
+            (&[LATEST, 2, LATEST, 3, LATEST][..], range(7, 5), &[11, 7, 11, 9, 11][..]),
+            (&[LATEST, LATEST], range(7, 1), &[7, 7]),
+            (&[1, LATEST], range(u64::MAX, 1), &[u64::MAX, u64::MAX]),
+        ] {
+            let mut waiters = Waiters::default();
+            let slots: Vec<_> =
+                counts.iter().map(|count| waiters.enter(*count, later()).unwrap().0).collect();
+            let batch = waiters.take_batch(COUNT_MAX).unwrap();
+            assert_eq!((batch.total(), batch.callers()), (counts.iter().sum(), counts.len()));
+            answer(&mut waiters, batch, given);
+            for ((slot, count), index) in slots.into_iter().zip(counts).zip(expected) {
+                let own = range(*index, (*count).max(1));
+                assert_eq!(outcome(&mut waiters, slot), Some(Ok(own)), "{counts:?}");
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
+use epicepoch_wire::{BootId, NodeId, ProvedBy, Round, StoreId, Term, WorkerId};
 
 pub use answers::{AnswerError, Answers};
 pub use routing::{ALONE_NS, LinkState, LinksUp, Receiver, Routing};
@@ -28,6 +28,7 @@ pub struct Confirmed {
     term: Term,
     boot: BootId,
     count: u64,
+    proved_by: ProvedBy,
 }
 
 impl Confirmed {
@@ -50,6 +51,12 @@ impl Confirmed {
         self.count
     }
 
+    /// What has proved it.
+    #[must_use]
+    pub const fn proved_by(&self) -> ProvedBy {
+        self.proved_by
+    }
+
     /// Uses up the key. Returns its term, its boot, and how many timestamps it allows.
     pub(crate) const fn spend(self) -> (Term, BootId, u64) {
         (self.term, self.boot, self.count)
@@ -57,7 +64,7 @@ impl Confirmed {
 
     #[cfg(test)]
     pub(crate) const fn for_test(term: Term, boot: BootId, count: u64) -> Self {
-        Self { term, boot, count }
+        Self { term, boot, count, proved_by: ProvedBy::Round }
     }
 }
 
@@ -195,7 +202,8 @@ impl<B> Rounds<B> {
     pub fn poll_confirmed(&mut self) -> Option<(B, Confirmed)> {
         let position = self.in_flight.iter().position(InFlight::is_confirmed)?;
         let InFlight { term, batch, count, .. } = self.in_flight.remove(position)?;
-        Some((batch, Confirmed { term, boot: self.me.boot, count }))
+        let (boot, proved_by) = (self.me.boot, ProvedBy::Round);
+        Some((batch, Confirmed { term, boot, count, proved_by }))
     }
 
     /// The next round that can no longer be confirmed, with its batch.

@@ -1,6 +1,6 @@
 //! The sequencer of one worker: which requests share a confirm round, and what each of them is
-//! told. Requests join the open batch. A turn closes the batch and begins a round for it; nothing
-//! joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
+//! told. Requests join the open batch of the guarantee that they ask for. A turn closes the batch
+//! and begins a round for it; nothing joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
 //! requests are answered in order of arrival. All other requests are refused.
 //!
 //! A request for the latest timestamp waits in the same batches. It gets the last timestamp of its
@@ -14,9 +14,9 @@ mod wait_queue;
 
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{NodeId, Round, TimestampRange, WorkerId};
+use epicepoch_wire::{Guarantee, NodeId, Round, TimestampRange, WorkerId};
 
-pub use wait_queue::{BatchSize, LATEST, Outcome};
+pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
 
 use crate::allocator::AllocateError;
 use crate::confirm::{Begun, Confirmed, ROUNDS_IN_FLIGHT_MAX, RoundFailure, Rounds};
@@ -82,9 +82,9 @@ impl<W> Sequencer<W> {
         sequencer
     }
 
-    /// Adds a request, or a burst of `requests` that get one range, to the open batch. Returns its
-    /// slot. `count` is how many timestamps it takes, or [`LATEST`]. The clock is read only for the
-    /// first request of a batch.
+    /// Adds a request, or a burst of `requests` that get one range, to the open batch of the
+    /// guarantee that it asks for. Returns its slot. `count` is how many timestamps it takes, or
+    /// [`LATEST`]. The clock is read only for the first request of a batch.
     ///
     /// # Errors
     /// The code of the refusal, when the request cannot wait.
@@ -93,12 +93,13 @@ impl<W> Sequencer<W> {
         &mut self,
         requests: u32,
         count: u64,
+        guarantee: Guarantee,
         clock: impl FnOnce() -> u64,
     ) -> Result<usize, ErrorCode> {
-        match self.refusal {
-            Some(code) => Err(code),
-            None => self.queue.enter(requests, count, clock).ok_or(ErrorCode::Overloaded),
+        if let Some(code) = self.refusal {
+            return Err(code);
         }
+        self.queue.enter(requests, count, guarantee, clock).ok_or(ErrorCode::Overloaded)
     }
 
     /// The code with which this node refuses every request now; `None` while it leads.
@@ -132,7 +133,7 @@ impl<W> Sequencer<W> {
     /// publication and when a round has ended.
     #[must_use]
     pub fn is_turn_due(&self) -> bool {
-        !self.queue.is_open_empty() && self.may_begin()
+        !self.is_open_empty() && self.may_begin()
     }
 
     /// Begins a round for the open batch, if requests wait in it. Does nothing without a grant or
@@ -145,7 +146,12 @@ impl<W> Sequencer<W> {
         shared: &Shared,
         wake: impl FnMut(W),
     ) -> Option<Begun> {
-        if self.queue.is_open_empty() { None } else { self.begin(now_ns, shared, wake) }
+        if !self.queue.is_open_empty(Guarantee::Lease) {
+            // There is no lease yet, so these requests take a round like all others.
+            let batch = self.queue.close(Guarantee::Lease, now_ns, Round::default());
+            self.queue.merge(batch);
+        }
+        if self.is_open_empty() { None } else { self.begin(now_ns, shared, wake) }
     }
 
     /// Counts a voter's answer. If it returns `true`, rounds may have been confirmed or have
@@ -156,11 +162,17 @@ impl<W> Sequencer<W> {
 
     /// Follows a publication. Without leadership, requests of the open batch are refused. Call
     /// [`Self::poll_failed`] after it.
-    pub fn handle_publication(&mut self, now_ns: u64, published: &Published, wake: impl FnMut(W)) {
+    pub fn handle_publication(
+        &mut self,
+        now_ns: u64,
+        published: &Published,
+        mut wake: impl FnMut(W),
+    ) {
         self.follow(published);
-        if let Some(code) = self.refusal {
-            let batch = self.queue.close(now_ns, Round::default());
-            self.queue.refuse(batch, code, wake);
+        let Some(code) = self.refusal else { return };
+        for guarantee in [Guarantee::Quorum, Guarantee::Lease] {
+            let batch = self.queue.close(guarantee, now_ns, Round::default());
+            self.queue.refuse(batch, code, &mut wake);
         }
     }
 
@@ -178,7 +190,7 @@ impl<W> Sequencer<W> {
         // Without this tolerance, a tick that comes a little early would delay the probe by a whole
         // interval.
         let is_due = now_ns.saturating_sub(self.last_round_ns) >= probe_ns * 7 / 8;
-        let is_idle = self.rounds.is_empty() && self.queue.is_open_empty();
+        let is_idle = self.rounds.is_empty() && self.is_open_empty();
         if is_due && is_idle { self.begin(now_ns, shared, wake) } else { None }
     }
 
@@ -211,10 +223,11 @@ impl<W> Sequencer<W> {
             self.queue.refuse(batch, ErrorCode::Internal, wake);
             return Ok(0);
         }
+        let proved_by = key.proved_by();
         match allocate(key) {
             Ok(range) => {
                 let taken = batch.size().total;
-                self.queue.answer(batch, range, wake);
+                self.queue.answer(batch, range, proved_by, wake);
                 Ok(taken)
             }
             Err(error) => {
@@ -292,6 +305,10 @@ impl<W> Sequencer<W> {
         self.is_serving = is_leading && published.grant.is_some();
     }
 
+    const fn is_open_empty(&self) -> bool {
+        self.queue.is_open_empty(Guarantee::Quorum) && self.queue.is_open_empty(Guarantee::Lease)
+    }
+
     fn may_begin(&self) -> bool {
         self.is_serving && self.rounds.len() < ROUNDS_IN_FLIGHT_MAX
     }
@@ -304,7 +321,7 @@ impl<W> Sequencer<W> {
         let deadline_ns = now_ns + self.limits.round_ns;
         let (queue, round) = (&mut self.queue, self.rounds.next_round());
         let close = || {
-            let batch = queue.close(now_ns, round);
+            let batch = queue.close(Guarantee::Quorum, now_ns, round);
             let count = batch.size().total;
             (batch, count)
         };

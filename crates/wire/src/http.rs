@@ -70,6 +70,10 @@ pub const HEADER_ADMIN: &str = "epicepoch-admin";
 /// A client may send this header with any value. The answer repeats the value.
 pub const HEADER_REQUEST_ID: &str = "epicepoch-request-id";
 
+/// An answer to a request that names a guarantee has this header, with what has proved the answer:
+/// see [`ProvedBy::name`](crate::ProvedBy::name).
+pub const HEADER_PROOF: &str = "epicepoch-proof";
+
 /// Largest `n` of `format=range`, timestamps.
 pub const RANGE_COUNT_MAX: u64 = 1 << 32;
 /// Longest `epicepoch-request-id`, bytes; longer ones are refused with `BAD_REQUEST`.

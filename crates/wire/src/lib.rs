@@ -4,6 +4,7 @@
 //! - [`timestamp`]: the 16-byte hybrid timestamp, ranges, and their relation to wall time.
 //! - [`id`]: newtypes for every number that has a meaning.
 //! - [`exposition`]: the formats of a page of metrics.
+//! - [`guarantee`]: the guarantee that a request asks for, and what has proved an answer.
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
 //! - [`http2`]: frames and header blocks of HTTP/2.
 //! - [`frame`]: the frame of the peer protocol: header, limits, checksum.
@@ -24,6 +25,7 @@ pub mod cursor;
 pub mod exposition;
 pub mod frame;
 pub mod gossip;
+pub mod guarantee;
 pub mod http;
 pub mod http2;
 pub mod id;
@@ -35,6 +37,7 @@ pub mod timestamp;
 pub mod voter_status;
 
 pub use cursor::DecodeError;
+pub use guarantee::{Guarantee, ProvedBy};
 pub use id::{
     BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };

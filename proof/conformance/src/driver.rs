@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
 
 use crate::protocol::{Command, Fault, Reply};
 use crate::{WAIT_MAX, lock};
@@ -49,6 +49,8 @@ pub struct Settings {
     /// After how long without an answer the client sends a request a second time. Default `None`:
     /// never.
     pub hedge: Option<Duration>,
+    /// The guarantee that the client asks for. Default `None`: it names none.
+    pub guarantee: Option<Guarantee>,
 }
 
 impl Default for Settings {
@@ -59,6 +61,7 @@ impl Default for Settings {
             timeout: Some(Duration::from_secs(2)),
             cluster: None,
             hedge: None,
+            guarantee: None,
         }
     }
 }
@@ -101,8 +104,10 @@ pub struct Call {
     pub end: Instant,
     /// Duration of the call by the driver's clock.
     pub took: Duration,
-    /// Number of timestamps asked for.
+    /// Number of timestamps asked for; 1 in a call for the latest one.
     pub count: u64,
+    /// Whether the call asked for the latest timestamp.
+    pub is_latest: bool,
     /// The timestamps, or the error with which the call failed.
     pub outcome: Result<TimestampRange, Refusal>,
 }
@@ -127,6 +132,7 @@ impl fmt::Display for Refusal {
 pub struct Pending {
     id: u64,
     count: u64,
+    is_latest: bool,
     clock: Clock,
     receiver: Receiver<Reply>,
 }
@@ -152,6 +158,7 @@ impl Pending {
             end: self.clock.latest(reply.end),
             took: Duration::from_nanos(reply.end.saturating_sub(reply.start)),
             count: self.count,
+            is_latest: self.is_latest,
             outcome,
         })
     }
@@ -277,6 +284,7 @@ impl Driver {
             refresh_ms: millis(settings.refresh),
             cluster: settings.cluster.clone(),
             hedge_ms: settings.hedge.or(self.hedge).map(millis),
+            guarantee: settings.guarantee.map(|guarantee| guarantee.name().to_owned()),
         });
         pending.wait()
     }
@@ -288,6 +296,14 @@ impl Driver {
         let mut pending = self.send(count, |id| Command::Timestamps { id, count, timeout_ms });
         pending.count = count;
         pending
+    }
+
+    /// Begins a call for the latest timestamp.
+    #[must_use]
+    pub fn begin_latest(&self, timeout: Duration) -> Pending {
+        let timeout_ms = Some(timeout.as_millis() as u64);
+        let pending = self.send(1, |id| Command::Latest { id, timeout_ms });
+        Pending { is_latest: true, ..pending }
     }
 
     /// Cancels a call.
@@ -346,7 +362,7 @@ impl Driver {
             // shows this.
             let _ = input.write_all(&line);
         }
-        Pending { id, count, clock: self.clock, receiver }
+        Pending { id, count, is_latest: false, clock: self.clock, receiver }
     }
 }
 

@@ -146,7 +146,9 @@ fn disorder(origin: Instant, clients: &[Calls], http: &[Operation]) -> Vec<Strin
 fn operation(call: &Call, node: u64, is_own_clock: bool) -> Option<Operation> {
     let range = *call.outcome.as_ref().ok()?;
     let end = if is_own_clock { call.start + call.took } else { call.end };
-    Some(Operation { start: call.start, end, node, outcome: Outcome::Answered(range) })
+    let outcome =
+        if call.is_latest { Outcome::Latest(range.first()) } else { Outcome::Answered(range) };
+    Some(Operation { start: call.start, end, node, outcome })
 }
 
 impl Seen {
@@ -245,6 +247,7 @@ mod tests {
             end: at(to),
             took: Duration::from_millis(to - from),
             count: 1,
+            is_latest: false,
             outcome: Err(crate::Refusal { fault: crate::Fault::Other, text: String::new() }),
         };
         let lost = |loss, from, to, hiccup| Lost {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
-    COUNT_MAX, ClientHello, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
+    COUNT_MAX, ClientHello, ErrorFrame, FEATURE_LATEST, FEATURES, Request, TO_SERVER_TAIL_LEN_MAX,
+    ToServer, Welcome, split,
 };
 use epicepoch_wire::{ClusterId, HistoryId, NodeId, TimestampRange};
 
@@ -80,6 +81,8 @@ pub enum Writing {
 #[derive(Clone)]
 pub struct Peer {
     stream: Arc<Mutex<TcpStream>>,
+    /// The features of the last welcome.
+    features: Arc<AtomicU64>,
     node: Node,
 }
 
@@ -135,7 +138,10 @@ impl Node {
         let inner = Inner {
             me: MemberAddr { node: NodeId(id), addr: addr.to_string() },
             scripted: scripted.clone(),
-            hello_handler: Mutex::new(Box::new(|node, peer, _| peer.welcome(&node.own_welcome()))),
+            hello_handler: Mutex::new(Box::new(|node, peer, hello| {
+                let features = hello.features & FEATURES;
+                peer.welcome(&Welcome { features, ..node.own_welcome() });
+            })),
             ask: Mutex::new(Box::new(|_, ask| ask.answer())),
             seen: Mutex::default(),
             peers: Mutex::default(),
@@ -184,6 +190,12 @@ impl Node {
             members: lock(&scripted.members).clone(),
             ..Welcome::default()
         }
+    }
+
+    /// Takes timestamps for another client, which asks now.
+    #[must_use]
+    pub fn take_for_another(&self, count: u64) -> TimestampRange {
+        self.inner.scripted.oracle.take(count, Instant::now())
     }
 
     /// Everything that the node has received so far.
@@ -238,7 +250,8 @@ impl Node {
         // An error is ignored: it only makes answers slower.
         let _ = stream.set_nodelay(true);
         let Ok(writing) = stream.try_clone() else { return Ok(()) };
-        let peer = Peer { stream: Arc::new(Mutex::new(writing)), node: self.clone() };
+        let stream_of_peer = Arc::new(Mutex::new(writing));
+        let peer = Peer { stream: stream_of_peer, features: Arc::default(), node: self.clone() };
         lock(&self.inner.peers).push(peer.clone());
         let (mut input, mut chunk) = (Vec::new(), [0; 4096]);
         let mut has_hello = false;
@@ -273,6 +286,10 @@ impl Node {
                 lock(&self.inner.hello_handler)(self, peer, &hello);
             }
             ToServer::Request(request) => {
+                let features = peer.features.load(Ordering::SeqCst);
+                if request.count() == 0 && features & FEATURE_LATEST == 0 {
+                    return Err("a request for the latest timestamp without the feature".into());
+                }
                 let (number, at) = {
                     let mut seen = lock(&self.inner.seen);
                     seen.requests += 1;
@@ -321,6 +338,7 @@ impl Peer {
 
     /// Sends a welcome.
     pub fn welcome(&self, welcome: &Welcome) {
+        self.features.store(welcome.features, Ordering::SeqCst);
         let mut bytes = Vec::new();
         welcome.encode(&mut bytes);
         self.say(&bytes);
@@ -353,10 +371,15 @@ impl Ask {
         self.send(range);
     }
 
-    /// Takes timestamps for this request, to be sent later.
+    /// Takes timestamps for this request, to be sent later. If it asks for the latest one, takes
+    /// none and returns that.
     #[must_use]
     pub fn take(&self) -> TimestampRange {
-        self.peer.node.inner.scripted.oracle.take(self.request.count(), self.at)
+        let oracle = &self.peer.node.inner.scripted.oracle;
+        match self.request.count() {
+            0 => oracle.latest(self.at),
+            count => oracle.take(count, self.at),
+        }
     }
 
     /// Sends these timestamps as the answer.

@@ -1,6 +1,7 @@
 //! A record of the timestamps that the scripted nodes gave, and the rules that hold in every
 //! scenario. A client returns only timestamps that a node gave, and returns each to one caller
-//! only. It returns no timestamp that was taken before its caller asked.
+//! only. It returns no timestamp that was taken before its caller asked. The latest timestamp may go
+//! to several callers, and lies between what was returned before and what is asked for later (S19).
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -19,6 +20,7 @@ pub struct Oracle {
 #[derive(Debug, Default)]
 struct Taken {
     next: u64,
+    /// Ranges that were taken, and latest timestamps that were told, which take none.
     entries: Vec<Entry>,
 }
 
@@ -28,6 +30,8 @@ struct Entry {
     range: TimestampRange,
     /// When the request arrived.
     asked_at: Instant,
+    /// Whether the range is the latest timestamp, as it was told to a request for that.
+    is_latest: bool,
 }
 
 impl Oracle {
@@ -40,7 +44,22 @@ impl Oracle {
         let first = Timestamp::new(EPOCH, EpochIndex(taken.next));
         let range = TimestampRange::new(first, count).expect("a scenario takes few timestamps");
         taken.next += count;
-        taken.entries.push(Entry { range, asked_at });
+        taken.entries.push(Entry { range, asked_at, is_latest: false });
+        range
+    }
+
+    /// Returns the latest timestamp, for a request that arrived at `asked_at`. It takes none.
+    ///
+    /// # Panics
+    /// Never: one timestamp is a range.
+    pub fn latest(&self, asked_at: Instant) -> TimestampRange {
+        let mut taken = lock(&self.taken);
+        let latest = match taken.next.checked_sub(1) {
+            Some(index) => Timestamp::new(EPOCH, EpochIndex(index)),
+            None => Timestamp::highest_at(EPOCH.0 - 1),
+        };
+        let range = TimestampRange::new(latest, 1).expect("one is a range");
+        taken.entries.push(Entry { range, asked_at, is_latest: true });
         range
     }
 
@@ -57,9 +76,15 @@ impl Oracle {
             if range.count() != call.count {
                 return Err(format!("C10: asked for {} and got {}", call.count, range.count()));
             }
-            let contains =
-                |it: &&Entry| it.range.first() <= range.first() && range.last() <= it.range.last();
-            let Some(entry) = taken.entries.iter().find(contains) else {
+            // Timestamps are taken once. The latest one may be told often, and a client may return
+            // the last of the timestamps that it takes at the same time.
+            let contains = |it: &&Entry| {
+                (call.is_latest || !it.is_latest)
+                    && it.range.first() <= range.first()
+                    && range.last() <= it.range.last()
+            };
+            let given = taken.entries.iter().filter(contains);
+            let Some(entry) = given.max_by_key(|entry| entry.asked_at) else {
                 return Err(format!("C8: {} was never given by the oracle", range.first()));
             };
             if let Some(early) = call.start.checked_duration_since(entry.asked_at)
@@ -69,6 +94,8 @@ impl Oracle {
                 return Err(format!("C1: {first} was taken {early:?} before the caller asked"));
             }
         }
+        check_latest(&answers)?;
+        answers.retain(|(call, _)| !call.is_latest);
         for pair in answers.windows(2) {
             let [(_, one), (_, two)] = pair else { continue };
             if two.first() <= one.last() {
@@ -77,6 +104,29 @@ impl Oracle {
         }
         Ok(())
     }
+}
+
+/// Checks each latest timestamp against the calls before and after its own (S19).
+fn check_latest(answers: &[(&Call, TimestampRange)]) -> Result<(), String> {
+    for (call, latest) in answers.iter().filter(|(call, _)| call.is_latest) {
+        let latest = latest.first();
+        for (other, range) in answers {
+            if other.end < call.start && range.last() > latest {
+                let before = range.last();
+                return Err(format!(
+                    "S19: {before} was returned before, but the latest is {latest}"
+                ));
+            }
+            let is_low = !other.is_latest && range.first() <= latest;
+            if call.end < other.start && is_low {
+                let later = range.first();
+                return Err(format!(
+                    "S19: {later} was asked for later, but the latest is {latest}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The epoch of all timestamps of scripted nodes.
@@ -90,7 +140,34 @@ mod tests {
 
     fn call(start: Instant, range: TimestampRange) -> Call {
         let end = start + Duration::from_millis(1);
-        Call { start, end, took: end - start, count: range.count(), outcome: Ok(range) }
+        let (count, outcome) = (range.count(), Ok(range));
+        Call { start, end, took: end - start, count, is_latest: false, outcome }
+    }
+
+    #[test]
+    fn a_latest_timestamp_may_go_to_several_callers_and_lies_between_others() {
+        let (oracle, now) = (Oracle::default(), Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        let latest = |ms, range| Call { is_latest: true, ..call(at(ms), range) };
+        assert_eq!(oracle.latest(at(0)).first(), Timestamp::highest_at(EPOCH.0 - 1));
+        let early = oracle.take(2, at(10));
+        let told = oracle.latest(at(20));
+        assert_eq!(told.first(), early.last());
+        let late = oracle.take(2, at(30));
+        let calls = [call(at(10), early), latest(20, told), latest(19, told), call(at(30), late)];
+        assert_eq!(oracle.check(&calls), Ok(()));
+        let wrong = |calls: &[Call]| {
+            let why = oracle.check(calls).unwrap_err();
+            why.split_once(':').unwrap().0.to_owned()
+        };
+        // It was told before the call began.
+        assert_eq!(wrong(&[latest(21, told)]), "C1");
+        // It was told to a caller that wanted a timestamp of its own, after its own was taken.
+        assert_eq!(wrong(&[call(at(20), told)]), "C1");
+        let (low, _) = early.split_first(1).unwrap();
+        assert_eq!(wrong(&[call(at(5), early), latest(9, low)]), "S19");
+        let (_, last) = late.split_first(1).unwrap();
+        assert_eq!(wrong(&[latest(20, last.unwrap()), call(at(22), late)]), "S19");
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub enum Command {
         /// If it is absent, the client never does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hedge_ms: Option<u64>,
+        /// The guarantee that the client asks for, `quorum` or `lease`. If it is absent, the client
+        /// names none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guarantee: Option<String>,
     },
     /// Ask the client for timestamps.
     Timestamps {
@@ -37,6 +41,14 @@ pub enum Command {
         id: u64,
         /// Number of timestamps.
         count: u64,
+        /// Timeout of the call, milliseconds. If it is absent, the call has the client's timeout.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
+    },
+    /// Ask the client for the latest timestamp. The reply has it as `first`, and `count` is 1.
+    Latest {
+        /// Repeated in the reply.
+        id: u64,
         /// Timeout of the call, milliseconds. If it is absent, the call has the client's timeout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_ms: Option<u64>,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_wire::TimestampRange;
+use epicepoch_wire::{Timestamp, TimestampRange};
 
 use crate::Verdict;
 use crate::driver::{Call, Driver, DriverCommand, Pending, Refusal, Settings};
@@ -166,6 +166,32 @@ impl Scene {
     #[must_use]
     pub fn begin(&self, count: u64, timeout: Duration) -> Pending {
         self.driver.begin(count, Some(timeout))
+    }
+
+    /// Begins a call for the latest timestamp.
+    #[must_use]
+    pub fn begin_latest(&self) -> Pending {
+        self.driver.begin_latest(CALL_MAX)
+    }
+
+    /// Makes one call for the latest timestamp, which must succeed.
+    ///
+    /// # Errors
+    /// The call fails.
+    pub fn latest(&mut self) -> Result<Timestamp, String> {
+        let pending = self.begin_latest();
+        let call = self.end(pending)?;
+        let range = call.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        Ok(range.first())
+    }
+
+    /// Makes one call for the latest timestamp, which must fail with this kind of error.
+    ///
+    /// # Errors
+    /// The call succeeds, or fails with another kind.
+    pub fn latest_refused(&mut self, fault: Fault) -> Verdict {
+        let pending = self.begin_latest();
+        expect_fault(&self.end(pending)?, fault)
     }
 
     /// Begins a call that has the client's timeout.

@@ -52,6 +52,18 @@ const RUST_FAULTS: &[Fault] = &[
     ("by-order", 5, "a_late_answer_goes_to_nobody", "before the caller asked"),
     ("any-history", 6, "an_answer_of_another_history_is_refused", "was answered"),
     ("went-back", 7, "an_answer_that_was_given_before_is_refused", "was answered"),
+    (
+        "latest-forgotten",
+        7,
+        "a_timestamp_must_be_above_a_latest_one_that_was_returned",
+        "was answered",
+    ),
+    (
+        "lease-unchecked",
+        8,
+        "an_answer_that_a_lease_has_proved_is_refused_if_it_was_not",
+        "was answered",
+    ),
     ("rigid", 8, "frames_and_fields_of_a_later_version_are_passed_over", "the client closed"),
     ("no-pong", 8, "a_ping_is_answered", "in vain"),
     ("retry-all", 8, "a_field_that_must_be_understood_is_not_passed_over", "Deadline"),

@@ -21,7 +21,7 @@ use epicepoch_server::front::http2::meter::FrameMeter;
 use epicepoch_server::front::http2::session::{Event as Asked, STREAMS_MAX, Session as Server};
 use epicepoch_server::front::http3::control::Frames;
 use epicepoch_server::front::http3::limits::CONTROL_FRAME_LEN_MAX;
-use epicepoch_server::front::routes::query::{Ask, Format, LIST_COUNT_MAX, parse_latest};
+use epicepoch_server::front::routes::query::{Ask, Format, LIST_COUNT_MAX};
 use epicepoch_server::security::authz::tokens;
 use epicepoch_storage::Identity;
 use epicepoch_wire::backup::Backup;
@@ -38,7 +38,8 @@ pub(crate) fn http_query(data: &[u8]) {
     let max_n = u64::from(u32::from_le_bytes(*max_n)).clamp(*MAX_N.start(), *MAX_N.end());
     let Ok(text) = std::str::from_utf8(text) else { return };
     match Ask::parse(Some(text), max_n) {
-        Ok(Ask { count, format }) => {
+        Ok(Ask { count, format, guarantee }) => {
+            assert!(guarantee.is_none() || text.contains("guarantee="), "one that was named");
             let most = if format == Format::Range { RANGE_COUNT_MAX } else { max_n };
             assert!((1..=most).contains(&count), "a count within its bounds");
         }
@@ -177,7 +178,7 @@ fn http2_asked(bytes: &[u8], part: usize, open_max: usize) -> (Vec<String>, Vec<
             match &event {
                 Asked::Fast { id } => {
                     let fast = server.fast_request().expect("what is fast was decoded");
-                    let Ask { count, format } = fast.ask;
+                    let Ask { count, format, .. } = fast.ask;
                     let is_within = match format {
                         Format::Binary => count <= LIST_COUNT_MAX,
                         Format::Range => count <= RANGE_COUNT_MAX,
@@ -253,8 +254,8 @@ pub(crate) fn http_request(data: &[u8]) {
     assert_eq!((request.method, request.version), (Some("GET"), Some(1)));
     let path = request.path.unwrap_or_default();
     if let Some(query) = path.strip_prefix("/latest") {
-        assert_eq!(parse_latest(query.strip_prefix('?')), Ok(Format::Binary));
-        assert_eq!(ask, Ask { count: LATEST, format: Format::Binary });
+        assert_eq!(Ask::parse_latest(query.strip_prefix('?')), Ok(ask));
+        assert_eq!((ask.count, ask.format), (LATEST, Format::Binary));
     } else {
         let query = path.strip_prefix("/timestamp").expect("the fast path");
         assert_eq!(Ask::parse(query.strip_prefix('?'), max_n), Ok(ask));

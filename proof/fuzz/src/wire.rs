@@ -11,7 +11,8 @@ use epicepoch_wire::cursor::Reader;
 use epicepoch_wire::frame::{HEADER_LEN, split_frame, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::native::{
-    self, ClientHello, TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Welcome,
+    self, ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer,
+    Welcome,
 };
 use epicepoch_wire::peer_hello::{PeerHello, Refusal};
 use epicepoch_wire::raft_message::{LogEntry, RaftMessage, Snapshot};
@@ -102,7 +103,10 @@ pub(crate) fn native(data: &[u8]) {
                 ),
                 Ok(ToServer::Request(request)) => {
                     assert_eq!(request.to_bytes(), rest[..frame.len()], "one spelling");
-                    assert!((1..=native::COUNT_MAX).contains(&request.count()));
+                    // A request for the latest timestamp takes none.
+                    assert!(request.count() <= native::COUNT_MAX);
+                    let is_latest = request == Request::latest(request.id);
+                    assert_eq!(request.count() == 0, is_latest, "one spelling");
                 }
                 Ok(_) => {}
                 Err(error) => assert!(!error.to_string().is_empty(), "a refusal says why"),
@@ -114,7 +118,10 @@ pub(crate) fn native(data: &[u8]) {
                     |out| welcome.encode(out),
                     |frame| Welcome::decode(frame).ok(),
                 ),
-                Ok(ToClient::Answer { range, .. }) => assert!(range.first() <= range.last()),
+                Ok(ToClient::Answer { range, is_latest, .. }) => {
+                    assert!(range.first() <= range.last());
+                    assert!(!is_latest || range.count() == 1, "there is one latest timestamp");
+                }
                 Ok(_) => {}
                 Err(error) => assert!(!error.to_string().is_empty(), "a refusal says why"),
             }

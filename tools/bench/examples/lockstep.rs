@@ -154,7 +154,7 @@ fn native(wire: &mut Wire, first: u64, requests: u64) -> Result<(), Failure> {
         wire.read()?;
         while let Some(frame) = split(&wire.input, TO_CLIENT_TAIL_LEN_MAX)? {
             match ToClient::decode(&frame)? {
-                ToClient::Answer { id, range } if id == next && range.count() == 1 => next += 1,
+                ToClient::Answer { id, range, .. } if id == next && range.count() == 1 => next += 1,
                 ToClient::Leader(_) => {}
                 other => return Err(format!("not the answer to {next}: {other:?}").into()),
             }

@@ -2,7 +2,8 @@
 //!
 //! 1. **Unique.** Is any timestamp in two answers?
 //! 2. **Real-time order.** If operation A completed before operation B started, is every timestamp
-//!    of A below every timestamp of B?
+//!    of A below every timestamp of B? The latest timestamp (S19) is in this order, too; it need not
+//!    be above the timestamps of A, but must not be below them.
 //!
 //! Timestamps are totally ordered, and every answer carries its own position in that order. So
 //! linearizability needs no search here (compare Wing & Gong, 1993; Herlihy & Wing, 1990). Each
@@ -42,6 +43,8 @@ pub struct Operation {
 pub enum Outcome {
     /// Timestamps were returned.
     Answered(TimestampRange),
+    /// The latest timestamp was returned, and none was taken.
+    Latest(Timestamp),
     /// The node refused. Without timestamps there is nothing to check.
     Refused(u16),
     /// No answer came: a timeout or a lost connection. The server may have taken timestamps, but no
@@ -97,20 +100,28 @@ impl History {
         let start = self.nanos(operation.start);
         // An operation that ends when it starts would count as completed before itself.
         let end = self.nanos(operation.end).max(start + 1);
-        let answer = |range| Answer { start, end, range, node: operation.node };
+        let answer =
+            |range, is_latest| Answer { start, end, range, is_latest, node: operation.node };
+        let horizon = self.floor.map_or(0, |floor| floor.horizon);
+        let is_new = start >= horizon;
         match &operation.outcome {
             Outcome::Answered(range) => {
-                let horizon = self.floor.map_or(0, |floor| floor.horizon);
-                assert!(start >= horizon, "recorded an operation older than what was settled");
+                assert!(is_new, "recorded an operation older than what was settled");
                 self.totals.answered += 1;
                 self.totals.timestamps += u128::from(range.count());
-                self.answers.push(answer(*range));
+                self.answers.push(answer(*range, false));
+            }
+            Outcome::Latest(latest) => {
+                assert!(is_new, "recorded an operation older than what was settled");
+                self.totals.answered += 1;
+                let range = TimestampRange::new(*latest, 1).expect("one is a range");
+                self.answers.push(answer(range, true));
             }
             Outcome::Refused(_) => self.totals.refused += 1,
             Outcome::Unknown => self.totals.unknown += 1,
             Outcome::Broken(why) => {
                 let nothing = TimestampRange::new(Timestamp::default(), 1).expect("one is a range");
-                self.broken.push((answer(nothing), why.clone()));
+                self.broken.push((answer(nothing, false), why.clone()));
             }
         }
     }
@@ -172,11 +183,13 @@ impl History {
 
     /// Sorts answers by their first timestamp. An answer shares a timestamp with an earlier one
     /// exactly if it starts at or below the highest timestamp before it. Answers that an earlier
-    /// call has judged are not judged again; they may only convict new ones.
+    /// call has judged are not judged again; they may only convict new ones. The latest timestamp is
+    /// nobody's own, so it is left out.
     fn check_unique(&self, verdict: &mut Verdict) {
         let old = self.open.iter().map(|answer| (answer, false));
         let new = self.answers.iter().map(|answer| (answer, true));
-        let mut sorted: Vec<(&Answer, bool)> = old.chain(new).collect();
+        let is_own = |(answer, _): &(&Answer, bool)| !answer.is_latest;
+        let mut sorted: Vec<(&Answer, bool)> = old.chain(new).filter(is_own).collect();
         sorted.sort_unstable_by_key(|(answer, _)| (answer.range.first(), answer.start));
         let mut highest: Option<(&Answer, bool)> = None;
         for (answer, new) in sorted {
@@ -193,7 +206,8 @@ impl History {
     }
 
     /// Goes through the operations by start. The timestamps of an operation must lie above the
-    /// highest one of all operations that ended at or before its start.
+    /// highest one of all operations that ended at or before its start. The latest timestamp must
+    /// not lie below it.
     fn check_order(&self, verdict: &mut Verdict) {
         let mut by_end: Vec<&Answer> = self.open.iter().chain(&self.answers).collect();
         by_end.sort_unstable_by_key(|answer| answer.end);
@@ -207,7 +221,11 @@ impl History {
                     highest = Some(*answer);
                 }
             }
-            if let Some(earlier) = highest.filter(|it| later.range.first() <= it.range.last()) {
+            let is_low = |it: &Answer| {
+                let (first, last) = (later.range.first(), it.range.last());
+                first < last || first == last && !later.is_latest
+            };
+            if let Some(earlier) = highest.filter(is_low) {
                 verdict.add(Violation::OutOfOrder { earlier, later: *later });
             }
         }
@@ -270,6 +288,36 @@ mod tests {
     #[test]
     fn an_ordered_history_is_clean() {
         check(&[(1, 0, 10, 0, 5), (2, 10, 20, 5, 1), (3, 30, 40, 9, 2)]).assert_clean();
+    }
+
+    #[test]
+    fn a_latest_timestamp_is_not_below_earlier_answers_and_below_later_ones() {
+        let check = |told: &[Told], latest: &[(u64, u64, u64)]| {
+            let origin = Instant::now();
+            let mut history = History::new(origin);
+            for it in told {
+                history.record(&operation(origin, *it));
+            }
+            for (start, end, index) in latest {
+                let outcome = Outcome::Latest(range(*index, 1).first());
+                history
+                    .record(&Operation { outcome, ..operation(origin, (9, *start, *end, 0, 1)) });
+            }
+            history.settle(Instant::now() + Duration::from_secs(1))
+        };
+        let told = [(1, 0, 10, 5, 3), (2, 30, 40, 8, 1)];
+        // Several readers get the same one, which is a writer's timestamp.
+        check(&told, &[(10, 20, 7), (12, 30, 7), (21, 29, 7), (40, 50, 8)]).assert_clean();
+        // An answer that is not complete yet may lie above or below.
+        check(&told, &[(5, 20, 4), (35, 60, 7), (35, 60, 8)]).assert_clean();
+        for wrong in [(10, 20, 6), (10, 30, 8), (41, 50, 7)] {
+            let verdict = check(&told, &[wrong]);
+            assert_eq!(verdict.violation_count, 1, "{wrong:?}: {verdict}");
+            assert!(is_out_of_order(&verdict.violations[0]), "{wrong:?}");
+        }
+        // A latest timestamp never goes back.
+        let verdict = check(&told, &[(41, 50, 9), (50, 60, 8)]);
+        assert_eq!(verdict.violation_count, 1, "{verdict}");
     }
 
     #[test]

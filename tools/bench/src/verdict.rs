@@ -31,6 +31,8 @@ pub struct Answer {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) range: TimestampRange,
+    /// Whether it is the latest timestamp, which is nobody's own.
+    pub(crate) is_latest: bool,
     pub(crate) node: u64,
 }
 

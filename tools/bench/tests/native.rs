@@ -101,7 +101,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                     out.extend(answer(request, next));
                 }
                 Play::Cheats => {
-                    let less = Request { more: request.more - 1, ..request };
+                    let less = Request::new(request.id, request.count() - 1).unwrap();
                     out.extend(answer(less, next));
                 }
                 Play::AnswersTwice => {

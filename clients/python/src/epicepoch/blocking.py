@@ -15,7 +15,7 @@ from . import client
 from .errors import EpicEpochError
 from .frame import Cluster
 from .options import Options
-from .requests import Outcome, Waiter, deadline_exceeded
+from .requests import LATEST, Outcome, Waiter, deadline_exceeded
 from .session import Session
 from .timestamp import Timestamp, TimestampRange
 
@@ -64,7 +64,13 @@ class Client:
 
     def timestamps(self, count: int, timeout: Optional[float] = None) -> TimestampRange:
         """Return count timestamps. See ``epicepoch.Client.timestamps``."""
+        client.check_count(count)
         return TimestampRange(self._call(count, timeout), count)
+
+    def latest(self, timeout: Optional[float] = None) -> Timestamp:
+        """Return the latest timestamp. It is no watermark, and not unique. See
+        ``epicepoch.Client.latest``."""
+        return self._call(LATEST, timeout)
 
     @property
     def members(self) -> list[str]:
@@ -167,7 +173,6 @@ class Client:
             raise
 
     def _call(self, count: int, timeout: Optional[float]) -> Timestamp:
-        client.check_count(count)
         within = self._options.timeout if timeout is None else timeout
         deadline = time.monotonic() + within
         future: concurrent.futures.Future[Outcome] = concurrent.futures.Future()

@@ -10,7 +10,7 @@ from typing import Optional
 from .errors import ClosedError, CountError, DeadlineExceededError, EpicEpochError
 from .frame import COUNT_MAX, Cluster
 from .options import Options
-from .requests import Outcome, Waiter, deadline_exceeded
+from .requests import LATEST, Outcome, Waiter, deadline_exceeded
 from .session import Session
 from .timestamp import Timestamp, TimestampRange
 
@@ -62,7 +62,18 @@ class Client:
         long. The call raises any other EpicEpochError only if no retry helps. Cancelling a call
         does not disturb other calls.
         """
+        check_count(count)
         return TimestampRange(await self._call(count, timeout), count)
+
+    async def latest(self, timeout: Optional[float] = None) -> Timestamp:
+        """Return the latest timestamp, and take none. Every timestamp that any client of the
+        cluster got before this call began is at or below it. Every timestamp that is asked for
+        after this call has returned is above it.
+
+        It is no watermark: a writer that has a timestamp at or below it may not have written yet.
+        It is not unique, so it must not be used as an id. See ``timestamps`` for the errors.
+        """
+        return await self._call(LATEST, timeout)
 
     @property
     def members(self) -> list[str]:
@@ -115,7 +126,6 @@ class Client:
         return self._session
 
     async def _call(self, count: int, timeout: Optional[float]) -> Timestamp:
-        check_count(count)
         session = self._started()
         loop = session.loop
         within = self._options.timeout if timeout is None else timeout

@@ -23,6 +23,7 @@ from .errors import (
 )
 from .frame import (
     ERROR,
+    FEATURE_LATEST,
     GOODBYE,
     HELLO,
     LEADER,
@@ -155,7 +156,8 @@ class Connection(asyncio.Protocol):
             if error.reason in NOT_TLS:
                 raise UnreachableError(f"{self.addr}: {NO_TLS}") from error
             raise
-        self.write(hello(AGENT, options.cluster_name, expected, token))
+        name, guarantee = options.cluster_name, options.guarantee
+        self.write(hello(AGENT, name, expected, token, FEATURE_LATEST, guarantee))
         await self._either(self._first_frame)
         if not self._first_frame.done():
             raise self.ended.result()
@@ -183,6 +185,11 @@ class Connection(asyncio.Protocol):
             # A node that accepts only TLS answers this. Its text says so.
             return refusal(self.addr, error.code, f"{error.text}; {PLAIN}")
         return error
+
+    @property
+    def has_latest(self) -> bool:
+        """Whether the node answers requests for the latest timestamp."""
+        return bool(self.welcome.features & FEATURE_LATEST)
 
     def check_cluster(self) -> None:
         """Refuse a leader that names no cluster: its timestamps may have any order."""

@@ -37,6 +37,12 @@ LEADER = 0x83
 MAGIC = 0x45504F434854534F  # EPOCHTSO
 VERSION = 1
 ERROR_CLOSES = 1
+FLAG_LATEST = 1
+"""The flag of a request for the latest timestamp, and of its answer."""
+FLAG_LEASE = 2
+"""The flag of an answer that the lease of the leader has proved."""
+FEATURE_LATEST = 1
+"""The feature of a node that answers requests for the latest timestamp."""
 
 FEATURES_TAG = 0x0001
 CLUSTER_NAME_TAG = 0x0002
@@ -49,7 +55,11 @@ IDLE_TAG = 0x0008
 COUNT_MAX_TAG = 0x0009
 MEMBER_TAG = 0x000A
 TOKEN_TAG = 0x8001
+GUARANTEE_TAG = 0x8002
 MUST_KNOW_TAG = 0x8000
+
+GUARANTEES = {"quorum": 0, "lease": 1}
+"""The guarantees that a client hello may name, and their values there."""
 
 _HEAD = struct.Struct(">BBHIQ")
 _FIELD = struct.Struct(">HH")
@@ -159,6 +169,11 @@ def request(id: int, count: int) -> bytes:
     return _HEAD.pack(REQUEST, 0, 0, count - 1, id)
 
 
+def latest(id: int) -> bytes:
+    """Encode a request for the latest timestamp."""
+    return _HEAD.pack(REQUEST, FLAG_LATEST, 0, 0, id)
+
+
 def ping(id: int) -> bytes:
     return Head(PING, id=id).encode()
 
@@ -168,10 +183,15 @@ def pong(id: int) -> bytes:
 
 
 def hello(
-    agent: str, cluster_name: str = "", cluster: Optional[Cluster] = None, token: str = ""
+    agent: str,
+    cluster_name: str = "",
+    cluster: Optional[Cluster] = None,
+    token: str = "",
+    features: int = 0,
+    guarantee: str = "",
 ) -> bytes:
     """Encode the client's part of the handshake."""
-    fields = b""
+    fields = field(FEATURES_TAG, _U64.pack(features)) if features else b""
     if cluster_name:
         fields += field(CLUSTER_NAME_TAG, cluster_name.encode())
     if cluster is not None:
@@ -180,6 +200,8 @@ def hello(
         fields += field(AGENT_TAG, agent.encode())
     if token:
         fields += field(TOKEN_TAG, token.encode())
+    if guarantee:
+        fields += field(GUARANTEE_TAG, bytes([GUARANTEES[guarantee]]))
     return Head(HELLO, VERSION, VERSION << 8, len(fields), MAGIC).encode() + fields
 
 
@@ -193,13 +215,20 @@ def check_plain(head: Head) -> None:
         raise ProtocolError(f"a frame of kind {head.kind:#x} with reserved bits")
 
 
-def read_answer(head: Head, tail: bytes) -> TimestampRange:
-    if head.flags or head.code:
+def read_answer(head: Head, tail: bytes, guarantee: str) -> tuple[TimestampRange, bool]:
+    """Return the timestamps, and whether they are the latest one, and not for this client alone.
+    Only a client that asks for a lease accepts an answer that a lease has proved."""
+    if guarantee == "lease":
+        head = head._replace(flags=head.flags & ~FLAG_LEASE)
+    elif head.flags & FLAG_LEASE:
+        raise ProtocolError("an answer that a lease has proved, which was not asked for")
+    is_latest = head.flags == FLAG_LATEST
+    if head.code or head.flags & ~FLAG_LATEST or (is_latest and head.argument):
         raise ProtocolError("an answer with reserved bits")
     first, count = Timestamp.from_bytes(tail), head.argument + 1
     if first.index + count - 1 > U64_MAX:
         raise ProtocolError("an answer that leaves its epoch")
-    return TimestampRange(first, count)
+    return TimestampRange(first, count), is_latest
 
 
 def read_error(head: Head, tail: bytes, addr: str) -> tuple[RefusedError, bool]:

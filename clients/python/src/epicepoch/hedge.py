@@ -4,7 +4,7 @@ timestamps holds.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Optional
 
 from .connection import Connection, connect
 from .errors import (
@@ -25,10 +25,9 @@ from .frame import (
     read_answer,
     read_error,
     read_leader,
-    request,
 )
-from .requests import check
-from .timestamp import Timestamp, TimestampRange
+from .requests import Asked, request_for
+from .timestamp import TimestampRange
 
 if TYPE_CHECKING:
     from .session import Session
@@ -38,17 +37,6 @@ COPIES_MAX = 64
 BURNT_MAX = 1024
 """The most requests that were answered over the second connection and not yet over the first. These
 are called burnt. A node reads as many requests of a connection before it answers."""
-
-
-class Asked(NamedTuple):
-    """What is needed to check the answer of a sent request."""
-
-    size: int
-    """The count of the request."""
-    floor: Optional[Timestamp]
-    """The highest timestamp that the client had returned when it sent the request."""
-    at: float
-    """The time at which it was sent."""
 
 
 class Hedger:
@@ -89,7 +77,7 @@ class Hedger:
         if leader is None:
             return
         if self.connection is not None:
-            frames = self._repeat(now, self.connection.welcome.count_max)
+            frames = self._repeat(now, self.connection)
             if frames:
                 self.connection.write(frames)
         elif not self._opening and now > self._not_before:
@@ -97,7 +85,7 @@ class Hedger:
             self._next, self._tried_leader, self._opening = "", True, True
             session.begin(self._open(addr or session.directory.other(leader.addr)))
 
-    def _repeat(self, now: float, count_max: int) -> bytes:
+    def _repeat(self, now: float, connection: Connection) -> bytes:
         frames = b""
         for id, batch in self.session.requests.in_flight.items():
             if len(self.copies) >= COPIES_MAX or len(self.burnt) >= BURNT_MAX:
@@ -105,12 +93,14 @@ class Hedger:
             if (
                 now - batch.sent >= self._after
                 and id not in self.copies
-                and batch.count <= count_max
+                and batch.count <= connection.welcome.count_max
             ):
                 # The client may have returned timestamps since it sent the first request. The
                 # answer to the copy must be above these, too.
-                self.copies[id] = Asked(batch.count, self.session.requests.highest, now)
-                frames += request(id, batch.count)
+                frame, is_latest = request_for(id, batch.count, connection.has_latest)
+                highest = self.session.requests.highest
+                self.copies[id] = Asked(batch.count, is_latest, highest, now)
+                frames += frame
         return frames
 
     def leave(self) -> None:
@@ -164,7 +154,8 @@ class Hedger:
         if connection.take_plain(head):
             return
         if head.kind == ANSWER:
-            self._take(connection, head.id, read_answer(head, tail))
+            guarantee = self.session.options.guarantee
+            self._take(connection, head.id, *read_answer(head, tail, guarantee))
         elif head.kind == ERROR:
             raise read_error(head, tail, connection.addr)[0]
         elif head.kind == GOODBYE:
@@ -174,33 +165,35 @@ class Hedger:
             if leader is None or leader.node != connection.welcome.node:
                 raise UnreachableError(f"{connection.addr} leads no more")
 
-    def _take(self, connection: Connection, id: int, answer: TimestampRange) -> None:
+    def _take(
+        self, connection: Connection, id: int, answer: TimestampRange, is_latest: bool
+    ) -> None:
         """Pass an answer to its callers, unless they have one already."""
         session = self.session
         copy = self.copies.pop(id, None)
         if copy is None:
             raise ProtocolError(f"an answer to request {id}, which is not in flight")
-        check(connection.addr, answer, copy.size, copy.floor)
+        copy.check(connection.addr, answer, is_latest)
         self._answered = session.loop.time()
         batch = session.requests.in_flight.pop(id, None)
         if batch is None:
             return
         # The first connection still owes its answer to this request.
-        self.burnt[id] = Asked(batch.count, batch.floor, batch.sent)
+        self.burnt[id] = batch.asked
         leader = session.connection
         if leader is not None and leader.welcome.node != connection.welcome.node:
             # Only a leader answers, so the node of the first connection does not lead any more.
             leader.leave(UnreachableError(f"{connection.addr} answers instead of {leader.addr}"))
         session.answered(connection, batch, answer)
 
-    def take_burnt(self, id: int, answer: TimestampRange) -> bool:
+    def take_burnt(self, id: int, answer: TimestampRange, is_latest: bool) -> bool:
         """Return whether an answer of the first connection belongs to a request that the second
         connection has already answered. If so, check the answer."""
         first = self.burnt.pop(id, None)
         if first is None:
             return False
         leader = self.session.connection
-        check(leader.addr if leader is not None else "", answer, first.size, first.floor)
+        first.check(leader.addr if leader is not None else "", answer, is_latest)
         return True
 
     def forgive(self, id: int) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Optional, Union
 
 from .errors import EpicEpochError, TokenError
-from .frame import NAME_MAX, is_token
+from .frame import GUARANTEES, NAME_MAX, is_token
 
 IN_FLIGHT_LIMIT = 256
 """The limit of ``Options.in_flight``. It is below 1024, the number of requests that a node reads
@@ -69,6 +69,13 @@ class Options:
     never: hedging costs a connection and, if the whole cluster is slow, up to twice the
     requests."""
 
+    guarantee: str = ""
+    """The guarantee that all requests ask for: ``"quorum"`` or ``"lease"``. With ``"lease"``, the
+    leader may answer without asking a quorum. If a clock then runs at a wrong rate, or stands still
+    with its machine, a timestamp may lie below one that was answered before. No timestamp is given
+    twice. All clients of a keyspace must use one guarantee. A node that does not know guarantees
+    refuses the client. By default requests name none, and get that of the cluster, a quorum."""
+
     token: str = field(default="", repr=False)
     """A token of the nodes' ``CLIENT_TOKEN_FILE``, at most 256 visible ASCII characters. By default
     none. Use tokens only over TLS: otherwise anyone on the network path can read them."""
@@ -105,6 +112,8 @@ class Options:
             raise ValueError(f"in_flight is {self.in_flight}, allowed are 1 to {IN_FLIGHT_LIMIT}")
         if len(self.cluster_name.encode()) > NAME_MAX:
             raise ValueError(f"cluster_name is longer than {NAME_MAX} bytes")
+        if self.guarantee not in ("", *GUARANTEES):
+            raise ValueError(f"guarantee is {self.guarantee!r}, allowed are {list(GUARANTEES)}")
         if not is_token(self.token):
             raise TokenError("token is not at most 256 visible ASCII characters")
 

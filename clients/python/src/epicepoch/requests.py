@@ -2,14 +2,15 @@
 
 Callers wait in a queue. Sealing takes them from the queue into one request, which is sent at once.
 So no caller joins a request that was already sent, and every timestamp is allocated after its
-caller asked.
+caller asked. A caller that asks for the latest timestamp takes none, and gets the last one of its
+request: no timestamp from before is above that one, and later ones are.
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
 from collections import deque
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from .errors import (
     CountError,
@@ -19,9 +20,11 @@ from .errors import (
     TooManyCallsError,
     WentBackwardsError,
 )
-from .frame import COUNT_MAX, request
+from .frame import COUNT_MAX, latest, request
 from .timestamp import Timestamp, TimestampRange
 
+LATEST = 0
+"""The count of a call for the latest timestamp, which takes none."""
 CALLERS_MAX = 1 << 20
 """The most callers that may wait."""
 BATCH_CALLERS_MAX = 1 << 14
@@ -56,10 +59,46 @@ class Waiter:
                 self.future.set_result(outcome)
 
 
+class Asked(NamedTuple):
+    """What is needed to check the answer of a request that was sent over one connection."""
+
+    size: int
+    """How many timestamps the callers take together; 0 if all ask for the latest one."""
+    is_latest: bool
+    """Whether the frame asks for the latest timestamp."""
+    floor: Optional[Timestamp]
+    """The highest timestamp that the client had returned when it sent the request."""
+    at: float
+    """The time at which it was sent."""
+
+    def check(self, addr: str, answer: TimestampRange, is_latest: bool) -> None:
+        """Raise an error unless an answer of the node at addr has the count of the request and lies
+        above the floor. The latest timestamp may be the floor itself."""
+        expected = max(self.size, 1)
+        if answer.count != expected:
+            text = f"an answer of {answer.count} timestamps to a request for {expected}"
+            raise ProtocolError(text)
+        if is_latest != self.is_latest:
+            raise ProtocolError("the latest timestamp as one of this client alone, or reversed")
+        if self.floor is None or self.floor < answer.first:
+            return
+        if self.size != LATEST or answer.first < self.floor:
+            raise WentBackwardsError(f"{addr} gave {answer.first}, not above {self.floor}")
+
+
+def request_for(id: int, count: int, has_latest: bool) -> tuple[bytes, bool]:
+    """Encode a request for callers that take so many timestamps. Return it, and whether it asks for
+    the latest one. A node that is too old for that is asked for one timestamp, which no caller gets
+    as its own. It is valid as the latest one: it is above all that was answered before the request,
+    and below all that is asked for later."""
+    is_latest = count == LATEST and has_latest
+    return (latest(id) if is_latest else request(id, max(count, 1))), is_latest
+
+
 class Batch:
     """Callers that share a request in flight."""
 
-    __slots__ = ("waiters", "count", "sent", "floor")
+    __slots__ = ("waiters", "count", "sent", "floor", "is_latest")
 
     def __init__(self, sent: float, floor: Optional[Timestamp]) -> None:
         self.waiters: list[Waiter] = []
@@ -67,21 +106,24 @@ class Batch:
         self.sent = sent
         self.floor = floor
         """The highest timestamp that the client had returned when it sent the request."""
+        self.is_latest = False
+        """Whether the request asks for the latest timestamp."""
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.count, self.is_latest, self.floor, self.sent)
 
     def finish(self, answer: TimestampRange) -> None:
         """Divide an answer among the callers."""
         epoch, index = answer.first.epoch, answer.first.index
         for waiter in self.waiters:
-            waiter.finish(Timestamp(epoch, index))
+            own = answer.last if waiter.count == LATEST else Timestamp(epoch, index)
+            waiter.finish(own)
             index += waiter.count
 
     def fail(self, error: EpicEpochError) -> None:
         for waiter in self.waiters:
             waiter.finish(error)
-
-    def check(self, addr: str, answer: TimestampRange) -> None:
-        """Raise an error if this answer, from the node at addr, does not fit the request."""
-        check(addr, answer, self.count, self.floor)
 
 
 class Requests:
@@ -96,6 +138,8 @@ class Requests:
         self.count_max = COUNT_MAX
         """The largest count of a request: the smaller one of the last leader's limit and the
         protocol's."""
+        self._has_latest = False
+        """Whether the leader answers requests for the latest timestamp."""
         self._in_flight_own = self._in_flight_max = in_flight_max
         self._last_id = 0
         self._forget_at = FORGET_MIN
@@ -116,8 +160,9 @@ class Requests:
             self.waiting.popleft()
         return bool(self.waiting)
 
-    def limit(self, count_max: int, in_flight_max: int) -> None:
-        """Apply a leader's limits."""
+    def limit(self, count_max: int, in_flight_max: int, has_latest: bool) -> None:
+        """Apply a leader's limits, and whether it answers requests for the latest timestamp."""
+        self._has_latest = has_latest
         self.count_max = min(count_max, COUNT_MAX)
         self._in_flight_max = min(in_flight_max, self._in_flight_own)
 
@@ -126,10 +171,11 @@ class Requests:
         frames = b""
         while len(self.in_flight) < self._in_flight_max and self.is_awaited():
             batch = self._next_batch(now)
-            if batch.count:
+            if batch.waiters:
                 self._last_id += 1
                 self.in_flight[self._last_id] = batch
-                frames += request(self._last_id, batch.count)
+                frame, batch.is_latest = request_for(self._last_id, batch.count, self._has_latest)
+                frames += frame
         return frames
 
     def _next_batch(self, now: float) -> Batch:
@@ -174,14 +220,6 @@ class Requests:
         self.waiting.clear()
         for waiter in waiters:
             waiter.finish(error)
-
-
-def check(addr: str, answer: TimestampRange, count: int, floor: Optional[Timestamp]) -> None:
-    """Raise an error unless an answer has this count and lies above the timestamp floor."""
-    if answer.count != count:
-        raise ProtocolError(f"an answer of {answer.count} timestamps to a request for {count}")
-    if floor is not None and not floor < answer.first:
-        raise WentBackwardsError(f"{addr} gave {answer.first}, not above {floor}")
 
 
 def deadline_exceeded(waiter: Waiter, last: Optional[EpicEpochError]) -> DeadlineExceededError:

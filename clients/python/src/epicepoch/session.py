@@ -39,7 +39,7 @@ from .frame import (
 )
 from .hedge import Hedger
 from .options import Options
-from .requests import Batch, Requests, Waiter, check
+from .requests import Batch, Requests, Waiter
 from .timestamp import TimestampRange
 
 HOPS_MAX = 3
@@ -287,7 +287,8 @@ class Session:
             return connection.ended.result()
         self.connection = connection
         connection.on_end = lambda error: self._ended(connection, error)
-        self.requests.limit(connection.welcome.count_max, connection.welcome.in_flight_max)
+        welcome = connection.welcome
+        self.requests.limit(welcome.count_max, welcome.in_flight_max, connection.has_latest)
         self.last_error = None
         self._end_rest()
         if not self.ready.done():
@@ -323,7 +324,7 @@ class Session:
         if connection is None or connection.take_plain(head):
             return
         if head.kind == ANSWER:
-            self._take_answer(connection, head.id, read_answer(head, tail))
+            self._take_answer(connection, head.id, *read_answer(head, tail, self.options.guarantee))
         elif head.kind == ERROR:
             refusal, closes = read_error(head, tail, connection.addr)
             if closes:
@@ -338,13 +339,15 @@ class Session:
                 # not lead itself.
                 raise NotLeaderError(connection.addr, 1, leader.addr)
 
-    def _take_answer(self, connection: Connection, id: int, answer: TimestampRange) -> None:
+    def _take_answer(
+        self, connection: Connection, id: int, answer: TimestampRange, is_latest: bool
+    ) -> None:
         batch = self.requests.in_flight.get(id)
         if batch is None:
-            if self.hedger is None or not self.hedger.take_burnt(id, answer):
+            if self.hedger is None or not self.hedger.take_burnt(id, answer, is_latest):
                 raise ProtocolError(f"an answer to request {id}, which is not in flight")
             return
-        check(connection.addr, answer, batch.count, batch.floor)
+        batch.asked.check(connection.addr, answer, is_latest)
         del self.requests.in_flight[id]
         self.answered(connection, batch, answer)
 

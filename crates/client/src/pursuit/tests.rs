@@ -299,6 +299,22 @@ fn the_latest_timestamp_is_between_what_was_returned_before_and_what_is_asked_fo
 }
 
 #[test]
+fn requests_name_the_guarantee_of_the_client() {
+    for (goal, path) in [
+        (Goal::Timestamps(3), "/timestamp?format=range&n=3&guarantee=lease"),
+        (Goal::Latest, "/latest?guarantee=lease"),
+        (Goal::Members, "/members"),
+    ] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.directory.set_leader("x:9".to_owned());
+        world.call_again(goal);
+        world.pursuit = Pursuit::new(&world.directory, goal, world.now + SECOND, SECOND / 4)
+            .asking_for(Some(Guarantee::Lease));
+        assert_eq!(world.asked(), ("x:9".to_owned(), path.to_owned()));
+    }
+}
+
+#[test]
 fn an_answer_that_is_no_latest_timestamp_is_an_error_at_once() {
     for (bad, says) in [
         (answer(200, vec![0; 24]), "24 bytes"),

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use epicepoch_wire::Guarantee;
+
 use crate::error::FailedAttempt;
 
 /// The settings of a session.
@@ -20,6 +22,8 @@ pub struct Settings {
     pub refresh_interval: Duration,
     /// Time after which an unanswered request is sent a second time. `None` means never.
     pub hedge_after: Option<Duration>,
+    /// The guarantee that the driver names in each client hello; `Quorum` if it names none.
+    pub guarantee: Guarantee,
 }
 
 /// The number of a connection. The session ignores events of a connection that it has left.

@@ -8,20 +8,18 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use epicepoch_wire::NodeId;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::{ping, pong};
-use epicepoch_wire::native::{
-    ErrorFrame, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
-};
-use epicepoch_wire::{NodeId, TimestampRange};
+use epicepoch_wire::native::{ErrorFrame, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 use tracing::Span;
 
 use super::action::{Action, LinkId, Settings};
 use super::hedge::Hedge;
-use super::state::{Asked, Limits, Next, State, TICK};
+use super::state::{Asked, Given, Limits, Next, State, TICK};
 use crate::error::{BadAnswer, FailedAttempt, OpenError};
 use crate::members::is_address;
-use crate::waiters::Batch;
+use crate::waiters::{Batch, LATEST};
 
 /// The exchange with the leader.
 #[derive(Debug)]
@@ -279,10 +277,9 @@ impl Exchange {
                 timestamps = total,
                 outcome = tracing::field::Empty
             );
-            // A batch never has a larger total than one request can ask for.
-            let request = Request::new(id, total).expect("a total in bounds");
-            out.extend_from_slice(&request.to_bytes());
-            let asked = Asked { id, total, floor: state.directory.highest(), at: now };
+            let is_latest = total == LATEST && self.limits.has_latest;
+            let asked = Asked { id, total, is_latest, floor: state.directory.highest(), at: now };
+            out.extend_from_slice(&asked.request().to_bytes());
             self.sent.push_back(Sent { asked, batch: Some(batch), span });
         }
     }
@@ -306,7 +303,9 @@ impl Exchange {
     /// Handles a frame from the leader.
     fn handle(&mut self, state: &mut State, frame: &ToClient<'_>, now: Instant) -> Next {
         match frame {
-            ToClient::Answer { id, range } => self.answered(state, *id, *range, now),
+            &ToClient::Answer { id, range, is_latest, proved_by } => {
+                self.answered(state, id, Given { range, is_latest, proved_by }, now)
+            }
             ToClient::Error(error) => self.handle_error(state, error),
             ToClient::Leader(leader) => {
                 // The notice is only a hint that another node leads; it may be outdated.
@@ -329,17 +328,11 @@ impl Exchange {
 
     /// Checks an answer to the request `id`. Gives it to the callers of the request, unless they
     /// were answered already.
-    fn answered(
-        &mut self,
-        state: &mut State,
-        id: u64,
-        range: TimestampRange,
-        now: Instant,
-    ) -> Next {
+    fn answered(&mut self, state: &mut State, id: u64, given: Given, now: Instant) -> Next {
         let Some(Sent { asked, batch, span }) = self.take(id) else {
             return self.foreign(self.link, "an answer to nothing");
         };
-        if let Err(error) = asked.check(&self.addr, range) {
+        if let Err(error) = asked.check(&self.addr, state.settings.guarantee, &given) {
             span.record("outcome", "refused by the client");
             if let Some(batch) = batch {
                 state.waiters.fail(batch, &error, &mut state.wakers);
@@ -348,7 +341,7 @@ impl Exchange {
         }
         if let Some(batch) = batch {
             span.record("outcome", "answered");
-            state.give_out(batch, range, asked.at, now);
+            state.give_out(batch, given.range, asked.at, now);
         }
         Next::Stay
     }
@@ -381,14 +374,15 @@ impl Exchange {
         now: Instant,
     ) -> Next {
         let Some(hedge) = &mut self.hedge else { return Next::Stay };
-        let ToClient::Answer { id, range } = frame else {
+        let &ToClient::Answer { id, range, is_latest, proved_by } = frame else {
             *is_useful &= hedge.handle(frame);
             return Next::Stay;
         };
-        let Some(asked) = hedge.answered(*id, now) else {
+        let Some(asked) = hedge.answered(id, now) else {
             return Next::Fail(BadAnswer::foreign(hedge.addr(), "an answer to nothing").into());
         };
-        if let Err(error) = asked.check(hedge.addr(), *range) {
+        let given = Given { range, is_latest, proved_by };
+        if let Err(error) = asked.check(hedge.addr(), state.settings.guarantee, &given) {
             return Next::Fail(error);
         }
         let first = self.sent.iter_mut().find(|sent| sent.asked.id == asked.id);
@@ -396,7 +390,7 @@ impl Exchange {
             && let Some(batch) = sent.batch.take()
         {
             sent.span.record("outcome", "answered by the hedge");
-            state.give_out(batch, *range, sent.asked.at, now);
+            state.give_out(batch, range, sent.asked.at, now);
         }
         if hedge.node() == Some(self.node) {
             return Next::Stay;

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::NodeId;
 use epicepoch_wire::http::{ErrorCode, cluster_header};
-use epicepoch_wire::native::{Request, ToClient, Welcome};
+use epicepoch_wire::native::{ToClient, Welcome};
 
 use super::action::LinkId;
-use super::state::{Asked, State};
+use super::state::{Asked, Limits, State};
 use crate::error::{OpenError, TimestampsError};
 use crate::members::is_address;
+use crate::waiters::LATEST;
 
 /// The second connection.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ enum Phase {
         link: LinkId,
         addr: String,
         node: NodeId,
-        count_max: u64,
+        limits: Limits,
     },
 }
 
@@ -117,13 +118,15 @@ impl Hedge {
     /// Sends a copy of a request over the second connection. Returns false if a copy of it was sent
     /// already, or if a limit forbids it.
     pub(super) fn ask(&mut self, asked: Asked, out: &mut Vec<u8>) -> bool {
-        let Phase::Open { count_max, .. } = &self.phase else { return false };
+        let Phase::Open { limits, .. } = &self.phase else { return false };
         let is_asked = self.copies.iter().any(|copy| copy.id == asked.id);
-        if is_asked || asked.total > *count_max || self.copies.len() >= COPIES_MAX {
+        if is_asked || asked.total > limits.count_max || self.copies.len() >= COPIES_MAX {
             return false;
         }
-        let request = Request::new(asked.id, asked.total).expect("it was sent before");
-        out.extend_from_slice(&request.to_bytes());
+        // The two nodes may be of different versions.
+        let is_latest = asked.total == LATEST && limits.has_latest;
+        let asked = Asked { is_latest, ..asked };
+        out.extend_from_slice(&asked.request().to_bytes());
         self.copies.push_back(asked);
         true
     }
@@ -181,8 +184,8 @@ impl Hedge {
             match &welcome.leader {
                 Some(leader) if leader.node == welcome.node => {
                     let (addr, node) = (std::mem::take(addr), welcome.node);
-                    let count_max = welcome.count_max;
-                    self.phase = Phase::Open { link, addr, node, count_max };
+                    let limits = Limits::of(&welcome);
+                    self.phase = Phase::Open { link, addr, node, limits };
                     return Ok(());
                 }
                 Some(leader)

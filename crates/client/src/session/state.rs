@@ -7,8 +7,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, cluster_header};
-use epicepoch_wire::native::{COUNT_MAX, Welcome};
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::native::{COUNT_MAX, FEATURE_LATEST, Request, Welcome};
+use epicepoch_wire::{Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use super::action::{Action, LinkId, Notice, Settings};
 use crate::directory::{Directory, FailedAttempts};
@@ -42,11 +42,25 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) id: u64,
+    /// How many timestamps the callers take together; 0 if all ask for the latest one.
     pub(super) total: u64,
+    /// Whether this request, or its copy, asks the node for the latest timestamp. A node that is
+    /// too old for that is asked for one timestamp, which no caller gets as its own. It is valid as
+    /// the latest one: it is above all that was answered before the request, and below all that is
+    /// asked for later.
+    pub(super) is_latest: bool,
     /// The highest timestamp that the client had returned when this request, or its copy, was sent.
-    /// The answer must be above it.
+    /// The answer must be above it; the latest timestamp may be equal.
     pub(super) floor: Option<Timestamp>,
     pub(super) at: Instant,
+}
+
+/// An answer as a node has given it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) range: TimestampRange,
+    pub(super) is_latest: bool,
+    pub(super) proved_by: ProvedBy,
 }
 
 /// The limits that a node sets for a connection.
@@ -58,6 +72,8 @@ pub(super) struct Limits {
     pub(super) in_flight_max: usize,
     /// At most this many timestamps in one request.
     pub(super) count_max: u64,
+    /// Whether the node answers requests for the latest timestamp.
+    pub(super) has_latest: bool,
 }
 
 /// The next step after an event.
@@ -83,14 +99,46 @@ pub(super) enum Next {
 }
 
 impl Asked {
-    /// Checks that `range` can be the answer of the node at `addr`.
-    pub(super) fn check(&self, addr: &str, range: TimestampRange) -> Result<(), TimestampsError> {
-        if range.count() != self.total {
-            let what = format!("{} timestamps instead of {}", range.count(), self.total);
+    /// The request. A batch never has a larger total than one request can ask for.
+    ///
+    /// # Panics
+    /// The total is above 2^32.
+    pub(super) fn request(&self) -> Request {
+        if self.is_latest {
+            return Request::latest(self.id);
+        }
+        Request::new(self.id, self.total.max(1)).expect("a total in bounds")
+    }
+
+    /// Checks that `range` can be the answer of the node at `addr`. `is_latest` is whether the node
+    /// says that it is the latest timestamp. A session that has not asked for a lease accepts no
+    /// answer that a lease has proved.
+    pub(super) fn check(
+        &self,
+        addr: &str,
+        guarantee: Guarantee,
+        &Given { range, is_latest, proved_by }: &Given,
+    ) -> Result<(), TimestampsError> {
+        if proved_by == ProvedBy::Lease && guarantee == Guarantee::Quorum {
+            let what = "an answer that a lease has proved, which this client has not asked for";
+            return Err(BadAnswer::foreign(addr, what).into());
+        }
+        let expected = self.total.max(1);
+        if range.count() != expected {
+            let what = format!("{} timestamps instead of {expected}", range.count());
             return Err(BadAnswer::foreign(addr, &what).into());
         }
+        if is_latest != self.is_latest {
+            let what = if is_latest {
+                "the latest timestamp instead of one for this client alone"
+            } else {
+                "a timestamp for this client alone instead of the latest one"
+            };
+            return Err(BadAnswer::foreign(addr, what).into());
+        }
+        let is_low = |floor| range.first() < floor || (self.total > 0 && range.first() == floor);
         match self.floor {
-            Some(floor) if range.first() <= floor => {
+            Some(floor) if is_low(floor) => {
                 let (addr, answer) = (addr.to_owned(), range.first());
                 Err(TimestampsError::WentBackwards { addr, floor, answer })
             }
@@ -109,6 +157,7 @@ impl Limits {
             idle: Duration::from_millis(u64::from(idle_ms)),
             in_flight_max: welcome.in_flight_max as usize,
             count_max: welcome.count_max.min(COUNT_MAX),
+            has_latest: welcome.features & FEATURE_LATEST != 0,
         }
     }
 }
@@ -214,7 +263,7 @@ impl State {
         self.directory.record_returned(range.last());
         if self.is_observed {
             let (callers, latency) = (batch.callers(), now.saturating_duration_since(at));
-            self.notices.push(Notice::Answered { callers, timestamps: range.count(), latency });
+            self.notices.push(Notice::Answered { callers, timestamps: batch.total(), latency });
         }
         self.waiters.answer(batch, range, now, failed_attempts.last().as_ref(), &mut self.wakers);
     }

@@ -82,6 +82,25 @@ async fn requests_of_the_first_woken_callers_are_sent_before_the_last_are_woken(
 }
 
 #[tokio::test]
+async fn the_latest_timestamp_takes_none_and_goes_over_the_same_connection() {
+    let (_, node) = leading().await;
+    let client = Client::connect(&[node.addr.to_string()]).await.unwrap();
+    assert_eq!(client.timestamps(3).await, Ok(range(1, 3)));
+    for _ in 0..2 {
+        assert_eq!(client.latest().await, Ok(range(3, 1).first()));
+    }
+    // The calls share a request: the latest timestamp is the last one of the other call.
+    let (given, latest) = tokio::join!(client.timestamps(4), client.latest());
+    assert_eq!((given, latest), (Ok(range(4, 4)), Ok(range(7, 1).first())));
+    assert_eq!(client.timestamps(1).await, Ok(range(8, 1)));
+    assert_eq!(node.asked(), [1, 3, 0, 0, 4, 1]);
+    assert_eq!(node.connections.load(Ordering::SeqCst), 1);
+    let past = Instant::now();
+    let exceeded = Err(TimestampsError::DeadlineExceeded { last: None });
+    assert_eq!(client.latest_before(past).await, exceeded);
+}
+
+#[tokio::test]
 async fn an_overloaded_leader_that_is_none_any_more_is_left_without_a_pause_for_it() {
     for play in [Play::RefuseAndTell, Play::RefuseAndLeave] {
         let (oracle, old) = leading().await;
@@ -330,6 +349,7 @@ fn threads_that_block_get_timestamps_in_order() {
     let mut options = Options::default();
     options.timeout = WAIT_MAX;
     let client = blocking::Client::new([node.addr.to_string()], options).unwrap();
+    assert_eq!(client.latest_before(Instant::now() + WAIT_MAX), Ok(Timestamp::highest_at(8)));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -339,4 +359,5 @@ fn threads_that_block_get_timestamps_in_order() {
         }
     });
     assert_eq!(node.asked().iter().sum::<u64>(), 400);
+    assert_eq!(client.latest(), Ok(range(399, 1).first()));
 }

@@ -10,8 +10,8 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::goodbye;
 use epicepoch_wire::native::{
-    COUNT_MAX, ClientHello, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
-    Welcome, split,
+    COUNT_MAX, ClientHello, ErrorFrame, FEATURE_LATEST, LeaderNotice, Request,
+    TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
 };
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -124,14 +124,19 @@ impl Node {
             in_flight_max: 1024,
             idle_ms: 1000,
             count_max: COUNT_MAX,
+            features: FEATURE_LATEST,
             members: self.oracle.members.lock().unwrap().iter().map(member).collect(),
-            ..Welcome::default()
         }
     }
 
     fn answer(&self, request: Request) -> [u8; 32] {
-        let index = self.oracle.next.fetch_add(request.count(), Ordering::SeqCst);
-        request.answer(Timestamp::new(Epoch(9), EpochIndex(index)))
+        let next = self.oracle.next.fetch_add(request.count(), Ordering::SeqCst);
+        request.answer(match (request.count(), next.checked_sub(1)) {
+            // It asks for the latest timestamp.
+            (0, None) => Timestamp::highest_at(8),
+            (0, Some(last)) => Timestamp::new(Epoch(9), EpochIndex(last)),
+            _ => Timestamp::new(Epoch(9), EpochIndex(next)),
+        })
     }
 
     /// Serves one connection until it ends.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::Confirm;
-use epicepoch_wire::{BootId, ClusterId, Epoch, EpochIndex, StoreId, Term, Timestamp};
+use epicepoch_wire::{BootId, ClusterId, Epoch, EpochIndex, ProvedBy, StoreId, Term, Timestamp};
 
 use super::*;
 use crate::confirm::Answers;
@@ -55,7 +55,11 @@ impl Worker {
     }
 
     fn join(&mut self, count: u64, now_ns: u64) -> usize {
-        let slot = self.sequencer.join(1, count, || now_ns).unwrap();
+        self.join_for(Guarantee::Quorum, count, now_ns)
+    }
+
+    fn join_for(&mut self, guarantee: Guarantee, count: u64, now_ns: u64) -> usize {
+        let slot = self.sequencer.join(1, count, guarantee, || now_ns).unwrap();
         *self.sequencer.outcome(slot).unwrap_err() = Some(slot);
         slot
     }
@@ -95,7 +99,7 @@ impl Worker {
     /// The index of the first timestamp in a slot, or the code of its refusal.
     fn told(&mut self, slot: usize) -> Option<Result<u64, ErrorCode>> {
         let outcome = self.sequencer.outcome(slot).ok()?;
-        Some(outcome.map(|range| range.first().index.0))
+        Some(outcome.map(|answer| answer.range.first().index.0))
     }
 
     fn fail(&mut self, now_ns: u64) -> Option<(u64, RoundFailure)> {
@@ -137,6 +141,23 @@ fn a_request_for_the_latest_timestamp_waits_for_a_round_and_takes_none() {
     let refused = worker.join(LATEST, 4);
     worker.publish(5, published(Role::Follower, 2, false));
     assert_eq!(worker.told(refused), Some(Err(ErrorCode::NotLeader)));
+}
+
+#[test]
+fn without_a_lease_requests_of_both_guarantees_share_a_round_and_are_told_so() {
+    let mut worker = Worker::leading(true);
+    let quorum = worker.join(2, 3);
+    let lease = worker.join_for(Guarantee::Lease, 1, 5);
+    assert!(worker.sequencer.is_turn_due());
+    let round = worker.turn(7).unwrap();
+    let late = worker.join_for(Guarantee::Lease, 1, 8);
+    worker.confirm(&round);
+    assert_eq!((worker.complete(), worker.told(late)), (Some(1), None));
+    let told = [quorum, lease].map(|slot| worker.sequencer.outcome(slot).unwrap().unwrap());
+    let told = told.map(|it| (it.range.first().index.0, it.range.count(), it.proved_by));
+    assert_eq!(told, [(0, 2, ProvedBy::Round), (2, 1, ProvedBy::Round)]);
+    worker.publish(9, published(Role::Follower, 2, false));
+    assert_eq!(worker.told(late), Some(Err(ErrorCode::NotLeader)));
 }
 
 #[test]
@@ -193,7 +214,7 @@ fn a_worker_that_leads_no_longer_refuses_what_waits_and_names_the_next_leader() 
     assert_eq!((worker.fail(3), worker.fail(3)), (Some((1, RoundFailure::GrantLost)), None));
     let refused = Some(Err(ErrorCode::NotLeader));
     assert_eq!([in_flight, open].map(|slot| worker.told(slot)), [refused; 2]);
-    assert_eq!(worker.sequencer.join(1, 1, || 4), Err(ErrorCode::NotLeader));
+    assert_eq!(worker.sequencer.join(1, 1, Guarantee::Quorum, || 4), Err(ErrorCode::NotLeader));
     // The round is over: a yes that comes now confirms nothing.
     let mut answers = Answers::new(ME, ClusterId(0), identity(2));
     let yes = answers.handle_confirm(&round, &Promise::new(TERM)).unwrap();
@@ -263,7 +284,7 @@ fn an_idle_leader_probes_and_its_probe_takes_no_timestamp() {
 fn a_full_worker_refuses_and_a_client_that_leaves_makes_room() {
     let mut worker = Worker::leading(true);
     let slots: Vec<usize> = (0..LIMITS.slots_max).map(|_| worker.join(1, 0)).collect();
-    assert_eq!(worker.sequencer.join(1, 1, || 0), Err(ErrorCode::Overloaded));
+    assert_eq!(worker.sequencer.join(1, 1, Guarantee::Quorum, || 0), Err(ErrorCode::Overloaded));
     let round = worker.turn(1).unwrap();
     worker.sequencer.leave(slots[0]);
     let next = worker.join(1, 2);

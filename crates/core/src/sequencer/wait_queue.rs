@@ -1,22 +1,31 @@
-//! The wait queue of one worker: the slots of its requests, and the open batch. A request joins the
-//! open batch. A round closes that batch, and answers its requests in order of arrival. This module
-//! never decides whether a batch may be answered.
+//! The wait queue of one worker: the slots of its requests, and the open batches, one for each
+//! guarantee. A request joins the open batch of its guarantee. A turn closes the batch, and its
+//! requests are answered in order of arrival. This module never decides whether a batch may be
+//! answered.
 //!
 //! Slots and entries are used again, so that a request allocates no memory after start.
 
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{Round, TimestampRange};
+use epicepoch_wire::{Guarantee, ProvedBy, Round, TimestampRange};
 
 use crate::confirm::ROUNDS_IN_FLIGHT_MAX;
 
-/// The answer to a request: its timestamps, or the code of a refusal. A request for the latest
-/// timestamp gets the range of that one.
-pub type Outcome = Result<TimestampRange, ErrorCode>;
+/// What a request is told: its answer, or the code of a refusal.
+pub type Outcome = Result<Answer, ErrorCode>;
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its timestamps. A request for the latest timestamp gets the range of that one.
+    pub range: TimestampRange,
+    /// What has proved that this node still leads.
+    pub proved_by: ProvedBy,
+}
 
 /// The count of a request that asks for the latest timestamp, and takes none.
 pub const LATEST: u64 = 0;
 
-/// A batch: requests that share one round.
+/// A batch: requests that share one proof.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
@@ -34,7 +43,7 @@ pub struct BatchSize {
     pub opened_ns: u64,
     /// When the batch was closed, monotonic nanoseconds.
     pub closed_ns: u64,
-    /// The round that the batch was closed for.
+    /// The round that the batch was closed for; 0 if a lease has proved it.
     pub round: Round,
 }
 
@@ -48,6 +57,14 @@ impl Batch {
     /// Whether no request joined. A probe has such a batch.
     pub(super) const fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Drops the entries of an open batch whose clients have gone. At least half of the entries
+    /// go, because each client that still waits has a slot.
+    fn forget_the_gone<W>(&mut self, slots: &[Slot<W>]) {
+        self.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
+        self.size.requests = self.entries.iter().map(|entry| u64::from(entry.requests)).sum();
+        self.size.total = self.entries.iter().map(|entry| entry.count).sum();
     }
 }
 
@@ -75,15 +92,16 @@ enum SlotState<W> {
     Done(Outcome),
 }
 
-/// The slots of one worker, and its open batch. `W` is what the caller needs to wake a waiter.
+/// The slots of one worker, and its open batches. `W` is what the caller needs to wake a waiter.
 ///
-/// Invariant: `free.len() + taken slots == slots.len() <= slots_max`, and the open batch has at
-/// most `2 * slots_max` entries.
+/// Invariant: `free.len() + taken slots == slots.len() <= slots_max`, and each open batch has at
+/// most `2 * slots_max` entries, or `4 * slots_max` after [`WaitQueue::merge`].
 #[derive(Debug)]
 pub(super) struct WaitQueue<W> {
     slots: Vec<Slot<W>>,
     free: Vec<usize>,
-    open: Batch,
+    /// The open batch of the requests that ask for a quorum, and then that of the others.
+    open: [Batch; 2],
     spare: Vec<Vec<Entry>>,
     slots_max: usize,
     /// The last clock reading that a caller has passed in, monotonic nanoseconds.
@@ -96,29 +114,31 @@ impl<W> WaitQueue<W> {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            open: Batch::default(),
+            open: [Batch::default(), Batch::default()],
             spare: Vec::new(),
             slots_max,
             now_ns: 0,
         }
     }
 
-    /// Takes a slot in the open batch, for one request or for a burst that gets one range. `count`
-    /// is how many timestamps it takes, or [`LATEST`]. Returns `None` when all slots are taken.
-    /// Reads the clock only for the first request of a batch.
+    /// Takes a slot in the open batch of `guarantee`, for one request or for a burst that gets one
+    /// range. `count` is how many timestamps it takes, or [`LATEST`]. Returns `None` when all slots
+    /// are taken. Reads the clock only for the first request of a batch.
     #[inline]
     pub(super) fn enter(
         &mut self,
         requests: u32,
         count: u64,
+        guarantee: Guarantee,
         clock: impl FnOnce() -> u64,
     ) -> Option<usize> {
-        if self.open.entries.len() >= 2 * self.slots_max {
-            self.forget_the_gone();
+        let open = &mut self.open[guarantee as usize];
+        if open.entries.len() >= 2 * self.slots_max {
+            open.forget_the_gone(&self.slots);
         }
-        if self.open.is_empty() {
+        if open.is_empty() {
             self.now_ns = clock();
-            self.open.size.opened_ns = self.now_ns;
+            open.size.opened_ns = self.now_ns;
         }
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -132,9 +152,9 @@ impl<W> WaitQueue<W> {
         let taken = &mut self.slots[slot];
         taken.arrived_ns = self.now_ns;
         taken.state = SlotState::Waiting(None);
-        self.open.entries.push(Entry { slot, generation: taken.generation, requests, count });
-        self.open.size.requests += u64::from(requests);
-        self.open.size.total += count;
+        open.entries.push(Entry { slot, generation: taken.generation, requests, count });
+        open.size.requests += u64::from(requests);
+        open.size.total += count;
         Some(slot)
     }
 
@@ -158,12 +178,12 @@ impl<W> WaitQueue<W> {
         self.free.push(slot);
     }
 
-    /// Closes the open batch for `round` and opens the next one.
-    pub(super) fn close(&mut self, now_ns: u64, round: Round) -> Batch {
+    /// Closes the open batch of `guarantee` for `round`, and opens the next one.
+    pub(super) fn close(&mut self, guarantee: Guarantee, now_ns: u64, round: Round) -> Batch {
         self.now_ns = now_ns;
         let entries = self.spare.pop().unwrap_or_default();
         let next = Batch { entries, size: BatchSize::default() };
-        let mut closed = std::mem::replace(&mut self.open, next);
+        let mut closed = std::mem::replace(&mut self.open[guarantee as usize], next);
         closed.size.closed_ns = now_ns;
         closed.size.round = round;
         closed
@@ -174,18 +194,45 @@ impl<W> WaitQueue<W> {
     /// # Panics
     /// When requests have joined the batch that was opened after it.
     pub(super) fn reopen(&mut self, batch: Batch) {
-        assert!(self.open.is_empty(), "a batch was reopened behind a later one");
-        let empty = std::mem::replace(&mut self.open, batch);
+        let open = &mut self.open[Guarantee::Quorum as usize];
+        assert!(open.is_empty(), "a batch was reopened behind a later one");
+        let empty = std::mem::replace(open, batch);
         self.spare(empty.entries);
     }
 
-    /// Answers a batch in order of arrival, from the range that was allocated for it. The requests
-    /// that ask for the latest timestamp get the last one of the range (S19). It is read after
-    /// the batch closed, so every answer of before is at or below it, and later ones are above it.
+    /// Moves the requests of a batch to the open batch of those that ask for a quorum, because no
+    /// lease has proved it. They wait for the same round, and keep their times of arrival.
+    pub(super) fn merge(&mut self, mut batch: Batch) {
+        if !batch.is_empty() {
+            let open = &mut self.open[Guarantee::Quorum as usize];
+            let (more, size) = (batch.size, &mut open.size);
+            size.opened_ns = if open.entries.is_empty() {
+                more.opened_ns
+            } else {
+                size.opened_ns.min(more.opened_ns)
+            };
+            size.requests += more.requests;
+            size.total += more.total;
+            open.entries.append(&mut batch.entries);
+        }
+        self.spare(batch.entries);
+    }
+
+    /// Answers a batch in order of arrival, from the range that was allocated for it after
+    /// `proved_by` had proved it. The requests that ask for the latest timestamp get the last one of
+    /// the range (S19). The range is taken after the batch closed, so what was answered before one of
+    /// its requests is below the range. What is asked for after one of its answers is taken later, so
+    /// it is above the range.
     ///
     /// # Panics
     /// When the size of the range is not the batch's total, or 1 if that is 0.
-    pub(super) fn answer(&mut self, batch: Batch, range: TimestampRange, mut wake: impl FnMut(W)) {
+    pub(super) fn answer(
+        &mut self,
+        batch: Batch,
+        range: TimestampRange,
+        proved_by: ProvedBy,
+        mut wake: impl FnMut(W),
+    ) {
         assert_eq!(range.count(), batch.size.total.max(1), "a range was taken for another batch");
         let mut rest = Some(range);
         for entry in &batch.entries {
@@ -193,11 +240,12 @@ impl<W> WaitQueue<W> {
             // No range has a part of 0 timestamps.
             let Some((head, tail)) = split else {
                 assert_eq!(entry.count, LATEST, "the counts add up to the total");
-                self.finish(*entry, Ok(last_of(range)), &mut wake);
+                let answer = Answer { range: last_of(range), proved_by };
+                self.finish(*entry, Ok(answer), &mut wake);
                 continue;
             };
             rest = tail;
-            self.finish(*entry, Ok(head), &mut wake);
+            self.finish(*entry, Ok(Answer { range: head, proved_by }), &mut wake);
         }
         self.spare(batch.entries);
     }
@@ -234,9 +282,9 @@ impl<W> WaitQueue<W> {
         self.now_ns
     }
 
-    /// Whether no request has joined the open batch.
-    pub(super) const fn is_open_empty(&self) -> bool {
-        self.open.is_empty()
+    /// Whether no request has joined the open batch of `guarantee`.
+    pub(super) const fn is_open_empty(&self, guarantee: Guarantee) -> bool {
+        self.open[guarantee as usize].is_empty()
     }
 
     /// How many slots are taken.
@@ -256,15 +304,6 @@ impl<W> WaitQueue<W> {
         }
     }
 
-    /// Drops the entries of the open batch whose clients have gone. At least half of the entries
-    /// go, because each client that still waits has a slot.
-    fn forget_the_gone(&mut self) {
-        let (slots, open) = (&self.slots, &mut self.open);
-        open.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
-        open.size.requests = open.entries.iter().map(|entry| u64::from(entry.requests)).sum();
-        open.size.total = open.entries.iter().map(|entry| entry.count).sum();
-    }
-
     fn spare(&mut self, mut entries: Vec<Entry>) {
         if self.spare.len() < SPARE_MAX {
             entries.clear();
@@ -281,8 +320,8 @@ fn last_of(range: TimestampRange) -> TimestampRange {
 }
 
 /// At most this many entry lists are kept for later batches: one for each round in flight, and one
-/// for the open batch.
-const SPARE_MAX: usize = ROUNDS_IN_FLIGHT_MAX + 1;
+/// for each open batch.
+const SPARE_MAX: usize = ROUNDS_IN_FLIGHT_MAX + 2;
 /// A spare list keeps memory for at most this many entries.
 const SPARE_ENTRIES_MAX: usize = 4096;
 
@@ -307,13 +346,14 @@ mod tests {
     #[test]
     fn a_batch_is_answered_in_order_of_arrival() {
         let mut queue = WaitQueue::new(8);
-        let slots: Vec<_> = [2, 1, 3].map(|count| queue.enter(1, count, || 7).unwrap()).into();
-        let batch = queue.close(9, ROUND);
+        let slots: Vec<_> =
+            [2, 1, 3].map(|count| queue.enter(1, count, Guarantee::Quorum, || 7).unwrap()).into();
+        let batch = queue.close(Guarantee::Quorum, 9, ROUND);
         let size = batch.size();
         assert_eq!((size.requests, size.total, size.opened_ns, size.closed_ns), (3, 6, 7, 9));
-        let late = queue.enter(1, 1, || 10).unwrap();
-        queue.answer(batch, range(6), wake);
-        let firsts = slots.iter().map(|slot| outcome(&mut queue, *slot).unwrap().unwrap());
+        let late = queue.enter(1, 1, Guarantee::Quorum, || 10).unwrap();
+        queue.answer(batch, range(6), ProvedBy::Round, wake);
+        let firsts = slots.iter().map(|slot| outcome(&mut queue, *slot).unwrap().unwrap().range);
         let firsts: Vec<_> = firsts.map(|range| (range.first().index.0, range.count())).collect();
         assert_eq!(firsts, [(0, 2), (2, 1), (3, 3)]);
         assert_eq!(outcome(&mut queue, late), None);
@@ -322,33 +362,36 @@ mod tests {
     #[test]
     fn requests_for_the_latest_timestamp_get_the_last_one_of_their_batch_and_take_none() {
         let mut queue = WaitQueue::new(8);
-        let slots =
-            [LATEST, 2, LATEST, 3, LATEST].map(|count| queue.enter(1, count, || 7).unwrap());
-        let batch = queue.close(9, ROUND);
+        let slots = [LATEST, 2, LATEST, 3, LATEST]
+            .map(|count| queue.enter(1, count, Guarantee::Quorum, || 7).unwrap());
+        let batch = queue.close(Guarantee::Quorum, 9, ROUND);
         assert_eq!((batch.size().requests, batch.size().total), (5, 5));
-        queue.answer(batch, range(5), wake);
-        let told = slots.map(|slot| outcome(&mut queue, slot).unwrap().unwrap());
+        queue.answer(batch, range(5), ProvedBy::Round, wake);
+        let told = slots.map(|slot| outcome(&mut queue, slot).unwrap().unwrap().range);
         let told = told.map(|range| (range.first().index.0, range.count()));
         assert_eq!(told, [(4, 1), (0, 2), (4, 1), (2, 3), (4, 1)]);
-        let alone = [(); 2].map(|()| queue.enter(1, LATEST, || 7).unwrap());
-        let batch = queue.close(9, ROUND);
+        let alone = [(); 2].map(|()| queue.enter(1, LATEST, Guarantee::Quorum, || 7).unwrap());
+        let batch = queue.close(Guarantee::Quorum, 9, ROUND);
         let latest = TimestampRange::new(Timestamp::highest_at(4), 1).unwrap();
-        queue.answer(batch, latest, wake);
-        assert_eq!(alone.map(|slot| outcome(&mut queue, slot)), [Some(Ok(latest)); 2]);
+        queue.answer(batch, latest, ProvedBy::Round, wake);
+        assert_eq!(
+            alone.map(|slot| outcome(&mut queue, slot)),
+            [Some(Ok(Answer { range: latest, proved_by: ProvedBy::Round })); 2]
+        );
     }
 
     #[test]
     fn timestamps_of_a_gone_request_are_burnt_and_its_slot_is_reused() {
         let mut queue = WaitQueue::new(2);
-        let gone = queue.enter(1, 5, || 0).unwrap();
-        let stays = queue.enter(1, 1, || 0).unwrap();
-        assert_eq!(queue.enter(1, 1, || 0), None);
+        let gone = queue.enter(1, 5, Guarantee::Quorum, || 0).unwrap();
+        let stays = queue.enter(1, 1, Guarantee::Quorum, || 0).unwrap();
+        assert_eq!(queue.enter(1, 1, Guarantee::Quorum, || 0), None);
         queue.leave(gone);
-        let batch = queue.close(0, ROUND);
-        let next = queue.enter(1, 1, || 0).unwrap();
+        let batch = queue.close(Guarantee::Quorum, 0, ROUND);
+        let next = queue.enter(1, 1, Guarantee::Quorum, || 0).unwrap();
         assert_eq!(next, gone);
-        queue.answer(batch, range(6), wake);
-        assert_eq!(outcome(&mut queue, stays).unwrap().unwrap().first().index.0, 5);
+        queue.answer(batch, range(6), ProvedBy::Round, wake);
+        assert_eq!(outcome(&mut queue, stays).unwrap().unwrap().range.first().index.0, 5);
         assert_eq!(outcome(&mut queue, next), None);
         assert_eq!(queue.taken(), 2);
     }
@@ -356,45 +399,70 @@ mod tests {
     #[test]
     fn clients_that_come_and_go_take_no_memory() {
         let mut queue = WaitQueue::new(4);
-        let stays = queue.enter(1, 1, || 0).unwrap();
+        let stays = queue.enter(1, 1, Guarantee::Quorum, || 0).unwrap();
         for _ in 0..1000 {
-            let slot = queue.enter(1, 1, || 0).unwrap();
+            let slot = queue.enter(1, 1, Guarantee::Quorum, || 0).unwrap();
             queue.leave(slot);
         }
-        assert!(queue.open.size.requests <= 8);
-        assert!(queue.open.size.total <= 8);
-        let batch = queue.close(0, ROUND);
+        assert!(queue.open[0].size.requests <= 8);
+        assert!(queue.open[0].size.total <= 8);
+        let batch = queue.close(Guarantee::Quorum, 0, ROUND);
         let total = batch.size().total;
-        queue.answer(batch, range(total), wake);
+        queue.answer(batch, range(total), ProvedBy::Round, wake);
         assert!(outcome(&mut queue, stays).unwrap().is_ok());
     }
 
     #[test]
     fn old_requests_are_refused_in_whatever_batch_they_are() {
         let mut queue = WaitQueue::new(8);
-        let first = queue.enter(1, 1, || 10).unwrap();
-        let batch = queue.close(15, ROUND);
-        let second = queue.enter(1, 1, || 20).unwrap();
+        let first = queue.enter(1, 1, Guarantee::Quorum, || 10).unwrap();
+        let batch = queue.close(Guarantee::Quorum, 15, ROUND);
+        let second = queue.enter(1, 1, Guarantee::Quorum, || 20).unwrap();
         queue.expire(30, 20, ErrorCode::NoQuorum, wake);
         assert_eq!(outcome(&mut queue, first), Some(Err(ErrorCode::NoQuorum)));
         assert_eq!(outcome(&mut queue, second), None);
         // The timeout of a request begins when it joins, although its batch was opened long before.
-        let third = queue.enter(1, 1, || unreachable!("the batch is open")).unwrap();
+        let third =
+            queue.enter(1, 1, Guarantee::Quorum, || unreachable!("the batch is open")).unwrap();
         queue.expire(45, 20, ErrorCode::NoQuorum, wake);
         assert_eq!(outcome(&mut queue, second), Some(Err(ErrorCode::NoQuorum)));
         assert_eq!(outcome(&mut queue, third), None);
-        queue.answer(batch, range(1), wake);
+        queue.answer(batch, range(1), ProvedBy::Round, wake);
         assert_eq!(outcome(&mut queue, first), Some(Err(ErrorCode::NoQuorum)));
+    }
+
+    #[test]
+    fn a_merged_batch_waits_with_the_requests_that_ask_for_a_quorum() {
+        let mut queue = WaitQueue::new(8);
+        let first = queue.enter(1, 2, Guarantee::Lease, || 10).unwrap();
+        let batch = queue.close(Guarantee::Lease, 15, ROUND);
+        queue.merge(batch);
+        let sizes = |queue: &mut WaitQueue<()>| {
+            let size = queue.open[0].size;
+            (size.opened_ns, size.requests, size.total)
+        };
+        assert_eq!(sizes(&mut queue), (10, 1, 2));
+        queue.enter(1, 1, Guarantee::Quorum, || unreachable!("the batch is open")).unwrap();
+        let empty = queue.close(Guarantee::Lease, 16, ROUND);
+        queue.merge(empty);
+        queue.enter(2, 4, Guarantee::Lease, || 20).unwrap();
+        let batch = queue.close(Guarantee::Lease, 25, ROUND);
+        queue.merge(batch);
+        assert_eq!(sizes(&mut queue), (10, 4, 7));
+        assert!(queue.is_open_empty(Guarantee::Lease));
+        let batch = queue.close(Guarantee::Quorum, 30, ROUND);
+        queue.answer(batch, range(7), ProvedBy::Round, wake);
+        assert_eq!(outcome(&mut queue, first).unwrap().unwrap().range.count(), 2);
     }
 
     #[test]
     fn a_reopened_batch_takes_more_requests() {
         let mut queue = WaitQueue::new(8);
-        let first = queue.enter(1, 1, || 10).unwrap();
-        let batch = queue.close(15, ROUND);
+        let first = queue.enter(1, 1, Guarantee::Quorum, || 10).unwrap();
+        let batch = queue.close(Guarantee::Quorum, 15, ROUND);
         queue.reopen(batch);
-        queue.enter(1, 2, || unreachable!("the batch is open")).unwrap();
-        let batch = queue.close(20, ROUND);
+        queue.enter(1, 2, Guarantee::Quorum, || unreachable!("the batch is open")).unwrap();
+        let batch = queue.close(Guarantee::Quorum, 20, ROUND);
         assert_eq!((batch.size().total, batch.size().opened_ns), (3, 10));
         queue.refuse(batch, ErrorCode::NoLeader, wake);
         assert_eq!(outcome(&mut queue, first), Some(Err(ErrorCode::NoLeader)));

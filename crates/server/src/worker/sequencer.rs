@@ -19,7 +19,7 @@ use epicepoch_core::confirm::Begun;
 use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Outcome, Sequencer as State};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{NodeId, WorkerId};
+use epicepoch_wire::{Guarantee, NodeId, WorkerId};
 
 use super::admission::AdmissionLimit;
 use super::links::Links;
@@ -91,8 +91,9 @@ impl Sequencer {
         }
     }
 
-    /// Adds a burst of requests, read together from one connection, to the open batch. It admits
-    /// the first requests of the burst, as many as the admission limit allows. Given a number of
+    /// Adds a burst of requests, read together from one connection, to the open batch of the
+    /// guarantee that all of them ask for. It admits the first requests of the burst, as many as
+    /// the admission limit allows. Given a number of
     /// requests, `total` returns how many timestamps the first that many requests of the burst ask
     /// for, or [`LATEST`](epicepoch_core::sequencer::LATEST). The ticket resolves to one range for
     /// all [`Ticket::requests`].
@@ -102,6 +103,7 @@ impl Sequencer {
     pub(crate) fn join(
         self: &Rc<Self>,
         requests: u32,
+        guarantee: Guarantee,
         total: impl FnOnce(u32) -> u64,
     ) -> Result<Ticket, ErrorCode> {
         let mut state = self.state.borrow_mut();
@@ -113,7 +115,7 @@ impl Sequencer {
             return Err(ErrorCode::Overloaded);
         }
         let clock = || self.shared.clock.monotonic_ns();
-        let joined = state.join(admitted, total(admitted), clock);
+        let joined = state.join(admitted, total(admitted), guarantee, clock);
         let slot = joined.inspect_err(|_| self.admission.give_back(admitted))?;
         drop(state);
         self.count_waiting(|own| own + u64::from(admitted));
@@ -479,12 +481,12 @@ mod tests {
             let ends = connected(&sequencer).await;
             let arrived = || [questions(&ends[0]), questions(&ends[1])];
             let widened = || sequencer.metrics().rounds_widened.load();
-            let _first = sequencer.join(1, u64::from).expect("a place");
+            let _first = sequencer.join(1, Guarantee::Quorum, u64::from).expect("a place");
             sequencer.turn();
             assert_eq!(arrived(), [1, 1], "the first round asks all");
             assert!(!sequencer.begun.is_set() && !sequencer.ask_rest_if_late());
             // The second answer belongs to a round that has ended, and still shows a round trip.
-            let _second = sequencer.join(1, u64::from).expect("a place");
+            let _second = sequencer.join(1, Guarantee::Quorum, u64::from).expect("a place");
             say_yes(&sequencer, 3);
             sequencer.turn();
             assert_eq!(arrived(), [0, 1], "only this voter has answered so far");
@@ -513,7 +515,7 @@ mod tests {
         let now_ns = || sequencer.shared.clock.monotonic_ns();
         let join = || {
             sequencer.alarm.clear();
-            let ticket = sequencer.join(1, u64::from).expect("a place");
+            let ticket = sequencer.join(1, Guarantee::Quorum, u64::from).expect("a place");
             (ticket, sequencer.alarm.is_set())
         };
         let start_ns = now_ns();

@@ -75,6 +75,24 @@ fn requests_over_http2_get_the_same_answers_as_over_http1() {
         let last = request(&mut sender, Method::GET, "/timestamp").await;
         let latest = request(&mut sender, Method::GET, "/latest").await;
         assert_eq!((latest.status().as_u16(), latest.body()), (200, last.body()));
+        for _ in 0..3 {
+            for path in [
+                "/timestamp?guarantee=lease",
+                "/timestamp?n=3&guarantee=quorum",
+                "/latest?guarantee=lease",
+                "/timestamp?format=json&guarantee=lease",
+            ] {
+                let reply = request(&mut sender, Method::GET, path).await;
+                assert_eq!(
+                    (reply.status(), &reply.headers()["epicepoch-proof"]),
+                    (200.try_into().unwrap(), &"round".parse().unwrap())
+                );
+            }
+            let reply = request(&mut sender, Method::GET, "/timestamp").await;
+            assert!(!reply.headers().contains_key("epicepoch-proof"));
+        }
+        let reply = request(&mut sender, Method::GET, "/timestamp?guarantee=none").await;
+        assert_eq!(reply.status(), 400);
         let reply = request(&mut sender, Method::GET, "/latest?format=json").await;
         assert_eq!(reply.headers()["content-type"], "application/json");
         let reply = request(&mut sender, Method::POST, "/latest").await;

@@ -19,7 +19,7 @@ use epicepoch_server::security::authz::Port;
 use epicepoch_server::security::tls::load_http3;
 use epicepoch_server::security::tls::reloader::Certificates;
 use epicepoch_wire::NodeId;
-use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER, HEADER_PROOF};
 use epicepoch_wire::http2::hpack;
 use h3::client::{RequestStream, SendRequest};
 use h3::error::StreamError;
@@ -147,6 +147,7 @@ struct Head {
     status: u16,
     error: String,
     leader: String,
+    proof: String,
 }
 
 impl Client {
@@ -183,11 +184,12 @@ async fn answer(mut asked: Asked) -> (Head, Vec<u8>) {
     let head = asked.recv_response().await.unwrap();
     let header = |name| head.headers().get(name).map_or("", |value| value.to_str().unwrap()).into();
     let (error, leader) = (header(HEADER_ERROR), header(HEADER_LEADER));
+    let proof = header(HEADER_PROOF);
     let mut body = Vec::new();
     while let Some(mut data) = asked.recv_data().await.unwrap() {
         body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
     }
-    (Head { status: head.status().as_u16(), error, leader }, body)
+    (Head { status: head.status().as_u16(), error, leader, proof }, body)
 }
 
 /// Waits until the server closes the connection, and returns its code.
@@ -231,6 +233,12 @@ fn requests_over_http3_get_the_same_answers_as_over_http1() {
         assert_eq!((head.status, latest), (200, second));
         let (head, text) = client.get("/latest?format=json").await;
         assert!(head.status == 200 && text.starts_with(b"{\"latest\":{\"hex\":"));
+        for path in ["/timestamp?guarantee=lease", "/latest?format=json&guarantee=quorum"] {
+            let (head, _) = client.get(path).await;
+            assert_eq!((head.status, &*head.proof), (200, "round"), "{path}");
+        }
+        let (head, _) = client.get("/timestamp?guarantee=none").await;
+        assert_eq!((head.status, &*head.error, &*head.proof), (400, "BAD_REQUEST", ""));
         let (head, _) = client.get("/latest?n=1").await;
         assert_eq!((head.status, &*head.error), (400, "BAD_REQUEST"));
         assert_eq!(client.get("/timestamp?n=65536").await.1.len(), 1 << 20);

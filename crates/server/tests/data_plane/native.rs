@@ -10,11 +10,13 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::frame::Header;
 use epicepoch_wire::native::message::ping;
 use epicepoch_wire::native::{
-    ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
+    ClientHello, FEATURE_LATEST, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
 };
-use epicepoch_wire::{ClusterId, HistoryId, NodeId, Timestamp, TimestampRange};
+use epicepoch_wire::{
+    ClusterId, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp, TimestampRange,
+};
 
-use crate::node::{CLUSTER, Cluster, TestNode, WAIT_MAX};
+use crate::node::{CLUSTER, Cluster, START_NS, TestNode, WAIT_MAX};
 
 /// The in-flight limit of `docs/protocol.md`.
 const IN_FLIGHT_MAX: u64 = 1024;
@@ -31,6 +33,7 @@ fn serving_alone() -> (Cluster, TestNode) {
 pub(crate) enum Got {
     Welcome(Box<Welcome>),
     Answer(u64, TimestampRange),
+    Latest(u64, Timestamp),
     Error { code: Option<ErrorCode>, closes: bool, id: u64, text: String },
     Leader(NodeId, String),
     Pong(u64),
@@ -77,12 +80,21 @@ impl Native {
         self.send(&Request::new(id, count).unwrap().to_bytes());
     }
 
+    /// Asks for the latest timestamp.
+    fn ask_latest(&mut self, id: u64) {
+        self.send(&Request::latest(id).to_bytes());
+    }
+
     pub(crate) fn next(&mut self) -> Got {
         loop {
             if let Some(frame) = split(&self.buffer, TO_CLIENT_TAIL_LEN_MAX).unwrap() {
                 let got = match ToClient::decode(&frame).unwrap() {
                     ToClient::Welcome(welcome) => Got::Welcome(welcome),
-                    ToClient::Answer { id, range } => Got::Answer(id, range),
+                    ToClient::Answer { proved_by: ProvedBy::Lease, .. } => panic!("no lease"),
+                    ToClient::Answer { id, range, is_latest: false, .. } => Got::Answer(id, range),
+                    ToClient::Answer { id, range, is_latest: true, .. } => {
+                        Got::Latest(id, range.first())
+                    }
                     ToClient::Error(error) => Got::Error {
                         code: error.error_code(),
                         closes: error.closes,
@@ -152,7 +164,7 @@ fn the_welcome_has_everything_that_a_client_must_know() {
     };
     client.hello(&hello);
     let Got::Welcome(welcome) = client.next() else { panic!("not welcome") };
-    assert_eq!((welcome.version, welcome.features, welcome.node), (1, 0, NodeId(1)));
+    assert_eq!((welcome.version, welcome.features, welcome.node), (1, FEATURE_LATEST, NodeId(1)));
     assert_eq!(welcome.cluster, Some((CLUSTER, HistoryId(9))));
     assert_eq!(welcome.cluster_name, "epicepoch");
     assert_eq!((welcome.in_flight_max, welcome.count_max), (1024, 1 << 32));
@@ -196,6 +208,80 @@ fn requests_that_come_together_get_ranges_of_their_own_in_order() {
 }
 
 #[test]
+fn the_latest_timestamp_takes_none_and_a_node_offers_the_request() {
+    let (_cluster, node) = serving_alone();
+    for (offered, both) in [(0, 0), (u64::MAX, FEATURE_LATEST), (FEATURE_LATEST, FEATURE_LATEST)] {
+        let mut client = Native::connect(&node);
+        client.hello(&ClientHello { features: offered, ..ClientHello::default() });
+        let Got::Welcome(welcome) = client.next() else { panic!("no welcome") };
+        assert_eq!(welcome.features, both);
+    }
+    let mut client = Native::open(&node);
+    client.ask_latest(1);
+    assert_eq!(client.next(), Got::Latest(1, Timestamp::highest_at(START_NS)), "none was given");
+    client.ask(2, 3);
+    let given = client.range(2);
+    for id in 3..6 {
+        client.ask_latest(id);
+        assert_eq!(client.next(), Got::Latest(id, given.last()));
+    }
+    client.ask(6, 1);
+    assert!(client.range(6).first() > given.last());
+    assert_eq!(node.metric("epicepoch_timestamps_total"), 4);
+}
+
+#[test]
+fn requests_of_one_read_for_the_latest_timestamp_get_the_last_one_of_all() {
+    let (_cluster, node) = serving_alone();
+    let mut client = Native::open(&node);
+    let counts = [0, 2, 0, 1, 0, 0, 3, 0];
+    let mut bytes = Vec::new();
+    for (id, count) in (0..).zip(counts) {
+        let request = Request::new(id, count).unwrap_or_else(|| Request::latest(id));
+        bytes.extend_from_slice(&request.to_bytes());
+    }
+    let mut highest = Timestamp::default();
+    let mut whole = 0;
+    for _ in 0..20 {
+        client.send(&bytes);
+        let got: Vec<_> = counts.iter().map(|_| client.next()).collect();
+        // A burst may end behind any request, if the bytes come in several reads. So R is the last
+        // timestamp of this request or of a later one, and of all of them if there is one burst.
+        let (mut ends, mut last) = (Vec::new(), highest);
+        for got in &got {
+            if let Got::Answer(_, range) = got {
+                assert!(range.first() > last);
+                last = range.last();
+            }
+            ends.push(last);
+        }
+        let mut latest = got.iter().enumerate().filter_map(|(at, got)| match got {
+            Got::Latest(id, latest) => Some((at, *id, *latest)),
+            _ => None,
+        });
+        assert!(latest.clone().all(|(at, id, r)| at as u64 == id && ends[at..].contains(&r)));
+        whole += u32::from(latest.all(|(_, _, r)| r == last));
+        highest = last;
+    }
+    assert!(whole > 0, "no burst was read as a whole");
+}
+
+#[test]
+fn a_client_may_name_a_guarantee_for_its_connection() {
+    let (_cluster, node) = serving_alone();
+    for guarantee in [Guarantee::Quorum, Guarantee::Lease] {
+        let mut client = Native::connect(&node);
+        client.hello(&ClientHello { guarantee: Some(guarantee), ..ClientHello::default() });
+        assert!(matches!(client.next(), Got::Welcome(_)));
+        client.ask(1, 2);
+        // This node has no lease. So a round proves the answer, and the request is not refused.
+        let range = client.range(1);
+        client.ask_latest(2);
+        assert_eq!(client.next(), Got::Latest(2, range.last()));
+    }
+}
+
+#[test]
 fn frames_may_come_byte_by_byte() {
     let (_cluster, node) = serving_alone();
     let mut client = Native::connect(&node);
@@ -223,14 +309,16 @@ fn an_unknown_frame_is_refused_by_its_id_and_the_connection_continues() {
     let mut bytes = unknown(0x3f, 0, 0, 1);
     bytes.extend([unknown(0x7f, 0, 0, 2), vec![1; 16]].concat());
     bytes.extend([unknown(0xbf, 0, 3000, 3), vec![1; 3000]].concat());
-    bytes.extend(unknown(0x01, 1, 0, 4));
+    bytes.extend(unknown(0x01, 2, 0, 4));
     bytes.extend(unknown(0x02, 0, 1, 5));
+    // There is only one latest timestamp.
+    bytes.extend(unknown(0x01, 1, 1, 6));
     client.send(&bytes);
-    client.ask(6, 1);
-    for id in 1..=5 {
+    client.ask(7, 1);
+    for id in 1..=6 {
         assert_eq!(client.refusal(id), (ErrorCode::Unsupported, String::new()));
     }
-    client.range(6);
+    client.range(7);
     assert_eq!(node.metric("epicepoch_timestamps_total"), 1);
 }
 
@@ -277,7 +365,7 @@ fn clients_of_another_cluster_or_version_are_refused() {
     let mut client = Native::connect(&node);
     let mut mode = Vec::new();
     ClientHello::default().encode(&mut mode);
-    mode.extend_from_slice(&[0x80, 2, 0, 1, b't']);
+    mode.extend_from_slice(&[0x80, 2, 0, 1, 2]);
     mode[7] = 5;
     client.send(&mode);
     assert_eq!(client.end(), ErrorCode::Unsupported);

@@ -9,6 +9,7 @@ use super::frame::{Frame, HEADER_LEN, Header, KIND_HELLO, KIND_WELCOME, text};
 use super::token::Token;
 use super::{TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX};
 use crate::cursor::DecodeError;
+use crate::guarantee::Guarantee;
 use crate::id::{ClusterId, HistoryId, NodeId};
 use crate::peer_hello::{ADDR_LEN_MAX, CLUSTER_NAME_LEN_MAX};
 
@@ -36,6 +37,7 @@ const TAG_IDLE_MS: u16 = 0x0008;
 const TAG_COUNT_MAX: u16 = 0x0009;
 const TAG_MEMBER: u16 = 0x000a;
 const TAG_TOKEN: u16 = 0x8001;
+const TAG_GUARANTEE: u16 = 0x8002;
 
 /// Why a hello or a welcome cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -52,8 +54,8 @@ pub enum ClientHelloError {
         /// The oldest version that the other end speaks.
         oldest: u8,
     },
-    /// The other end requires a field that this end does not know: leave the field out there, or
-    /// update this end.
+    /// The other end requires a field, or a value of it, that this end does not know: leave the
+    /// field out there, or update this end.
     #[error("the field {0:#06x} must be understood and is not")]
     Field(u16),
 }
@@ -65,7 +67,7 @@ pub struct ClientHello {
     pub newest: u8,
     /// The oldest version that the client speaks, at least 1.
     pub oldest: u8,
-    /// Features that the client offers, one bit each. Version 1 has none.
+    /// Features that the client offers, one bit each: see [`FEATURES`](super::FEATURES).
     pub features: u64,
     /// The cluster name that the client expects; empty if it accepts any.
     pub cluster_name: String,
@@ -75,6 +77,9 @@ pub struct ClientHello {
     pub agent: String,
     /// The client's token; `None` when the nodes require none.
     pub token: Option<Token>,
+    /// The guarantee that all requests of the connection ask for, if the client names one. Then the
+    /// flags of the answers say what has proved them.
+    pub guarantee: Option<Guarantee>,
 }
 
 impl Default for ClientHello {
@@ -87,6 +92,7 @@ impl Default for ClientHello {
             cluster: None,
             agent: String::new(),
             token: None,
+            guarantee: None,
         }
     }
 }
@@ -106,6 +112,9 @@ impl ClientHello {
         }
         if let Some(token) = &self.token {
             put(out, TAG_TOKEN, &[token.reveal().as_bytes()]);
+        }
+        if let Some(guarantee) = self.guarantee {
+            put(out, TAG_GUARANTEE, &[&[guarantee_byte(guarantee)]]);
         }
         let code = u16::from(self.oldest) << 8;
         end(out, start, KIND_HELLO, self.newest, code);
@@ -140,6 +149,10 @@ impl ClientHello {
                     return Err(bad("a field that comes twice", u64::from(TAG_TOKEN)).into());
                 }
                 TAG_TOKEN => hello.token = Some(field.token()?),
+                TAG_GUARANTEE if hello.guarantee.is_some() => {
+                    return Err(bad("a field that comes twice", u64::from(TAG_GUARANTEE)).into());
+                }
+                TAG_GUARANTEE => hello.guarantee = Some(field.guarantee()?),
                 tag => pass_over(tag)?,
             }
         }
@@ -152,7 +165,7 @@ impl ClientHello {
 pub struct Welcome {
     /// The version of this connection.
     pub version: u8,
-    /// The features that both ends have.
+    /// The features that both ends have. A client uses only these.
     pub features: u64,
     /// The node's cluster name.
     pub cluster_name: String,
@@ -357,6 +370,15 @@ impl Field<'_> {
         token.ok_or(bad("the length of a token, or its characters", length as u64))
     }
 
+    /// A guarantee of a later version must be understood, as an unknown field with this tag: the
+    /// client would get another guarantee, and not notice.
+    fn guarantee(&self) -> Result<Guarantee, ClientHelloError> {
+        let [byte] = self.array::<1>()?;
+        let all = [Guarantee::Quorum, Guarantee::Lease];
+        let known = all.into_iter().find(|guarantee| guarantee_byte(*guarantee) == byte);
+        known.ok_or(ClientHelloError::Field(TAG_GUARANTEE))
+    }
+
     fn member(&self) -> Result<MemberAddr, DecodeError> {
         let (node, addr) =
             self.value.split_first_chunk::<8>().ok_or(DecodeError::Truncated("a member"))?;
@@ -385,6 +407,14 @@ impl Seen {
         }
         self.0 |= bit;
         Ok(())
+    }
+}
+
+/// The value of the field [`TAG_GUARANTEE`].
+const fn guarantee_byte(guarantee: Guarantee) -> u8 {
+    match guarantee {
+        Guarantee::Quorum => 0,
+        Guarantee::Lease => 1,
     }
 }
 
@@ -418,12 +448,13 @@ mod tests {
         #[test]
         fn a_hello_round_trips(
             features: u64, newest in 1_u8.., name in "[a-z]{0,64}", cluster in cluster(),
-            agent in "\\PC{0,16}", token in prop::option::of("[!-~]{1,256}"),
+            agent in "\\PC{0,16}", token in prop::option::of("[!-~]{1,256}"), guarantee in 0_usize..3,
         ) {
+            let guarantee = [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)][guarantee];
             let cluster_name = name;
             let token = token.and_then(|text| Token::new(&text));
             let hello =
-                ClientHello { newest, oldest: 1, features, cluster_name, cluster, agent, token };
+                ClientHello { newest, oldest: 1, features, cluster_name, cluster, agent, token, guarantee };
             let mut bytes = Vec::new();
             hello.encode(&mut bytes);
             prop_assert!(bytes.len() <= TO_SERVER_TAIL_LEN_MAX);

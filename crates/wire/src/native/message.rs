@@ -7,6 +7,7 @@ use super::frame::{
     KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME, REQUEST_LEN, text,
 };
 use crate::cursor::DecodeError;
+use crate::guarantee::ProvedBy;
 use crate::http::ErrorCode;
 use crate::id::NodeId;
 use crate::peer_hello::ADDR_LEN_MAX;
@@ -17,14 +18,20 @@ use crate::timestamp::{EpochIndex, Timestamp, TimestampRange};
 pub const ERROR_TEXT_LEN_MAX: usize = 512;
 /// Flag of an error: the node closes the connection after this frame.
 const FLAG_CLOSES: u8 = 1;
+/// Flag of a request and of its answer: the request asks for the latest timestamp.
+const FLAG_LATEST: u8 = 1;
+/// Flag of an answer: the lease of the leader has proved it, and no round.
+const FLAG_LEASE: u8 = 2;
 
-/// A request for `1 + more` timestamps.
+/// A request for `1 + more` timestamps, or for the latest timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The client's number of the request. The answer repeats it; the node does not use it.
     pub id: u64,
-    /// The number of timestamps beyond the first.
-    pub more: u32,
+    /// The number of timestamps beyond the first; 0 in a request for the latest timestamp.
+    more: u32,
+    /// Whether the request asks for the latest timestamp, and takes none.
+    is_latest: bool,
 }
 
 impl Request {
@@ -32,19 +39,32 @@ impl Request {
     #[must_use]
     pub fn new(id: u64, count: u64) -> Option<Self> {
         let more = u32::try_from(count.checked_sub(1)?).ok()?;
-        Some(Self { id, more })
+        Some(Self { id, more, is_latest: false })
     }
 
-    /// The number of timestamps.
+    /// Creates a request for the latest timestamp. Send it only if the welcome has the feature
+    /// [`FEATURE_LATEST`](super::FEATURE_LATEST).
+    #[must_use]
+    pub const fn latest(id: u64) -> Self {
+        Self { id, more: 0, is_latest: true }
+    }
+
+    /// The same request with another id.
+    #[must_use]
+    pub const fn with_id(self, id: u64) -> Self {
+        Self { id, ..self }
+    }
+
+    /// The number of timestamps that the request takes; 0 if it asks for the latest one.
     #[must_use]
     pub const fn count(&self) -> u64 {
-        self.more as u64 + 1
+        if self.is_latest { 0 } else { self.more as u64 + 1 }
     }
 
     /// The bytes of the request's frame.
     #[must_use]
     pub fn to_bytes(self) -> [u8; REQUEST_LEN] {
-        header(KIND_REQUEST, self.more, self.id).to_bytes()
+        self.header(KIND_REQUEST).to_bytes()
     }
 
     /// Reads a request. Returns `None` for any other frame, and for a request with a flag or code
@@ -54,18 +74,40 @@ impl Request {
         let [head @ .., a0, a1, a2, a3] = *bytes.first_chunk::<8>()?;
         let id = u64::from_be_bytes(*bytes.last_chunk()?);
         let more = u32::from_be_bytes([a0, a1, a2, a3]);
-        (head == [KIND_REQUEST, 0, 0, 0]).then_some(Self { id, more })
+        let is_latest = match head {
+            [KIND_REQUEST, 0, 0, 0] => false,
+            [KIND_REQUEST, FLAG_LATEST, 0, 0] if more == 0 => true,
+            _ => return None,
+        };
+        Some(Self { id, more, is_latest })
     }
 
     /// Returns the answer to this request: as many timestamps as the request asks for, from
-    /// `first`.
+    /// `first`. If the request asks for the latest timestamp, `first` is that one. A round has
+    /// proved the answer, or the client has not asked what has.
     #[must_use]
     pub fn answer(self, first: Timestamp) -> [u8; ANSWER_LEN] {
+        self.answer_proved_by(first, ProvedBy::Round)
+    }
+
+    /// Returns the answer to this request, as [`Self::answer`] does. It says what has proved it.
+    #[must_use]
+    pub fn answer_proved_by(self, first: Timestamp, proved_by: ProvedBy) -> [u8; ANSWER_LEN] {
         let mut bytes = [0; ANSWER_LEN];
         let (head, tail) = bytes.split_at_mut(HEADER_LEN);
-        head.copy_from_slice(&header(KIND_ANSWER, self.more, self.id).to_bytes());
+        let mut header = self.header(KIND_ANSWER);
+        header.flags |= match proved_by {
+            ProvedBy::Round => 0,
+            ProvedBy::Lease => FLAG_LEASE,
+        };
+        head.copy_from_slice(&header.to_bytes());
         tail.copy_from_slice(&first.to_bytes());
         bytes
+    }
+
+    fn header(self, kind: u8) -> Header {
+        let flags = if self.is_latest { FLAG_LATEST } else { 0 };
+        Header { flags, ..header(kind, self.more, self.id) }
     }
 }
 
@@ -176,9 +218,11 @@ impl ToServer {
         let header = frame.header;
         match header.kind {
             KIND_HELLO => ClientHello::decode(frame).map(Self::ClientHello),
-            KIND_REQUEST if is_plain(header) => {
-                Ok(Self::Request(Request { id: header.id, more: header.argument }))
-            }
+            KIND_REQUEST if is_request(header) => Ok(Self::Request(Request {
+                id: header.id,
+                more: header.argument,
+                is_latest: header.flags == FLAG_LATEST,
+            })),
             KIND_PING if is_bare(header) => Ok(Self::Ping(header.id)),
             KIND_PONG if is_bare(header) => Ok(Self::Pong(header.id)),
             KIND_ANSWER | KIND_WELCOME | KIND_ERROR | KIND_LEADER | KIND_GOODBYE => {
@@ -199,8 +243,12 @@ pub enum ToClient<'a> {
     Answer {
         /// The request.
         id: u64,
-        /// As many timestamps as requested.
+        /// As many timestamps as requested, or the latest one.
         range: TimestampRange,
+        /// Whether the range is the latest timestamp, and not timestamps for this client alone.
+        is_latest: bool,
+        /// What has proved the answer. A lease may have only if the hello has asked for a lease.
+        proved_by: ProvedBy,
     },
     /// A refusal.
     Error(ErrorFrame<'a>),
@@ -224,7 +272,7 @@ impl<'a> ToClient<'a> {
     pub fn decode(frame: &Frame<'a>) -> Result<Self, ClientHelloError> {
         let Frame { header, tail } = *frame;
         let is_known = match header.kind {
-            KIND_ANSWER => is_plain(header),
+            KIND_ANSWER => is_request(Header { flags: header.flags & !FLAG_LEASE, ..header }),
             KIND_PING | KIND_PONG | KIND_GOODBYE => is_bare(header),
             _ => true,
         };
@@ -232,7 +280,12 @@ impl<'a> ToClient<'a> {
             return Err(bad("reserved bytes", u64::from(header.kind)).into());
         }
         Ok(match header.kind {
-            KIND_ANSWER => Self::Answer { id: header.id, range: range(header, tail)? },
+            KIND_ANSWER => {
+                let has = |flag| header.flags & flag != 0;
+                let proved_by = if has(FLAG_LEASE) { ProvedBy::Lease } else { ProvedBy::Round };
+                let (range, is_latest) = (range(header, tail)?, has(FLAG_LATEST));
+                Self::Answer { id: header.id, range, is_latest, proved_by }
+            }
             KIND_ERROR => Self::Error(error(header, tail)?),
             KIND_LEADER => Self::Leader(leader(header, tail)?),
             KIND_WELCOME => Self::Welcome(Box::new(Welcome::decode(frame)?)),
@@ -281,14 +334,15 @@ const fn header(kind: u8, argument: u32, id: u64) -> Header {
     Header { kind, flags: 0, code: 0, argument, id }
 }
 
-/// Whether only the argument and the id of a header are set, as in frames without flags and code.
-const fn is_plain(header: Header) -> bool {
-    header.flags == 0 && header.code == 0
+/// Whether the header may be that of a request, or of its answer: it has a count and no flags, or
+/// the flag of the latest timestamp and no count.
+const fn is_request(header: Header) -> bool {
+    header.code == 0 && (header.flags == 0 || (header.flags == FLAG_LATEST && header.argument == 0))
 }
 
 /// Whether only the id is set.
 const fn is_bare(header: Header) -> bool {
-    is_plain(header) && header.argument == 0
+    header.flags == 0 && header.code == 0 && header.argument == 0
 }
 
 const fn bad(field: &'static str, value: u64) -> DecodeError {

@@ -23,6 +23,10 @@ pub use token::{TOKEN_LEN_MAX, Token};
 /// The version of the protocol that this code speaks. The node chooses a connection's version, in
 /// [`Welcome`].
 pub const VERSION: u8 = 1;
+/// Feature: the node answers requests for the latest timestamp.
+pub const FEATURE_LATEST: u64 = 1;
+/// All features of this code.
+pub const FEATURES: u64 = FEATURE_LATEST;
 /// The first byte of a connection of this protocol. A request of HTTP/1.1 cannot begin with this
 /// byte, because a method has only visible characters. The preface of HTTP/2 begins with `P`, and a
 /// TLS handshake with `0x16`.

@@ -5,10 +5,13 @@ use epicepoch_wire::native::client_hello::{MAGIC, MemberAddr};
 use epicepoch_wire::native::frame::{Header, KIND_ERROR, KIND_HELLO, KIND_WELCOME};
 use epicepoch_wire::native::message::{goodbye, ping, pong};
 use epicepoch_wire::native::{
-    ClientHello, ClientHelloError, ErrorFrame, LeaderNotice, Request, TO_CLIENT_TAIL_LEN_MAX,
-    TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Token, VERSION, Welcome, split,
+    ClientHello, ClientHelloError, ErrorFrame, FEATURE_LATEST, LeaderNotice, Request,
+    TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Token, VERSION, Welcome,
+    split,
 };
-use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, NodeId, Timestamp};
+use epicepoch_wire::{
+    ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp,
+};
 use serde_json::{Value, json};
 
 use super::{hex, hold, number, unhex};
@@ -80,15 +83,34 @@ fn to_server() -> Vec<(&'static str, Vec<u8>)> {
         ("a hello that says only its version", written(|out| ClientHello::default().encode(out))),
         ("a hello with every field", written(|out| hello().encode(out))),
         (
+            "a hello that offers the feature of the latest timestamp",
+            written(|out| ClientHello { features: FEATURE_LATEST, ..hello() }.encode(out)),
+        ),
+        (
             "a hello with a token",
             written(|out| {
                 let token = Token::new("example-token-0123456789");
                 ClientHello { token, ..hello() }.encode(out);
             }),
         ),
+        (
+            "a hello that asks for a quorum",
+            written(|out| {
+                let guarantee = Some(Guarantee::Quorum);
+                ClientHello { guarantee, ..hello() }.encode(out);
+            }),
+        ),
+        (
+            "a hello that accepts a lease",
+            written(|out| {
+                let guarantee = Some(Guarantee::Lease);
+                ClientHello { guarantee, ..hello() }.encode(out);
+            }),
+        ),
         ("a request for one timestamp", request(0, 1)),
         ("a request for 1000", request(1, 1000)),
         ("a request for 2^32, the most there is", request(u64::MAX, 1 << 32)),
+        ("a request for the latest timestamp", Request::latest(2).to_bytes().to_vec()),
         ("a ping", ping(42).to_vec()),
         ("a pong", pong(43).to_vec()),
     ]
@@ -106,6 +128,10 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("a welcome with every field", written(|out| welcome().encode(out))),
         (
+            "a welcome with the feature of the latest timestamp",
+            written(|out| Welcome { features: FEATURE_LATEST, ..welcome() }.encode(out)),
+        ),
+        (
             "a welcome of a node without a cluster",
             written(|out| {
                 welcome_of_a_stranger().encode(out);
@@ -115,6 +141,19 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
         ("an answer with 1000", answer(1, 1000, first)),
         ("an answer with 2^32", answer(u64::MAX, 1 << 32, first)),
         ("an answer with the last index there is", answer(2, 1, last)),
+        ("an answer with the latest timestamp", Request::latest(3).answer(first).to_vec()),
+        (
+            "an answer with the latest timestamp, at the last index",
+            Request::latest(4).answer(last).to_vec(),
+        ),
+        (
+            "an answer with 1000, proved by a lease",
+            Request::new(5, 1000).unwrap().answer_proved_by(first, ProvedBy::Lease).to_vec(),
+        ),
+        (
+            "an answer with the latest timestamp, proved by a lease",
+            Request::latest(6).answer_proved_by(first, ProvedBy::Lease).to_vec(),
+        ),
         ("not the leader", error(ErrorCode::NotLeader, false, 3, "b.example:8080")),
         ("overloaded", error(ErrorCode::Overloaded, false, 4, "")),
         (
@@ -152,6 +191,8 @@ fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("client", "an unknown wide frame", [header(0x7f, 1, 2, 3, 5), vec![9; 16]].concat()),
         ("client", "an unknown variable frame", [header(0xbf, 1, 2, 3, 6), vec![9; 3]].concat()),
         ("client", "a request with an unknown flag", header(0x01, 0x80, 0, 0, 7)),
+        ("client", "a request for two latest timestamps", header(0x01, 1, 0, 1, 8)),
+        ("client", "a request for the latest timestamp, with a code", header(0x01, 1, 1, 0, 9)),
         ("node", "a welcome with an unknown field", welcome_and(&unknown)),
         (
             "node",
@@ -209,8 +250,18 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ),
         (
             "client",
-            "a mode, which is not known yet",
-            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 1]),
+            "a guarantee that is not known yet",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 2]),
+        ),
+        (
+            "client",
+            "a guarantee of two bytes",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 2, 0, 1]),
+        ),
+        (
+            "client",
+            "a guarantee that comes twice",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 1].repeat(2)),
         ),
         (
             "client",
@@ -228,7 +279,12 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         (
             "node",
             "an answer with an unknown flag",
-            [header(0x41, 1, 0, 0, 1), vec![0; 16]].concat(),
+            [header(0x41, 0x80, 0, 0, 1), vec![0; 16]].concat(),
+        ),
+        (
+            "node",
+            "an answer with two latest timestamps",
+            [header(0x41, 1, 0, 1, 1), vec![0; 16]].concat(),
         ),
         ("node", "a welcome without a node", hello_frame(KIND_WELCOME, 0, &[])),
         ("node", "a welcome of the cluster 0, which is none", of_no_cluster),
@@ -254,6 +310,7 @@ fn hello_fields(hello: &ClientHello) -> Value {
         "history": hello.cluster.map(|(_, history)| number(history.0)),
         "agent": hello.agent,
         "token": hello.token.as_ref().map(Token::reveal),
+        "guarantee": hello.guarantee.map(Guarantee::name),
     })
 }
 
@@ -283,7 +340,11 @@ fn read_by_node(bytes: &[u8]) -> Result<Value, ClientHelloError> {
         ToServer::ClientHello(hello) => hello_fields(&hello),
         ToServer::Request(request) => {
             assert_eq!(Request::from_bytes(bytes.first_chunk().unwrap()), Some(request));
-            json!({"kind": "request", "id": number(request.id), "count": number(request.count())})
+            if request.count() == 0 {
+                json!({"kind": "latest", "id": number(request.id)})
+            } else {
+                json!({"kind": "request", "id": number(request.id), "count": number(request.count())})
+            }
         }
         ToServer::Ping(id) => json!({"kind": "ping", "id": number(id)}),
         ToServer::Pong(id) => json!({"kind": "pong", "id": number(id)}),
@@ -297,11 +358,18 @@ fn read_by_client(bytes: &[u8]) -> Result<Value, ClientHelloError> {
     assert_eq!(frame.len(), bytes.len());
     Ok(match ToClient::decode(&frame)? {
         ToClient::Welcome(welcome) => welcome_fields(&welcome),
-        ToClient::Answer { id, range } => json!({
+        ToClient::Answer { id, range, is_latest: true, proved_by } => json!({
+            "kind": "latest_answer",
+            "id": number(id),
+            "latest": range.first().to_string(),
+            "proof": proved_by.name(),
+        }),
+        ToClient::Answer { id, range, is_latest: false, proved_by } => json!({
             "kind": "answer",
             "id": number(id),
             "first": range.first().to_string(),
             "count": number(range.count()),
+            "proof": proved_by.name(),
         }),
         ToClient::Error(error) => json!({
             "kind": "error",
@@ -376,8 +444,10 @@ fn rewritten(from: &str, bytes: &[u8]) -> Vec<u8> {
     }
     match ToClient::decode(&frame).unwrap() {
         ToClient::Welcome(welcome) => written(|out| welcome.encode(out)),
-        ToClient::Answer { id, range } => {
-            Request::new(id, range.count()).unwrap().answer(range.first()).to_vec()
+        ToClient::Answer { id, range, is_latest, proved_by } => {
+            let request = Request::new(id, range.count()).unwrap();
+            let request = if is_latest { Request::latest(id) } else { request };
+            request.answer_proved_by(range.first(), proved_by).to_vec()
         }
         ToClient::Error(error) => written(|out| error.encode(out)),
         ToClient::Leader(leader) => written(|out| leader.encode(out)),

@@ -35,7 +35,16 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
     while let Some(command) = commands.recv().await {
         let start = reading(origin);
         match command {
-            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster, hedge_ms } => {
+            Command::Open {
+                id,
+                addrs,
+                timeout_ms,
+                attempt_ms,
+                refresh_ms,
+                cluster,
+                hedge_ms,
+                guarantee,
+            } => {
                 let mut options = Options::default();
                 if let Some(timeout_ms) = timeout_ms {
                     options.timeout = Duration::from_millis(timeout_ms);
@@ -44,12 +53,17 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 options.refresh_interval = Duration::from_millis(refresh_ms);
                 options.cluster_name = cluster;
                 options.hedge_after = hedge_ms.map(Duration::from_millis);
+                options.guarantee = guarantee.map(|word| word.parse().expect("a guarantee"));
                 let opened = Client::new(addrs, options);
                 let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
                 client = opened.ok();
                 reply(id, start, origin, Err(error));
             }
-            Command::Timestamps { id, count, timeout_ms } => {
+            Command::Timestamps { id, timeout_ms, .. } | Command::Latest { id, timeout_ms } => {
+                let count = match command {
+                    Command::Timestamps { count, .. } => Some(count),
+                    _ => None,
+                };
                 // In Rust, a program closes a client by dropping it. A later call would not
                 // compile. So here the driver itself reports that the client is closed.
                 let Some(client) = client.clone() else {
@@ -63,11 +77,17 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 tokio::spawn(async move {
                     let start = reading(origin);
                     let call = async {
-                        let Some(timeout_ms) = timeout_ms else {
-                            return client.timestamps(count).await;
+                        let deadline = timeout_ms
+                            .map(|timeout_ms| Instant::now() + Duration::from_millis(timeout_ms));
+                        let latest = match (count, deadline) {
+                            (Some(count), None) => return client.timestamps(count).await,
+                            (Some(count), Some(deadline)) => {
+                                return client.timestamps_before(count, deadline).await;
+                            }
+                            (None, None) => client.latest().await?,
+                            (None, Some(deadline)) => client.latest_before(deadline).await?,
                         };
-                        let deadline = Instant::now() + Duration::from_millis(timeout_ms);
-                        client.timestamps_before(count, deadline).await
+                        Ok(TimestampRange::new(latest, 1).expect("one is a range"))
                     };
                     let outcome = tokio::select! {
                         outcome = call => outcome

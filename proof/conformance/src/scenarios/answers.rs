@@ -76,7 +76,7 @@ fn wrong_count(scene: &mut Scene) -> Verdict {
     scene.answered(1)?;
     leader.on_request(|_, ask| {
         let range = ask.take();
-        let less = Request { more: ask.request.more - 1, ..ask.request };
+        let less = Request::new(ask.request.id, ask.request.count() - 1).expect("a request for 4");
         ask.peer.say(&less.answer(range.first()));
     });
     let closed = leader.seen().closed;
@@ -133,7 +133,7 @@ fn answer_to_nothing(scene: &mut Scene) -> Verdict {
     scene.answered(1)?;
     leader.on_request(|_, ask| {
         let range = ask.take();
-        let other = Request { id: ask.request.id.wrapping_add(1 << 40), ..ask.request };
+        let other = ask.request.with_id(ask.request.id.wrapping_add(1 << 40));
         ask.peer.say(&other.answer(range.first()));
     });
     let closed = leader.seen().closed;

@@ -10,6 +10,8 @@ mod clusters;
 mod deadlines;
 mod expect;
 mod finding;
+mod guarantees;
+mod latest;
 mod refusals;
 mod wire;
 
@@ -24,6 +26,8 @@ pub fn all() -> Vec<Scenario> {
         deadlines::SCENARIOS,
         clusters::SCENARIOS,
         answers::SCENARIOS,
+        latest::SCENARIOS,
+        guarantees::SCENARIOS,
         wire::SCENARIOS,
         refusals::SCENARIOS,
     ];

@@ -270,13 +270,16 @@ impl Monitor {
             let is_joined = before.is_some() && batch >= open.batch;
             self.rule("rounds/join/late-join", batch <= open.batch, what);
             if is_reader {
-                self.rule("rounds/show_latest/is-reader", is_reader, what);
                 self.rule("rounds/show_latest/is-joined", is_joined, what);
                 self.rule("rounds/show_latest/shown-twice", is_first, what);
                 self.check_shown(id, open.term, term, part.first());
                 continue;
             }
             self.rule("rounds/allocate/is-writer", range.is_some(), what);
+            // What is no new part of the batch's range was not allocated, but shown. Only a request
+            // for the latest timestamp may get that.
+            let is_shown = range.is_none() || last.is_some_and(|last| part.first() <= last);
+            self.rule("rounds/show_latest/is-reader", !is_shown, what);
             self.rule("rounds/allocate/is-joined", is_joined, what);
             self.rule("rounds/allocate/key-used-twice", is_first, what);
             let is_part = range.is_none_or(|range| {

@@ -19,7 +19,7 @@ use epicepoch_wire::native::message::goodbye;
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
 };
-use epicepoch_wire::{BootId, NodeId};
+use epicepoch_wire::{BootId, Guarantee, NodeId};
 
 use crate::callers::{Call, Callers, Question};
 use crate::event::{Answer, Asker, Event, Heard};
@@ -116,6 +116,7 @@ impl World {
             attempt_timeout: Duration::from_millis(self.random.u64(ATTEMPT_MS.0..=ATTEMPT_MS.1)),
             refresh_interval: Duration::from_secs(self.random.u64(1..=10)),
             hedge_after: (self.random.u32(0..4) > 0).then(|| Duration::from_millis(hedge_ms)),
+            guarantee: Guarantee::Quorum,
         };
         let at = self.sessions.all.len();
         for caller in 0..callers {

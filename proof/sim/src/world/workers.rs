@@ -12,7 +12,7 @@ use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Identity, Published};
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{BootId, NodeId, Term, WorkerId};
+use epicepoch_wire::{BootId, Guarantee, NodeId, Term, WorkerId};
 
 use crate::event::{Answer, Asker, Event, Request};
 use crate::history::{Given, Trusted};
@@ -55,7 +55,9 @@ impl World {
     fn enter(&mut self, id: NodeId, request: Request) -> bool {
         let now_ns = self.monotonic_ns(id);
         let own = self.worker(id, request.worker);
-        let Ok(slot) = own.sequencer.join(1, request.count, || now_ns) else { return false };
+        let Ok(slot) = own.sequencer.join(1, request.count, Guarantee::Quorum, || now_ns) else {
+            return false;
+        };
         *own.sequencer.outcome(slot).expect_err("it has just joined") = Some(slot);
         own.tickets.insert(slot, request);
         self.monitor.joins(id, request.worker, slot, request.count == LATEST);
@@ -302,8 +304,8 @@ impl World {
         let wake = |slot| woken.push(slot);
         let _ = own.sequencer.complete(confirmed, allocate, &running.seen, wake);
         let outcomes = woken.iter().filter_map(|slot| {
-            let part = own.sequencer.outcome(*slot).ok()?.ok()?;
-            Some((*slot, part))
+            let answer = own.sequencer.outcome(*slot).ok()?.ok()?;
+            Some((*slot, answer.range))
         });
         let told: Vec<_> = outcomes.collect();
         let allocated = stamped.and_then(|(term, range)| Some((term, range.ok()?)));
@@ -339,12 +341,12 @@ impl World {
         let outcome = *own.sequencer.outcome(slot).as_ref().expect("who is woken has an outcome");
         own.tickets.remove(&slot);
         own.sequencer.leave(slot);
-        if let Ok(part) = outcome {
-            self.monitor.completes(id, worker, slot, part);
+        if let Ok(answer) = outcome {
+            self.monitor.completes(id, worker, slot, answer.range);
         }
         self.monitor.leaves(id, worker, slot);
         match outcome {
-            Ok(range) => self.answer(id, request, Answer::Given(range)),
+            Ok(answer) => self.answer(id, request, Answer::Given(answer.range)),
             Err(_) if self.is_planted(Plant::UnheardRefusal) => {}
             Err(_) => {
                 let refusal = self.refusal(id);

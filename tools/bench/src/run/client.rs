@@ -96,6 +96,7 @@ fn client(load: &LoadConnection, connected: &Arc<Connected>) -> Option<Client> {
     let mut options = Options::default();
     options.tls.clone_from(&load.config.tls);
     options.token.clone_from(&load.config.token);
+    options.guarantee = load.config.guarantee;
     options.observer = Some(connected.clone());
     Client::new(addrs, options).ok()
 }

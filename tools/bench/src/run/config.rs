@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use epicepoch_client::{Tls, Token};
+use epicepoch_client::{Guarantee, Tls, Token};
 use epicepoch_wire::http::{PATH_TIMESTAMP, RANGE_COUNT_MAX};
 
 /// A node that may be asked.
@@ -143,6 +143,8 @@ pub struct RunConfig {
     /// Ask for `format=range` over HTTP: 24 bytes for any count. The native protocol and the client
     /// always get ranges. Default off.
     pub range: bool,
+    /// The guarantee that requests name, over every transport. Default none.
+    pub guarantee: Option<Guarantee>,
     /// Path and query to ask over HTTP, for a service with other answers than timestamps. Then every
     /// answer with status 200 counts, whatever its body is; set [`Self::verify`] to `false` with
     /// it. Default none.
@@ -197,6 +199,7 @@ impl RunConfig {
             threads: 1,
             count: 1,
             range: false,
+            guarantee: None,
             path: None,
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
@@ -233,11 +236,14 @@ impl RunConfig {
         if let Some(path) = &self.path {
             return path.clone();
         }
-        match (self.count, self.range) {
+        let path = match (self.count, self.range) {
             (1, false) => PATH_TIMESTAMP.to_owned(),
             (count, false) => format!("{PATH_TIMESTAMP}?n={count}"),
             (count, true) => format!("{PATH_TIMESTAMP}?n={count}&format=range"),
-        }
+        };
+        let Some(guarantee) = self.guarantee else { return path };
+        let separator = if path.contains('?') { '&' } else { '?' };
+        format!("{path}{separator}guarantee={guarantee}")
     }
 
     /// The value of the header `authorization`, if there is a token.
@@ -306,6 +312,10 @@ mod tests {
         assert_eq!((list.path().as_str(), list.count_max()), ("/timestamp?n=9", COUNT_MAX));
         let range = RunConfig { range: true, ..list.clone() };
         assert_eq!(range.path(), "/timestamp?n=9&format=range");
+        let guarantee = Some(Guarantee::Lease);
+        let named = |config: &RunConfig| RunConfig { guarantee, ..config.clone() }.path();
+        assert_eq!(named(&RunConfig { count: 1, ..list.clone() }), "/timestamp?guarantee=lease");
+        assert_eq!(named(&range), "/timestamp?n=9&format=range&guarantee=lease");
         assert_eq!(range.count_max(), RANGE_COUNT_MAX);
         let native = RunConfig { transport: Transport::Native { in_flight: 1 }, ..list.clone() };
         assert_eq!(native.count_max(), RANGE_COUNT_MAX);

@@ -94,7 +94,9 @@ impl Report {
     pub fn answered(&self) -> impl Iterator<Item = (&Operation, TimestampRange)> {
         self.operations.iter().filter_map(|operation| match operation.outcome {
             Outcome::Answered(range) => Some((operation, range)),
-            Outcome::Refused(_) | Outcome::Unknown | Outcome::Broken(_) => None,
+            Outcome::Latest(_) | Outcome::Refused(_) | Outcome::Unknown | Outcome::Broken(_) => {
+                None
+            }
         })
     }
 

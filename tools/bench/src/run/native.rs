@@ -37,7 +37,9 @@ impl Protocol for Ids {
         let mut channel = Channel::open(load, Alpn::Native, message_max).await?;
         let agent = concat!("epicepoch-bench/", env!("CARGO_PKG_VERSION")).to_owned();
         let token = load.config.token.clone();
-        ClientHello { agent, token, ..ClientHello::default() }.encode(&mut channel.out);
+        let guarantee = load.config.guarantee;
+        let hello = ClientHello { agent, token, guarantee, ..ClientHello::default() };
+        hello.encode(&mut channel.out);
         channel.flush().await?;
         loop {
             channel.read().await?;
@@ -83,7 +85,8 @@ impl Protocol for Ids {
         while let Some(frame) = split(at)? {
             at += frame.len();
             let judged = match ToClient::decode(&frame).map_err(|_| load.violated())? {
-                ToClient::Answer { id, range } => {
+                ToClient::Answer { is_latest: true, .. } => return Err(load.violated()),
+                ToClient::Answer { id, range, is_latest: false, .. } => {
                     let Some(sent) = self.take(id) else {
                         self.forget(id).ok_or_else(|| load.unasked(id))?;
                         continue;

@@ -68,6 +68,31 @@ fn a_reply_of_a_second_connection_that_was_left_is_not_taken_for_its_successors(
 }
 
 #[test]
+fn a_copy_asks_for_the_latest_timestamp_as_far_as_its_own_node_can_say() {
+    for (first_features, second_features) in [(FEATURE_LATEST, 0), (0, FEATURE_LATEST)] {
+        for is_hedged in [false, true] {
+            let mut world = World::new(Some(AFTER));
+            world.features = first_features;
+            let first = world.warm_up();
+            world.features = second_features;
+            let second = world.opened("a:1", 1, 1);
+            let call = world.call(LATEST);
+            let request = world.asked(first);
+            world.pass(AFTER);
+            let copy = world.asked(second);
+            assert_eq!(request.count(), 1 - first_features);
+            assert_eq!((copy.id, copy.count()), (request.id, 1 - second_features));
+            let (link, asked) = if is_hedged { (second, copy) } else { (first, request) };
+            world.answer(link, asked, 4);
+            assert_eq!(world.outcome(call), Some(Ok(range(4, 1))));
+            let (link, asked) = if is_hedged { (first, request) } else { (second, copy) };
+            world.answer(link, asked, 3);
+            assert_eq!(world.closed, [], "the other answer is valid, too");
+        }
+    }
+}
+
+#[test]
 fn callers_of_a_refused_request_do_not_get_the_answer_to_its_copy() {
     let (mut world, first, second) = World::hedging();
     let (call, request, copy) = asked_twice(&mut world, first, second);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use epicepoch_wire::Timestamp;
+use epicepoch_wire::{Guarantee, Timestamp};
 
 use super::scan::{FastRequest, REQUEST_LEN_MAX, Scan, scan};
 use super::templates::{Echo, RefusalTemplate, ResponseTemplates};
@@ -49,6 +49,11 @@ impl Waiting for Request {
     #[inline]
     fn answer_len(&self) -> usize {
         HEAD_LEN + self.ask.body_len()
+    }
+
+    #[inline]
+    fn guarantee(&self) -> Guarantee {
+        self.ask.guarantee()
     }
 
     #[inline]
@@ -124,8 +129,10 @@ impl Protocol for Http1 {
     #[inline]
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
         let mut templates = common.templates();
+        let proved_by = answers.proved_by();
         answers.each(|Request { ask, closes, .. }, request_id, first| {
-            templates.answer(ask, Echo { request_id, closes }, first, out);
+            let proof = ask.guarantee.map(|_| proved_by);
+            templates.answer(ask, Echo { request_id, closes, proof }, first, out);
         });
     }
 
@@ -139,7 +146,7 @@ impl Protocol for Http1 {
         let templates = common.templates();
         let template = RefusalTemplate::new(answer::refused(refusal));
         refused.each(|Request { closes, .. }, request_id| {
-            templates.refusal(&template, Echo { request_id, closes }, out);
+            templates.refusal(&template, Echo { request_id, closes, proof: None }, out);
         });
     }
 
@@ -154,7 +161,7 @@ impl Protocol for Http1 {
 
 /// Appends an answer that is the last one of its connection, and has its whole body in memory.
 pub(crate) fn put_last(common: &Common<Http1>, answer: Answer, out: &mut Vec<u8>) {
-    let echo = Echo { request_id: &[], closes: true };
+    let echo = Echo { closes: true, ..Echo::default() };
     common.templates().refusal(&RefusalTemplate::new(answer), echo, out);
 }
 

@@ -279,7 +279,7 @@ mod tests {
             ),
         ] {
             let request = fast_request(text.as_bytes());
-            assert_eq!(request.ask, Ask { count, format }, "{text}");
+            assert_eq!(request.ask, Ask { count, format, guarantee: None }, "{text}");
             assert_eq!((request.request_id, request.closes), (&b""[..], false), "{text}");
             assert_eq!(request.len, text.len(), "{text}");
         }

@@ -3,8 +3,8 @@
 
 use std::io::Write as _;
 
-use epicepoch_wire::http::HEADER_REQUEST_ID;
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::http::{HEADER_PROOF, HEADER_REQUEST_ID};
+use epicepoch_wire::{ProvedBy, Timestamp, TimestampRange};
 use http::HeaderValue;
 
 use crate::front::routes::answer::{self, Answer};
@@ -29,18 +29,21 @@ pub(crate) struct ResponseTemplates {
     list: (u64, Vec<u8>),
 }
 
-/// The parts of a request that its answer repeats: the request id, and the end of the connection.
+/// The parts of an answer that depend on its request: the request id, the end of the connection, and
+/// what has proved the answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Echo<'a> {
     /// The request id; empty if there is none.
     pub(super) request_id: &'a [u8],
     /// Whether the connection ends after this answer.
     pub(super) closes: bool,
+    /// What has proved the answer, if the request names a guarantee.
+    pub(super) proof: Option<ProvedBy>,
 }
 
 impl Echo<'_> {
     fn is_empty(&self) -> bool {
-        self.request_id.is_empty() && !self.closes
+        self.request_id.is_empty() && !self.closes && self.proof.is_none()
     }
 }
 
@@ -100,6 +103,10 @@ impl ResponseTemplates {
 
     /// Appends the headers that differ, in hyper's order.
     fn rest_of_head(&self, body_len: usize, echo: Echo<'_>, out: &mut Vec<u8>) {
+        if let Some(proof) = echo.proof {
+            // A write to a vector cannot fail.
+            let _ = write!(out, "{HEADER_PROOF}: {proof}\r\n");
+        }
         if !echo.request_id.is_empty() {
             out.extend_from_slice(HEADER_REQUEST_ID.as_bytes());
             out.extend_from_slice(b": ");
@@ -156,4 +163,25 @@ fn start_of(answer: &Answer) -> Vec<u8> {
 fn date_and_end(date: &Date) -> Vec<u8> {
     let value = date.value().map(HeaderValue::as_bytes);
     value.map_or_else(|| b"\r\n".to_vec(), |value| [&b"date: "[..], value, b"\r\n\r\n"].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_what_has_proved_it_and_nothing_else_differs() {
+        let templates = ResponseTemplates::default();
+        let head = |proof| {
+            let mut out = Vec::new();
+            templates.rest_of_head(16, Echo { proof, ..Echo::default() }, &mut out);
+            String::from_utf8(out).expect("a head is text")
+        };
+        let plain = head(None);
+        assert!(!plain.contains(HEADER_PROOF), "{plain}");
+        for (proof, word) in [(ProvedBy::Round, "round"), (ProvedBy::Lease, "lease")] {
+            assert_eq!(head(Some(proof)), format!("{HEADER_PROOF}: {word}\r\n{plain}"));
+            assert!(!Echo { proof: Some(proof), ..Echo::default() }.is_empty());
+        }
+    }
 }

@@ -3,10 +3,10 @@
 //! answers need one byte per header. Other answers are rare and do not change the table. The table
 //! is emptied before it is filled, so the node need not track its contents.
 
-use epicepoch_wire::Timestamp;
-use epicepoch_wire::http::HEADER_REQUEST_ID;
+use epicepoch_wire::http::{HEADER_PROOF, HEADER_REQUEST_ID};
 use epicepoch_wire::http2::frame::{self, HEAD_LEN, flag, kind};
 use epicepoch_wire::http2::hpack::{INDEXED, KEPT, NEWEST, SIZE_UPDATE, TABLE_LEN_MAX, put_string};
+use epicepoch_wire::{ProvedBy, Timestamp};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 
 use crate::front::routes::answer;
@@ -149,7 +149,7 @@ impl ResponseTemplates {
             answer[body_at..].copy_from_slice(&stamp.to_bytes());
             return;
         }
-        self.head(table, id, Timestamp::LEN, &[], out);
+        self.head(table, id, Timestamp::LEN, Echo::default(), out);
         frame::put(out, kind::DATA, flag::END_STREAM, id, &stamp.to_bytes());
     }
 
@@ -159,7 +159,7 @@ impl ResponseTemplates {
         table: &mut Table,
         id: u32,
         body_len: usize,
-        request_id: &[u8],
+        echo: Echo<'_>,
         out: &mut Vec<u8>,
     ) {
         let at = begin_head(out);
@@ -181,7 +181,10 @@ impl ResponseTemplates {
             out.extend_from_slice(&self.rest);
             put_length(body_len, out);
         }
-        put_request_id(request_id, out);
+        if let Some(proof) = echo.proof {
+            put_literal(0, 0, HEADER_PROOF, proof.name().as_bytes(), out);
+        }
+        put_request_id(echo.request_id, out);
         end_head(at, flag::END_HEADERS, id, out);
     }
 
@@ -218,6 +221,15 @@ impl ResponseTemplates {
             if answer.ends { flag::END_HEADERS | flag::END_STREAM } else { flag::END_HEADERS };
         end_head(at, flags, id, out);
     }
+}
+
+/// The parts of an answer with timestamps that depend on its request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Echo<'a> {
+    /// The request id; empty if there is none.
+    pub(super) request_id: &'a [u8],
+    /// What has proved the answer, if the request names a guarantee.
+    pub(super) proof: Option<ProvedBy>,
 }
 
 /// The head of an answer that has no timestamps, or of another rare answer.

@@ -335,9 +335,15 @@ mod tests {
 
     #[test]
     fn common_requests_take_the_fast_path() {
-        assert_eq!(head(&BASE).fast_ask(9), Some(Ask { count: 1, format: Format::Binary }));
+        assert_eq!(
+            head(&BASE).fast_ask(9),
+            Some(Ask { count: 1, format: Format::Binary, guarantee: None })
+        );
         let range = with(":path", "/timestamp?n=4294967296&format=range");
-        assert_eq!(range.fast_ask(9), Some(Ask { count: 1 << 32, format: Format::Range }));
+        assert_eq!(
+            range.fast_ask(9),
+            Some(Ask { count: 1 << 32, format: Format::Range, guarantee: None })
+        );
         for (name, value) in [
             (":method", "POST"),
             ("content-length", "0"),

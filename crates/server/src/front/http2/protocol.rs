@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use epicepoch_wire::TimestampRange;
 use epicepoch_wire::http2::frame::{self, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
+use epicepoch_wire::{Guarantee, TimestampRange};
 
-use super::answers::{Other, ResponseTemplates, Table};
+use super::answers::{Echo, Other, ResponseTemplates, Table};
 use super::exchange::{Exchanges, Ready};
 use super::meter::FrameMeter;
 use super::session::{Event, Fault, STREAMS_MAX, Session};
@@ -62,6 +62,11 @@ impl Waiting for Request {
     #[inline]
     fn answer_len(&self) -> usize {
         ANSWER_HEAD_LEN + self.ask.body_len()
+    }
+
+    #[inline]
+    fn guarantee(&self) -> Guarantee {
+        self.ask.guarantee()
     }
 
     #[inline]
@@ -161,13 +166,16 @@ impl Protocol for Http2 {
         let templates = common.templates();
         let Self { session, table, exchanges, .. } = self;
         let Some(session) = session else { unreachable!("a request came without a preface") };
+        let proved_by = answers.proved_by();
         answers.each(|Request { stream: id, ask, .. }, request_id, first| {
             let body_len = ask.body_len();
+            let proof = ask.guarantee.map(|_| proved_by);
             let Some(is_whole) = session.spend_all(id, body_len) else { return };
-            if is_whole && ask.count == 1 && request_id.is_empty() && ask.format == Format::Binary {
+            let is_usual = request_id.is_empty() && proof.is_none();
+            if is_whole && ask.count == 1 && is_usual && ask.format == Format::Binary {
                 return templates.one(table, id, first, out);
             }
-            templates.head(table, id, body_len, request_id, out);
+            templates.head(table, id, body_len, Echo { request_id, proof }, out);
             if is_whole {
                 frame::put_head(out, body_len, kind::DATA, flag::END_STREAM, id);
                 ask.put_body(first, out);

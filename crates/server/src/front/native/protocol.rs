@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Context;
 
-use epicepoch_wire::NodeId;
+use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
@@ -13,11 +13,12 @@ use epicepoch_wire::native::{
     ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, Frame, HEADER_LEN, LeaderNotice,
     Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
+use epicepoch_wire::{Guarantee, NodeId, ProvedBy};
 
 use super::welcome;
 use crate::front::deadlines::ClientState;
 use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
-use crate::front::pipeline::queue::{Answers, Refused, Waiting};
+use crate::front::pipeline::queue::{Answers, Queue, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::metrics::worker::WorkerMetrics;
 use crate::security::authz::Right;
@@ -73,12 +74,19 @@ pub(crate) struct Native {
     last_frame: Vec<u8>,
     /// The value of [`Shared`]'s `leader_changes` when the client was last told of a leader.
     leader_changes: u64,
+    /// The guarantee that the hello has named for all requests of the connection.
+    guarantee: Option<Guarantee>,
     /// The token of the hello, and the version of the token file against which it was last checked.
     token: Option<Token>,
     tokens_seen: u64,
 }
 
+const _: () = assert!(Request::latest(0).count() == LATEST);
+
 impl Waiting for Request {
+    const MAY_ASK_FOR_LATEST: bool = true;
+
+    /// 0, which is [`LATEST`], for the latest timestamp.
     #[inline]
     fn count(&self) -> u64 {
         Request::count(self)
@@ -111,6 +119,7 @@ impl Protocol for Native {
             is_welcome: false,
             last_frame: Vec::new(),
             leader_changes: common.shared.leader_changes.get(),
+            guarantee: None,
             token: None,
             tokens_seen: common.tokens_version(),
         }
@@ -166,8 +175,18 @@ impl Protocol for Native {
     }
 
     #[inline]
+    fn guarantee(&self, _: &Queue<Request>) -> Guarantee {
+        self.guarantee.unwrap_or_default()
+    }
+
+    #[inline]
     fn answer(&mut self, _: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
         out.reserve(answers.len() * ANSWER_LEN);
+        if self.guarantee.is_some() && answers.proved_by() == ProvedBy::Lease {
+            let by_lease =
+                |request: Request, first| request.answer_proved_by(first, ProvedBy::Lease);
+            return answers.each(|it, _, first| out.extend_from_slice(&by_lease(it, first)));
+        }
         answers.each(|request, _, first| out.extend_from_slice(&request.answer(first)));
     }
 
@@ -265,6 +284,7 @@ impl Native {
         let cluster_name = &sequencer.shared.config.cluster_name;
         let checked = welcome::check(&hello, &view.published, cluster_name);
         self.token = hello.token;
+        self.guarantee = hello.guarantee;
         if !self.admit(line) {
             return;
         }
@@ -273,7 +293,7 @@ impl Native {
         }
         tracing::debug!(agent = hello.agent, "a native client");
         let idle_ms = sequencer.shared.config.limits.idle_timeout.as_millis() as u32;
-        welcome::welcome(&view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
+        welcome::welcome(hello.features, &view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
             .encode(line.outbox.bytes());
         self.is_welcome = true;
         self.state.end_hello();

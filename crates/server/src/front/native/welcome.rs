@@ -5,7 +5,9 @@ use epicepoch_core::publication::Published;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
-use epicepoch_wire::native::{COUNT_MAX, ClientHello, ClientHelloError, VERSION, Welcome};
+use epicepoch_wire::native::{
+    COUNT_MAX, ClientHello, ClientHelloError, FEATURES, VERSION, Welcome,
+};
 
 /// Why a connection is closed. Clients decide by the code; the text is for people.
 pub(super) type CloseReason = (ErrorCode, &'static str);
@@ -40,16 +42,18 @@ pub(super) fn protocol_error(error: &ClientHelloError) -> CloseReason {
         ClientHelloError::Version { .. } => {
             (ErrorCode::UnsupportedVersion, "this node speaks version 1 only")
         }
-        ClientHelloError::Field(_) => {
-            (ErrorCode::Unsupported, "the hello insists on a field that this node does not know")
-        }
+        ClientHelloError::Field(_) => (
+            ErrorCode::Unsupported,
+            "the hello insists on a field, or its value, that this node does not know",
+        ),
         // The error type is non-exhaustive.
         _ => (ErrorCode::BadRequest, "not a frame that a client may send"),
     }
 }
 
-/// The welcome of an accepted client.
+/// The welcome of an accepted client, which offers `features`.
 pub(super) fn welcome(
+    features: u64,
     published: &Published,
     cluster_name: &str,
     in_flight_max: usize,
@@ -58,7 +62,7 @@ pub(super) fn welcome(
     let is_joined = published.cluster.0 != 0;
     Welcome {
         version: VERSION,
-        features: 0,
+        features: features & FEATURES,
         cluster_name: cluster_name.to_owned(),
         cluster: is_joined.then_some((published.cluster, published.history)),
         node: published.identity.node,

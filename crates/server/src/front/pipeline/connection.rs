@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use epicepoch_core::sequencer::Outcome;
-use epicepoch_wire::TimestampRange;
+use epicepoch_core::sequencer::{self, Outcome};
+use epicepoch_wire::Guarantee;
 use epicepoch_wire::http::ErrorCode;
 
 use super::protocol::{Common, Line, Protocol, Stage};
@@ -164,6 +164,7 @@ impl<P: Protocol> Connection<P> {
     /// and earlier requests of this connection are in a batch; otherwise they are refused. Returns
     /// whether there is something new to settle.
     fn join(&mut self) -> bool {
+        let guarantee = self.protocol.guarantee(&self.line.queue);
         let Line { state, queue, .. } = &mut self.line;
         let wanted = queue.wanted();
         if wanted == 0 {
@@ -176,7 +177,8 @@ impl<P: Protocol> Connection<P> {
         }
         let sequencer = &self.common.sequencer;
         let rated = Rated::new(sequencer, state, wanted);
-        let (admitted, code) = match rated.join(sequencer, |admitted| queue.total(admitted)) {
+        let total = |admitted| queue.total(admitted);
+        let (admitted, code) = match rated.join(sequencer, guarantee, total) {
             Ok(ticket) => {
                 let admitted = ticket.requests();
                 queue.join(ticket);
@@ -207,8 +209,9 @@ impl<P: Protocol> Connection<P> {
         let count = |it: &WorkerMetrics, status, n| P::count(it, status, n, latest);
         match outcome.map(|outcome| settle(&common.sequencer, outcome, live, count)) {
             None => queue.drain(requests, |_, _| {}),
-            Some(Ok(range)) => {
-                protocol.answer(common, Answers { queue, requests: requests.end, range }, out);
+            Some(Ok(sequencer::Answer { range, proved_by })) => {
+                let answers = Answers { queue, requests: requests.end, range, proved_by };
+                protocol.answer(common, answers, out);
             }
             Some(Err(refusal)) => {
                 protocol.refuse(common, Refused { queue, range: requests }, &refusal, out);
@@ -298,11 +301,12 @@ impl Rated {
     pub(crate) fn join(
         self,
         sequencer: &Rc<Sequencer>,
+        guarantee: Guarantee,
         total: impl FnOnce(u32) -> u64,
     ) -> Result<Ticket, ErrorCode> {
         match self.allowed {
             0 => Err(ErrorCode::Overloaded),
-            allowed => sequencer.join(allowed, total),
+            allowed => sequencer.join(allowed, guarantee, total),
         }
     }
 
@@ -323,7 +327,7 @@ pub(crate) fn settle(
     outcome: Outcome,
     requests: u64,
     count: impl FnOnce(&WorkerMetrics, u16, u64),
-) -> Result<TimestampRange, Refusal> {
+) -> Result<sequencer::Answer, Refusal> {
     let settled = outcome.map_err(|code| Refusal::now(sequencer, code));
     let status = settled.as_ref().map_or_else(|refusal| refusal.code.status(), |_| OK);
     let metrics = sequencer.metrics();

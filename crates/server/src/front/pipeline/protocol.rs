@@ -6,6 +6,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::Context;
 
+use epicepoch_wire::Guarantee;
+
 use super::outbox::Outbox;
 use super::queue::{Answers, Queue, Refused, Waiting};
 use super::refusal::Refusal;
@@ -62,6 +64,12 @@ pub(crate) trait Protocol: Sized {
 
     /// Handles the end of the client's bytes. The held bytes, if any, are an incomplete request.
     fn end_input(&mut self, line: &mut Line<Self::Request>);
+
+    /// The guarantee with which the new requests of the connection join a batch.
+    #[inline]
+    fn guarantee(&self, queue: &Queue<Self::Request>) -> Guarantee {
+        queue.guarantee()
+    }
 
     /// Appends the answers to requests that got timestamps.
     fn answer(

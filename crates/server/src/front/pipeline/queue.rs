@@ -3,10 +3,12 @@
 //! closes, and each gets its part of the burst's range. So a client sees the same result as if each
 //! request had joined alone.
 //!
-//! A request for the latest timestamp gets the last one of its burst's range (S19). It is read after
-//! the batch closed, so every answer from before the request is at or below it. All that is asked
-//! for after its answer is taken later, so it is above. If all requests of a burst ask for the
-//! latest one, it is all that the range has.
+//! A request for the latest timestamp gets R, the last one of its burst's range (S19). The range is
+//! taken after the batch closed, so what was answered before the request is below the range. What
+//! is asked for after R was answered is taken later, so it is above R. The same batch may give
+//! timestamps above R to others; none of them was answered before this request, because its batch
+//! was not yet closed. If all requests of a burst ask for the latest one, it is all that the range
+//! has.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -15,7 +17,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use epicepoch_core::sequencer::{LATEST, Outcome};
-use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+use epicepoch_wire::{EpochIndex, Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use crate::worker::sequencer::Ticket;
 
@@ -31,6 +33,11 @@ pub(crate) trait Waiting: Copy {
     /// Approximate bytes of the answer; 0 if the protocol does not limit them.
     fn answer_len(&self) -> usize {
         0
+    }
+
+    /// The guarantee that the request asks for.
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::Quorum
     }
 
     /// Bytes of the request id; 0 if there is none.
@@ -72,6 +79,8 @@ pub(crate) struct Queue<R> {
     cancelled: usize,
     /// How many requests ask for the latest timestamp.
     latest: usize,
+    /// How many requests ask for the guarantee of a lease.
+    leased: usize,
     owed_len: usize,
     /// The request ids, one after the other.
     request_ids: VecDeque<u8>,
@@ -93,6 +102,7 @@ impl<R> Default for Queue<R> {
             bursts: VecDeque::new(),
             cancelled: 0,
             latest: 0,
+            leased: 0,
             owed_len: 0,
             request_ids: VecDeque::new(),
         }
@@ -110,6 +120,7 @@ impl<R: Waiting> Queue<R> {
         if asks_for_latest(&request) {
             self.latest += 1;
         }
+        self.leased += usize::from(request.guarantee() == Guarantee::Lease);
         self.requests.push_back(request);
     }
 
@@ -215,6 +226,20 @@ impl<R: Waiting> Queue<R> {
         self.live_of(self.joined..self.requests.len()) as u32
     }
 
+    /// The guarantee with which the requests that are not in a batch yet can join one. A burst has
+    /// one range, so it has the strongest guarantee that one of its requests asks for: a lease only
+    /// if all of them accept that.
+    #[inline]
+    pub(crate) fn guarantee(&self) -> Guarantee {
+        if self.leased == 0 {
+            return Guarantee::Quorum;
+        }
+        let mut new = self.requests.range(self.joined..);
+        let wants_quorum =
+            |it: &R| it.interest() == Interest::Wanted && it.guarantee() == Guarantee::Quorum;
+        if new.any(wants_quorum) { Guarantee::Quorum } else { Guarantee::Lease }
+    }
+
     /// How many timestamps the next `requests` requests ask for. Only wanted requests that are not
     /// in a batch yet count.
     pub(super) fn total(&self, requests: u32) -> u64 {
@@ -276,6 +301,7 @@ impl<R: Waiting> Queue<R> {
             if asks_for_latest(&request) {
                 self.latest -= 1;
             }
+            self.leased -= usize::from(request.guarantee() == Guarantee::Lease);
             let len = request.request_id_len();
             if len == 0 {
                 each(request, &[]);
@@ -301,9 +327,17 @@ pub(crate) struct Answers<'a, R> {
     pub(super) queue: &'a mut Queue<R>,
     pub(super) requests: usize,
     pub(super) range: TimestampRange,
+    /// What has proved the answers.
+    pub(super) proved_by: ProvedBy,
 }
 
 impl<R: Waiting> Answers<'_, R> {
+    /// What has proved the answers.
+    #[inline]
+    pub(crate) fn proved_by(&self) -> ProvedBy {
+        self.proved_by
+    }
+
     /// How many requests there are.
     pub(crate) fn len(&self) -> usize {
         self.requests
@@ -403,7 +437,8 @@ mod tests {
         let range = TimestampRange::new(first, total).unwrap();
         let mut given = Vec::new();
         let requests_len = requests.len();
-        let answers = Answers { queue: &mut queue, requests: requests_len, range };
+        let proved_by = ProvedBy::Round;
+        let answers = Answers { queue: &mut queue, requests: requests_len, range, proved_by };
         answers.each(|request, _, own| given.push((request.id, own)));
         let mut next = first;
         let mut expected = Vec::new();
@@ -416,6 +451,54 @@ mod tests {
         assert_eq!(given, expected);
         assert_eq!((queue.len(), queue.live()), (0, 0));
     }
+
+    #[test]
+    fn a_burst_asks_for_a_lease_only_if_all_its_requests_do() {
+        #[derive(Clone, Copy)]
+        struct Named(Guarantee, Interest);
+
+        impl Waiting for Named {
+            fn count(&self) -> u64 {
+                1
+            }
+
+            fn guarantee(&self) -> Guarantee {
+                self.0
+            }
+
+            fn interest(&self) -> Interest {
+                self.1
+            }
+
+            fn set_interest(&mut self, interest: Interest) {
+                self.1 = interest;
+            }
+        }
+
+        use Guarantee::{Lease, Quorum};
+        for (asked, joins) in [
+            (&[][..], Quorum),
+            (&[Quorum], Quorum),
+            (&[Lease, Lease], Lease),
+            (&[Lease, Quorum], Quorum),
+            (&[Quorum, Lease, Lease], Quorum),
+        ] {
+            let mut queue = Queue::default();
+            for it in asked {
+                queue.push(Named(*it, Interest::Wanted), &[]);
+            }
+            assert_eq!(queue.guarantee(), joins, "{asked:?}");
+            // Requests that joined a batch before do not count, and neither do cancelled ones.
+            queue.joined = queue.requests.len();
+            queue.push(Named(Quorum, Interest::Dropped), &[]);
+            queue.cancelled += 1;
+            queue.push(Named(Lease, Interest::Wanted), &[]);
+            assert_eq!(queue.guarantee(), Lease, "{asked:?}");
+            queue.drain(0..queue.len(), |_, _| {});
+            assert_eq!((queue.leased, queue.guarantee()), (0, Quorum));
+        }
+    }
+
     #[test]
     fn requests_for_the_latest_timestamp_get_the_last_one_of_their_burst_and_are_counted() {
         let interest = Interest::Wanted;
@@ -429,7 +512,8 @@ mod tests {
             let taken = queue.total(counts.len() as u32);
             let range = TimestampRange::new(first, taken.max(1)).unwrap();
             let mut given = Vec::new();
-            let answers = Answers { queue: &mut queue, requests: counts.len(), range };
+            let proved_by = ProvedBy::Round;
+            let answers = Answers { queue: &mut queue, requests: counts.len(), range, proved_by };
             answers.each(|_, _, own| given.push(own.index.0));
             assert_eq!((queue.len(), queue.latest_of(0..0)), (0, 0));
             given

@@ -1,12 +1,13 @@
-//! The parameters of a request for timestamps: `n` and `format`; for the latest one, only `format`.
+//! The parameters of a request for timestamps: `n`, `format` and `guarantee`; for the latest one, no
+//! `n`.
 //! The meaning of an invalid query is never guessed: the query is refused with a specific code. For
 //! fast paths, this module also says which bytes of a query and which request ids they take.
 
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, REQUEST_ID_LEN_MAX};
-use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+use epicepoch_wire::{EpochIndex, Guarantee, Timestamp, TimestampRange};
 
-/// At most this many bytes in a query on a fast path: both parameters with their longest values.
+/// At most this many bytes in a query on a fast path: all parameters with their longest values.
 const FAST_QUERY_LEN_MAX: usize = 64;
 /// At most this many timestamps in one answer of a fast path, 16 kB. Longer lists are made in
 /// chunks while they are sent; a fast path cannot do that.
@@ -32,6 +33,9 @@ pub struct Ask {
     pub count: u64,
     /// The form of the answer.
     pub format: Format,
+    /// The guarantee that the request names, if it names one. Then the answer says what has proved
+    /// it.
+    pub guarantee: Option<Guarantee>,
 }
 
 /// Why a query is refused.
@@ -44,16 +48,21 @@ pub struct BadQuery {
 }
 
 impl Ask {
-    const ONE: Self = Self { count: 1, format: Format::Binary };
-    /// Asks for the latest timestamp.
-    const LATEST: Self = Self { count: LATEST, format: Format::Binary };
+    const ONE: Self = Self { count: 1, format: Format::Binary, guarantee: None };
+
+    /// The guarantee that the request asks for. A request that names none asks for a quorum.
+    #[inline]
+    #[must_use]
+    pub fn guarantee(self) -> Guarantee {
+        self.guarantee.unwrap_or_default()
+    }
 
     /// Parses a query for the latest timestamp, with its question mark, that a fast path can
     /// answer. `None` for the others, which the service answers: invalid queries and JSON.
     #[must_use]
     pub fn parse_latest_fast(query: &str) -> Option<Self> {
-        let format = parse_latest(query.strip_prefix('?')).ok()?;
-        (format == Format::Binary).then_some(Self::LATEST)
+        let ask = Self::parse_latest(query.strip_prefix('?')).ok()?;
+        (ask.format == Format::Binary).then_some(ask)
     }
 
     /// Parses a query, with its question mark, that a fast path can answer. `None` for the others,
@@ -106,21 +115,23 @@ impl Ask {
         }
     }
 
-    /// Parses a query for at most `max_n` single timestamps. Keys other than `n` and `format` are
-    /// refused: otherwise a misspelt `n` would get one timestamp without a warning.
+    /// Parses a query for at most `max_n` single timestamps. Other keys than these are refused:
+    /// otherwise a misspelt `n` would get one timestamp without a warning, and a misspelt
+    /// `guarantee` another guarantee.
     ///
     /// # Errors
     /// When any part of the query is invalid.
     pub fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
         let Some(query) = query else { return Ok(Self::ONE) };
-        let (mut n, mut format) = (None, None);
+        let (mut n, mut format, mut guarantee) = (None, None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (code, seen) = match key {
                 "n" => (ErrorCode::BadCount, n.replace(value)),
                 "format" => (ErrorCode::BadFormat, format.replace(value)),
+                "guarantee" => (ErrorCode::BadRequest, guarantee.replace(value)),
                 _ => {
-                    let text = "unknown parameter; /timestamp takes n and format".to_owned();
+                    let text = "unknown parameter; /timestamp takes n, format and guarantee".into();
                     return Err(BadQuery { code: ErrorCode::BadRequest, text });
                 }
             };
@@ -138,6 +149,7 @@ impl Ask {
                 return Err(BadQuery { code: ErrorCode::BadFormat, text });
             }
         };
+        let guarantee = parse_guarantee(guarantee)?;
         let count_max = match format {
             Format::Binary | Format::Json => max_n,
             Format::Range => RANGE_COUNT_MAX,
@@ -146,7 +158,7 @@ impl Ask {
             None => Some(1),
             Some(text) => decimal(text).filter(|count| (1..=count_max).contains(count)),
         };
-        count.map(|count| Self { count, format }).ok_or_else(|| {
+        count.map(|count| Self { count, format, guarantee }).ok_or_else(|| {
             let hint = match format {
                 Format::Binary | Format::Json => "; format=range allows more",
                 Format::Range => "",
@@ -155,34 +167,47 @@ impl Ask {
             BadQuery { code: ErrorCode::BadCount, text }
         })
     }
+
+    /// Parses a query for the latest timestamp. It takes no `n` and no range: there is only one
+    /// latest timestamp.
+    ///
+    /// # Errors
+    /// When any part of the query is invalid.
+    pub fn parse_latest(query: Option<&str>) -> Result<Self, BadQuery> {
+        let (mut format, mut guarantee) = (None, None);
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (code, seen) = match key {
+                "format" => (ErrorCode::BadFormat, format.replace(value)),
+                "guarantee" => (ErrorCode::BadRequest, guarantee.replace(value)),
+                _ => {
+                    let text = "unknown parameter; /latest takes format and guarantee".to_owned();
+                    return Err(BadQuery { code: ErrorCode::BadRequest, text });
+                }
+            };
+            if seen.is_some() {
+                return Err(BadQuery { code, text: format!("{key} is given twice; give it once") });
+            }
+        }
+        let format = match format {
+            None | Some("binary") => Format::Binary,
+            Some("json") => Format::Json,
+            Some(_) => {
+                let text = "format must be binary or json".to_owned();
+                return Err(BadQuery { code: ErrorCode::BadFormat, text });
+            }
+        };
+        Ok(Self { count: LATEST, format, guarantee: parse_guarantee(guarantee)? })
+    }
 }
 
-/// Parses a query for the latest timestamp. It takes `format` alone, and no range: there is only
-/// one latest timestamp.
-///
-/// # Errors
-/// When any part of the query is invalid.
-pub fn parse_latest(query: Option<&str>) -> Result<Format, BadQuery> {
-    let mut format = None;
-    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if key != "format" {
-            let text = "unknown parameter; /latest takes format".to_owned();
-            return Err(BadQuery { code: ErrorCode::BadRequest, text });
-        }
-        if format.replace(value).is_some() {
-            let text = "format is given twice; give it once".to_owned();
-            return Err(BadQuery { code: ErrorCode::BadFormat, text });
-        }
-    }
-    match format {
-        None | Some("binary") => Ok(Format::Binary),
-        Some("json") => Ok(Format::Json),
-        Some(_) => {
-            let text = "format must be binary or json".to_owned();
-            Err(BadQuery { code: ErrorCode::BadFormat, text })
-        }
-    }
+/// Parses the value of `guarantee`, if it is given.
+fn parse_guarantee(given: Option<&str>) -> Result<Option<Guarantee>, BadQuery> {
+    let Some(word) = given else { return Ok(None) };
+    word.parse().map(Some).map_err(|_| {
+        let text = "guarantee must be quorum or lease".to_owned();
+        BadQuery { code: ErrorCode::BadRequest, text }
+    })
 }
 
 /// The query at the start of `bytes`, with its question mark; empty if there is none. A fast path
@@ -217,7 +242,8 @@ mod tests {
 
     #[test]
     fn valid_queries_are_parsed() {
-        assert_eq!(Ask::parse(None, 9), Ok(Ask { count: 1, format: Format::Binary }));
+        let one = Ask { count: 1, format: Format::Binary, guarantee: None };
+        assert_eq!(Ask::parse(None, 9), Ok(one));
         for (query, count, format) in [
             ("", 1, Format::Binary),
             ("n=3", 3, Format::Binary),
@@ -259,7 +285,11 @@ mod tests {
 
     #[test]
     fn a_query_for_the_latest_timestamp_takes_a_format_and_nothing_else() {
-        let parse = |query| parse_latest(query).map_err(|bad| bad.code);
+        let parse = |query| {
+            let ask = Ask::parse_latest(query).map_err(|bad| bad.code)?;
+            assert_eq!(ask.count, LATEST);
+            Ok(ask.format)
+        };
         assert_eq!(parse(None), Ok(Format::Binary));
         for (query, format) in [
             ("", Format::Binary),
@@ -274,6 +304,40 @@ mod tests {
         for query in ["n=1", "n=1&format=json", "Format=json"] {
             assert_eq!(parse(Some(query)), Err(ErrorCode::BadRequest), "{query}");
         }
+    }
+
+    #[test]
+    fn a_guarantee_is_named_once_by_one_of_its_two_words() {
+        for (query, named) in [
+            ("", None),
+            ("guarantee=quorum", Some(Guarantee::Quorum)),
+            ("guarantee=lease", Some(Guarantee::Lease)),
+            ("format=json&guarantee=lease", Some(Guarantee::Lease)),
+        ] {
+            for ask in [Ask::parse(Some(query), 9), Ask::parse_latest(Some(query))] {
+                let ask = ask.expect("a valid query");
+                assert_eq!(ask.guarantee, named, "{query}");
+                assert_eq!(ask.guarantee(), named.unwrap_or(Guarantee::Quorum));
+            }
+        }
+        for query in [
+            "guarantee=",
+            "guarantee",
+            "guarantee=Lease",
+            "guarantee=round",
+            "guarantee=lease&guarantee=lease",
+            "guarantee=lease&guarantee=quorum",
+            "garantee=lease",
+        ] {
+            assert_eq!(parse(query), Err(ErrorCode::BadRequest), "{query}");
+            let latest = Ask::parse_latest(Some(query)).map_err(|bad| bad.code);
+            assert_eq!(latest.err(), Some(ErrorCode::BadRequest), "{query}");
+        }
+        let fast = Ask::parse_fast("?n=3&guarantee=lease", 9).and_then(|ask| ask.guarantee);
+        assert_eq!(fast, Some(Guarantee::Lease));
+        let fast = Ask::parse_latest_fast("?guarantee=quorum").and_then(|ask| ask.guarantee);
+        assert_eq!(fast, Some(Guarantee::Quorum));
+        assert_eq!(Ask::parse_fast("?guarantee=none", 9), None);
     }
 
     #[test]

@@ -8,8 +8,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
-use epicepoch_core::sequencer::{LATEST, Outcome};
-use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
+use epicepoch_core::sequencer::{self, Outcome};
+use epicepoch_wire::http::{
+    ErrorCode, HEADER_CLUSTER, HEADER_PROOF, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX,
+};
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
@@ -25,7 +27,7 @@ use super::body::Body;
 use super::members;
 use super::metrics_page;
 use super::page;
-use super::query::{Ask, BadQuery, Format, parse_latest};
+use super::query::{Ask, BadQuery, Format};
 use super::status;
 use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
@@ -43,6 +45,7 @@ const BODY_LEN_MAX: u64 = 4096;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 static CLUSTER: HeaderName = HeaderName::from_static(HEADER_CLUSTER);
+static PROOF: HeaderName = HeaderName::from_static(HEADER_PROOF);
 static REQUEST_ID: HeaderName = HeaderName::from_static(HEADER_REQUEST_ID);
 
 /// Answers the requests of one connection.
@@ -184,7 +187,7 @@ impl NodeService {
     }
 
     fn refuse(&self, label: PathLabel, code: ErrorCode) -> Answer {
-        self.settled(label, Err(code), Format::default())
+        self.settled(label, Err(code), Format::default(), false)
     }
 
     fn refuse_right(&self, right: Right, label: PathLabel, reason: Reason) -> Answer {
@@ -242,12 +245,12 @@ impl NodeService {
             Ok(ask) => ask,
             Err(bad) => return self.refuse_query(PathLabel::Timestamp, view, bad),
         };
-        self.wait(rated, PathLabel::Timestamp, ask.count, ask.format)
+        self.wait(rated, PathLabel::Timestamp, ask)
     }
 
     fn wait_for_latest(&self, rated: Rated, view: &View, query: Option<&str>) -> Step {
-        match parse_latest(query) {
-            Ok(format) => self.wait(rated, PathLabel::Latest, LATEST, format),
+        match Ask::parse_latest(query) {
+            Ok(ask) => self.wait(rated, PathLabel::Latest, ask),
             Err(bad) => self.refuse_query(PathLabel::Latest, view, bad),
         }
     }
@@ -261,25 +264,40 @@ impl NodeService {
     }
 
     /// Joins the open batch.
-    fn wait(&self, rated: Rated, label: PathLabel, count: u64, format: Format) -> Step {
-        match rated.join(&self.sequencer, |_| count) {
-            Ok(ticket) => Step::Waiting { ticket, label, format },
+    fn wait(&self, rated: Rated, label: PathLabel, ask: Ask) -> Step {
+        match rated.join(&self.sequencer, ask.guarantee(), |_| ask.count) {
+            Ok(ticket) => {
+                let Ask { format, guarantee, .. } = ask;
+                Step::Waiting { ticket, label, format, says_proof: guarantee.is_some() }
+            }
             Err(code) => Step::Done(self.refuse(label, code)),
         }
     }
 
-    /// The answer with timestamps in `format`, or the refusal.
-    fn settled(&self, label: PathLabel, outcome: Outcome, format: Format) -> Answer {
+    /// The answer with timestamps in `format`, or the refusal. The answer says what has proved it if
+    /// the request names a guarantee.
+    fn settled(
+        &self,
+        label: PathLabel,
+        outcome: Outcome,
+        format: Format,
+        says_proof: bool,
+    ) -> Answer {
         let count = |it: &WorkerMetrics, status, n| it.count_answers(label, status, n);
         match settle(&self.sequencer, outcome, 1, count) {
-            Ok(range) => {
+            Ok(sequencer::Answer { range, proved_by }) => {
                 let body = match format {
                     Format::Binary => Body::list(range),
                     Format::Range => Body::range(&range),
                     Format::Json if label == PathLabel::Latest => Body::latest_json(range.first()),
                     Format::Json => Body::json(range),
                 };
-                answer::timestamps(&self.sequencer.view(), format, body)
+                let mut answer = answer::timestamps(&self.sequencer.view(), format, body);
+                if says_proof {
+                    let proof = HeaderValue::from_static(proved_by.name());
+                    answer.headers_mut().insert(&PROOF, proof);
+                }
+                answer
             }
             Err(refusal) => answer::refused(&refusal),
         }
@@ -349,7 +367,7 @@ pub(crate) struct Answering {
 
 enum Step {
     Done(Answer),
-    Waiting { ticket: Ticket, label: PathLabel, format: Format },
+    Waiting { ticket: Ticket, label: PathLabel, format: Format, says_proof: bool },
     Reading(Pin<Box<dyn Future<Output = Step>>>),
     Taken,
 }
@@ -361,11 +379,11 @@ impl Future for Answering {
         let mut answer = loop {
             match &mut self.step {
                 Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
-                Step::Waiting { ticket, label, format } => {
+                Step::Waiting { ticket, label, format, says_proof } => {
                     let outcome = ready!(Pin::new(ticket).poll(context));
-                    let (label, format) = (*label, *format);
+                    let (label, format, says_proof) = (*label, *format, *says_proof);
                     self.step = Step::Taken;
-                    break self.service.settled(label, outcome, format);
+                    break self.service.settled(label, outcome, format, says_proof);
                 }
                 Step::Done(_) => {
                     let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {

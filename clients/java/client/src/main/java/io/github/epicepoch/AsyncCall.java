@@ -27,7 +27,7 @@ final class AsyncCall<T> extends CompletableFuture<T> {
 
     /** Completes the future with the caller's part of an answer. This runs code of the caller. */
     void succeed(TimestampRange answer) {
-        complete(view.apply(answer.part(offset, count)));
+        complete(view.apply(Batch.part(answer, offset, count)));
     }
 
     /**

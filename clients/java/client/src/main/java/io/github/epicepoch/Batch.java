@@ -1,5 +1,6 @@
 package io.github.epicepoch;
 
+import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -13,7 +14,13 @@ import java.util.concurrent.atomic.AtomicInteger;
  * allocated after all of its callers asked.
  */
 final class Batch {
-    /** The sum of the callers' counts. Guarded by the lock until the batch is sent. */
+    /** The count of a call for the latest timestamp, which takes none. */
+    static final long LATEST = 0;
+
+    /**
+     * The sum of the callers' counts; 0 if all ask for the latest timestamp. Guarded by the lock
+     * until the batch is sent.
+     */
     private long count;
     /** The calls that wait without a thread. Guarded by the lock until the batch is taken. */
     private final List<AsyncCall<?>> calls = new ArrayList<>(0);
@@ -29,6 +36,8 @@ final class Batch {
      * was none.
      */
     private Timestamp floor;
+    /** Whether the request that was sent asks for the latest timestamp. */
+    private boolean isLatest;
 
     private final CountDownLatch done = new CountDownLatch(1);
     private TimestampRange answer;
@@ -50,9 +59,10 @@ final class Batch {
     }
 
     /** Closes the batch, because it is sent now. */
-    void send(long id, Timestamp floor) {
+    void send(long id, Timestamp floor, boolean isLatest) {
         this.id = id;
         this.floor = floor;
+        this.isLatest = isLatest;
         sentAt = System.nanoTime();
     }
 
@@ -78,7 +88,36 @@ final class Batch {
 
     /** Returns what is needed to check the answer. */
     Asked asked() {
-        return new Asked(count, floor, sentAt);
+        return new Asked(count, isLatest, floor, sentAt);
+    }
+
+    /**
+     * Writes a request for callers that take so many timestamps together. A node that is too old to
+     * say which timestamp is the latest is asked for one timestamp, which no caller gets as its own.
+     * It is valid as the latest one: it is above all that was answered before the request, and below
+     * all that is asked for later.
+     *
+     * @return whether the request asks for the latest timestamp
+     */
+    static boolean putRequest(ByteBuffer to, long id, long count, Welcome node) {
+        boolean isLatest = count == LATEST && node.hasLatest();
+        if (isLatest) {
+            Frame.putLatest(to, id);
+        } else {
+            Frame.putRequest(to, id, Math.max(count, 1));
+        }
+        return isLatest;
+    }
+
+    /**
+     * Returns a caller's part of an answer. A caller that asks for the latest timestamp gets the
+     * last one of the answer. All callers of the batch have called before the request was sent, so
+     * no timestamp from before is above that one, and later ones are.
+     */
+    static TimestampRange part(TimestampRange answer, long offset, long count) {
+        return count == LATEST
+                ? new TimestampRange(answer.last(), 1)
+                : answer.part(offset, count);
     }
 
     /** Ends the wait of all callers. */
@@ -118,15 +157,26 @@ final class Batch {
     /**
      * What is needed to check the answer of a sent request.
      *
+     * @param count how many timestamps the callers take together; 0 if all ask for the latest one
+     * @param isLatest whether the frame asks for the latest timestamp
      * @param floor the highest timestamp that the client had returned when it sent the request, or
      *     null
      * @param at the time at which it was sent
      */
-    record Asked(long count, Timestamp floor, long at) {
+    record Asked(long count, boolean isLatest, Timestamp floor, long at) {
         /** Throws if the given answer, from the node at this address, does not fit the request. */
-        void check(String address, TimestampRange given) {
-            if (given.count() != count) {
-                throw new MalformedException(given.count() + " timestamps, not " + count);
+        void check(String address, Frame.Answer answer) {
+            TimestampRange given = answer.range();
+            long expected = Math.max(count, 1);
+            if (given.count() != expected) {
+                throw new MalformedException(given.count() + " timestamps, not " + expected);
+            }
+            if (answer.isLatest() != isLatest) {
+                throw new MalformedException(
+                        "the latest timestamp as one of this client alone, or reversed");
+            }
+            if (count == LATEST && given.first().equals(floor)) {
+                return;
             }
             if (floor != null && !given.first().isAfter(floor)) {
                 String what = address + " gave " + given.first() + ", not above " + floor;

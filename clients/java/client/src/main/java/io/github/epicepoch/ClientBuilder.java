@@ -27,6 +27,7 @@ public final class ClientBuilder {
     private Tls tls;
     private Dialer dialer = Dialer.tcp();
     private Observer observer = new Observer() {};
+    private Guarantee guarantee;
     private System.Logger logger;
     private Executor executor = new CompletableFuture<>().defaultExecutor();
 
@@ -119,6 +120,20 @@ public final class ClientBuilder {
      */
     public ClientBuilder hedgeAfter(Duration after) {
         hedgeAfter = checked("hedgeAfter", after, Duration.ofNanos(1));
+        return this;
+    }
+
+    /**
+     * Sets the guarantee that all requests of the client ask for. With {@link Guarantee#LEASE}, a
+     * timestamp may lie below an earlier one if a clock is wrong. All clients of a keyspace must use
+     * one guarantee. A node that does not know guarantees refuses the client.
+     *
+     * @param guarantee the guarantee; by default requests name none, and get that of the cluster, a
+     *     quorum
+     * @return this builder
+     */
+    public ClientBuilder guarantee(Guarantee guarantee) {
+        this.guarantee = guarantee;
         return this;
     }
 
@@ -226,6 +241,7 @@ public final class ClientBuilder {
                 refreshInterval.toNanos(),
                 inFlight,
                 hedgeAfter.toNanos(),
+                guarantee,
                 tokenSource,
                 tls,
                 dialer,

@@ -50,7 +50,10 @@ final class Connection {
             wire = dial(options, host, port, deadline);
             wire.handshake(deadline);
             String name = options.clusterName();
-            wire.write(new Hello(0, name, expected, AGENT, token).toBytes());
+            Guarantee guarantee = options.guarantee();
+            long features = Frame.FEATURE_LATEST;
+            wire.write(
+                    new Hello(features, name, expected, AGENT, token, guarantee).toBytes());
             Welcome welcome = welcome(wire, address, deadline, options, token);
             check(welcome, address, name, expected);
             return new Connection(address, wire, welcome);

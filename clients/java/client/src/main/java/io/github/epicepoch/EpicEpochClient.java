@@ -132,7 +132,57 @@ public final class EpicEpochClient implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted; other calls go on
      */
     public TimestampRange timestamps(long count, Duration limit) throws InterruptedException {
+        Requests.requireCount(count);
         return requests.call(count, Deadline.after(limit));
+    }
+
+    /**
+     * Gets the latest timestamp, and takes none. Every timestamp that any client of the cluster got
+     * before this call began is at or below it. Every timestamp that is asked for after this call
+     * has returned is above it. The limit is {@link ClientBuilder#timeout}.
+     *
+     * <p><b>It is no watermark:</b> a writer that has a timestamp at or below it may not have
+     * written yet. It is not unique, so it must not be used as an id.
+     *
+     * @return the latest timestamp
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public Timestamp latest() throws InterruptedException {
+        return latest(timeout);
+    }
+
+    /**
+     * Gets the latest timestamp, like {@link #latest()}.
+     *
+     * @param limit how long the call may take
+     * @return the latest timestamp
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public Timestamp latest(Duration limit) throws InterruptedException {
+        return requests.call(Batch.LATEST, Deadline.after(limit)).first();
+    }
+
+    /**
+     * Gets the latest timestamp, like {@link #latest()}, and does not wait for it.
+     *
+     * @return a future that ends at its deadline at the latest, or fails with an
+     *     {@link EpicEpochException}
+     */
+    public CompletableFuture<Timestamp> latestAsync() {
+        return latestAsync(timeout);
+    }
+
+    /**
+     * Gets the latest timestamp, like {@link #latestAsync()}.
+     *
+     * @param limit how long the call may take
+     * @return a future that ends at its deadline at the latest, or fails with an
+     *     {@link EpicEpochException}
+     */
+    public CompletableFuture<Timestamp> latestAsync(Duration limit) {
+        return begin(Batch.LATEST, limit, TimestampRange::first);
     }
 
     /**
@@ -178,6 +228,11 @@ public final class EpicEpochClient implements AutoCloseable {
      *     {@link EpicEpochException}
      */
     public CompletableFuture<TimestampRange> timestampsAsync(long count, Duration limit) {
+        try {
+            Requests.requireCount(count);
+        } catch (EpicEpochException error) {
+            return CompletableFuture.failedFuture(error);
+        }
         return begin(count, limit, Function.identity());
     }
 

@@ -40,6 +40,20 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
 
     private static final int WIDE_TAIL_BYTES = 16;
     private static final int ERROR_CLOSES = 1;
+    /** The flag of a request for the latest timestamp, and of its answer. */
+    private static final int FLAG_LATEST = 1;
+    /** The flag of an answer that the lease of the leader has proved. */
+    private static final int FLAG_LEASE = 2;
+    /** The feature of a node that answers requests for the latest timestamp. */
+    static final long FEATURE_LATEST = 1;
+
+    /**
+     * The answer to a request.
+     *
+     * @param isLatest whether the range is the latest timestamp, and not timestamps for this client
+     *     alone
+     */
+    record Answer(TimestampRange range, boolean isLatest) {}
 
     /** A refusal of one request or of a connection. */
     record Refusal(EpicEpochException error, boolean closes) {}
@@ -97,6 +111,11 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
         putHead(to, REQUEST, 0, 0, count - 1, id);
     }
 
+    /** Writes a request for the latest timestamp. */
+    static void putLatest(ByteBuffer to, long id) {
+        putHead(to, REQUEST, FLAG_LATEST, 0, 0, id);
+    }
+
     static byte[] ping(long id) {
         return plain(PING, id);
     }
@@ -116,15 +135,23 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
         to.putInt((int) argument).putLong(id);
     }
 
-    /** Reads an Answer. */
-    TimestampRange toAnswer() {
-        require(flags == 0 && code == 0, "an answer with reserved bits");
+    /**
+     * Reads an Answer to a client that asks for a guarantee, or for none if it is null. Only a client
+     * that asks for a lease accepts an answer that a lease has proved.
+     */
+    Answer toAnswer(Guarantee guarantee) {
+        boolean isAllowed = guarantee == Guarantee.LEASE || (flags & FLAG_LEASE) == 0;
+        require(isAllowed, "an answer that a lease has proved, which was not asked for");
+        int others = flags & ~FLAG_LEASE;
+        boolean isLatest = others == FLAG_LATEST;
+        boolean isPlain = code == 0 && (others == 0 || (isLatest && argument == 0));
+        require(isPlain, "an answer with reserved bits");
         Timestamp first = Timestamp.read(tail.duplicate());
         long count = argument + 1;
         require(
                 Long.compareUnsigned(first.index() + argument, first.index()) >= 0,
                 "an answer that leaves its epoch");
-        return new TimestampRange(first, count);
+        return new Answer(new TimestampRange(first, count), isLatest);
     }
 
     /** Reads an Error of the node at an address. */

@@ -108,8 +108,10 @@ final class Hedger {
                     && !copies.containsKey(batch.id())) {
                 // The client may have returned timestamps since it sent the first request. The
                 // answer to the copy must be above these, too.
-                copies.put(batch.id(), new Asked(batch.count(), requests.highest(), now));
-                Frame.putRequest(frames, batch.id(), batch.count());
+                boolean isLatest =
+                        Batch.putRequest(frames, batch.id(), batch.count(), second.welcome);
+                Asked copy = new Asked(batch.count(), isLatest, requests.highest(), now);
+                copies.put(batch.id(), copy);
             }
         }
         byte[] bytes = new byte[frames.flip().remaining()];
@@ -206,7 +208,7 @@ final class Hedger {
 
     private void handle(Connection from, Frame frame) {
         switch (frame.kind()) {
-            case Frame.ANSWER -> take(from, frame.id(), frame.toAnswer());
+            case Frame.ANSWER -> take(from, frame.id(), frame.toAnswer(options.guarantee()));
             case Frame.ERROR -> {
                 EpicEpochException error = frame.toRefusal(from.address).error();
                 if (error instanceof RefusedException refused
@@ -231,7 +233,8 @@ final class Hedger {
     }
 
     /** Passes an answer of the second connection to its callers, unless they have one already. */
-    private void take(Connection from, long id, TimestampRange answer) {
+    private void take(Connection from, long id, Frame.Answer given) {
+        TimestampRange answer = given.range();
         Batch batch;
         Connection first;
         byte[] frames;
@@ -245,7 +248,7 @@ final class Hedger {
             if (copy == null) {
                 throw Frame.broken("an answer to request " + id + ", which is not under way");
             }
-            copy.check(from.address, answer);
+            copy.check(from.address, given);
             answeredAt = System.nanoTime();
             batch = requests.take(id);
             if (batch == null) {
@@ -276,7 +279,7 @@ final class Hedger {
      * Returns whether an answer of the first connection belongs to a request that the second
      * connection has already answered. If so, the answer is checked, and no caller gets it.
      */
-    boolean tookBurnt(Connection from, long id, TimestampRange answer) {
+    boolean tookBurnt(Connection from, long id, Frame.Answer answer) {
         Asked first = burnt.remove(id);
         if (first != null) {
             first.check(from.address, answer);

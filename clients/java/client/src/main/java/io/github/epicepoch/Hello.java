@@ -13,8 +13,15 @@ import java.util.HexFormat;
  * @param cluster the cluster that this client has met, or null
  * @param agent name and version of the client
  * @param token a token of the node's token file, or "" for none
+ * @param guarantee what all requests of the connection ask for, or null
  */
-record Hello(long features, String clusterName, Cluster cluster, String agent, String token) {
+record Hello(
+        long features,
+        String clusterName,
+        Cluster cluster,
+        String agent,
+        String token,
+        Guarantee guarantee) {
     static final int NAME_BYTES_MAX = 64;
     static final int TOKEN_BYTES_MAX = 256;
     static final String NO_TOKEN =
@@ -35,6 +42,9 @@ record Hello(long features, String clusterName, Cluster cluster, String agent, S
         }
         putText(fields, Welcome.AGENT, agent);
         putText(fields, Welcome.TOKEN, token);
+        if (guarantee != null) {
+            fields.putShort(Welcome.GUARANTEE).putShort((short) 1).put(value(guarantee));
+        }
         fields.flip();
         ByteBuffer hello = ByteBuffer.allocate(Frame.HEAD_BYTES + fields.remaining());
         Frame.putHead(
@@ -45,6 +55,13 @@ record Hello(long features, String clusterName, Cluster cluster, String agent, S
                 fields.remaining(),
                 Frame.MAGIC);
         return hello.put(fields).array();
+    }
+
+    private static byte value(Guarantee guarantee) {
+        return switch (guarantee) {
+            case QUORUM -> 0;
+            case LEASE -> 1;
+        };
     }
 
     private static void putText(ByteBuffer to, short tag, String text) {

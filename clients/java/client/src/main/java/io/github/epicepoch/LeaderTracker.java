@@ -203,7 +203,7 @@ final class LeaderTracker {
     private void handle(Connection from, Frame frame) {
         switch (frame.kind()) {
             case Frame.ANSWER -> {
-                requests.answered(from, frame.id(), frame.toAnswer());
+                requests.answered(from, frame.id(), frame.toAnswer(options.guarantee()));
                 if (!from.answered) {
                     from.answered = true;
                     directory.answered();

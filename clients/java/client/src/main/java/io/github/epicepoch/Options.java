@@ -9,6 +9,7 @@ import java.util.function.Supplier;
  * The settings of a client; {@link ClientBuilder} documents them. Times are in nanoseconds.
  *
  * @param hedgeAfter after how long a request is sent a second time; 0 for never
+ * @param guarantee what all requests ask for; null if they name none
  * @param tls the TLS settings; null for plain TCP
  * @param log where leader changes and failures are logged; null for no log
  */
@@ -20,6 +21,7 @@ record Options(
         long refreshInterval,
         int inFlight,
         long hedgeAfter,
+        Guarantee guarantee,
         Supplier<String> tokenSource,
         Tls tls,
         Dialer dialer,

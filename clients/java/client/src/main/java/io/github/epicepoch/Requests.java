@@ -89,9 +89,9 @@ final class Requests {
 
     // Callers.
 
-    /** Gets timestamps, and waits for them. */
+    /** Gets timestamps, or the latest one ({@link Batch#LATEST}), and waits for them. */
     TimestampRange call(long count, Deadline deadline) throws InterruptedException {
-        enter(count);
+        enter();
         try {
             EpicEpochException last = null;
             while (!deadline.isOver()) {
@@ -104,7 +104,7 @@ final class Requests {
                     break;
                 }
                 if (batch.answer() != null) {
-                    return batch.answer().part(mine.offset(), count);
+                    return Batch.part(batch.answer(), mine.offset(), count);
                 }
                 last = batch.error();
                 if (!last.isRetryable()) {
@@ -119,7 +119,7 @@ final class Requests {
 
     /** Gets timestamps without a thread that waits. */
     void call(AsyncCall<?> call) {
-        enter(call.count);
+        enter();
         if (call.deadline.isOver()) {
             expire(List.of(call));
         } else {
@@ -127,11 +127,14 @@ final class Requests {
         }
     }
 
-    private void enter(long count) {
+    static void requireCount(long count) {
         if (count < 1 || count > Frame.COUNT_MAX) {
             String allowed = "allowed are 1 to " + Frame.COUNT_MAX;
             throw new CountException(count + " timestamps asked for; " + allowed, null);
         }
+    }
+
+    private void enter() {
         if (calls.incrementAndGet() > CALLS_MAX) {
             calls.decrementAndGet();
             throw new TooManyCallsException("more than " + CALLS_MAX + " calls wait", null);
@@ -241,8 +244,10 @@ final class Requests {
             } while (slots[slot(lastId)] != null);
             slots[slot(lastId)] = batch;
             inFlight++;
-            batch.send(lastId, highest);
-            Frame.putRequest(frames, lastId, batch.count());
+            batch.send(
+                    lastId,
+                    highest,
+                    Batch.putRequest(frames, lastId, batch.count(), leader.welcome));
         }
         return frames.array();
     }
@@ -278,7 +283,8 @@ final class Requests {
      *
      * @throws EpicEpochException if the connection cannot be used any more
      */
-    void answered(Connection from, long id, TimestampRange answer) {
+    void answered(Connection from, long id, Frame.Answer given) {
+        TimestampRange answer = given.range();
         Batch batch;
         byte[] frames;
         EpicEpochException error = null;
@@ -287,13 +293,13 @@ final class Requests {
             requireLeader(from);
             batch = take(id);
             if (batch == null) {
-                if (hedger != null && hedger.tookBurnt(from, id, answer)) {
+                if (hedger != null && hedger.tookBurnt(from, id, given)) {
                     return;
                 }
                 throw Frame.broken("an answer to request " + id + ", which is not under way");
             }
             try {
-                batch.asked().check(from.address, answer);
+                batch.asked().check(from.address, given);
                 rise(answer);
             } catch (MalformedException | WentBackwardsException bad) {
                 error = Connection.failure(from.address, bad);
@@ -380,11 +386,12 @@ final class Requests {
     /** Ends the wait of a batch that was taken. Then calls the observer, which may be slow. */
     void finish(Batch batch, TimestampRange answer, EpicEpochException error) {
         int callers = batch.callers();
+        long count = batch.count();
         Duration latency = batch.asked().age();
         batch.finish(answer, error);
         endWithoutThreads(batch.calls(), answer, error);
         if (answer != null) {
-            options.observe(each -> each.answered(callers, answer.count(), latency));
+            options.observe(each -> each.answered(callers, count, latency));
         }
     }
 

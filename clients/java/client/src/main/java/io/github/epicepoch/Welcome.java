@@ -26,6 +26,7 @@ final class Welcome {
     static final short COUNT_MAX = 0x0009;
     static final short MEMBER = 0x000a;
     static final short TOKEN = (short) 0x8001;
+    static final short GUARANTEE = (short) 0x8002;
 
     /** The idle limit of a node that names none. */
     private static final Duration IDLE_DEFAULT = Duration.ofSeconds(120);
@@ -114,6 +115,11 @@ final class Welcome {
 
     private static String name(short tag) {
         return "field 0x" + HexFormat.of().toHexDigits(tag);
+    }
+
+    /** Returns whether the node answers requests for the latest timestamp. */
+    boolean hasLatest() {
+        return (features & Frame.FEATURE_LATEST) != 0;
     }
 
     /** Returns whether the node calls itself the leader. */

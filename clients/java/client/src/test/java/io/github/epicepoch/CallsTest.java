@@ -45,6 +45,49 @@ class CallsTest extends Scene {
         }
     }
 
+    @Test
+    void aLatestTimestampIsTheLastOfASharedRequestAndTakesNone() {
+        Batch batch = new Batch();
+        long[] counts = {Batch.LATEST, 2, Batch.LATEST, 3};
+        long[] firsts = {14, 10, 14, 12};
+        long[] offsets = new long[counts.length];
+        for (int at = 0; at < counts.length; at++) {
+            offsets[at] = batch.join(counts[at], null);
+        }
+        TimestampRange answer = new TimestampRange(new Timestamp(1, 10), batch.count());
+        for (int at = 0; at < counts.length; at++) {
+            TimestampRange own = Batch.part(answer, offsets[at], counts[at]);
+            assertEquals(new Timestamp(1, firsts[at]), own.first());
+            assertEquals(Math.max(counts[at], 1), own.count());
+        }
+    }
+
+    @Test
+    void aLatestTimestampMayBeTheOneThatWasReturnedAndALaterTimestampMayNot() {
+        Batch.Asked reader = new Batch.Asked(Batch.LATEST, true, new Timestamp(1, 9), 0);
+        Batch.Asked writer = new Batch.Asked(1, false, new Timestamp(1, 9), 0);
+        reader.check("a:1", answer(9, true));
+        writer.check("a:1", answer(10, false));
+        assertThrows(WentBackwardsException.class, () -> reader.check("a:1", answer(8, true)));
+        assertThrows(MalformedException.class, () -> reader.check("a:1", answer(10, false)));
+        assertThrows(WentBackwardsException.class, () -> writer.check("a:1", answer(9, false)));
+        assertThrows(MalformedException.class, () -> writer.check("a:1", answer(10, true)));
+    }
+
+    private static Frame.Answer answer(long index, boolean isLatest) {
+        return new Frame.Answer(new TimestampRange(new Timestamp(1, index), 1), isLatest);
+    }
+
+    @Test
+    void aNodeThatIsTooOldIsAskedForATimestampThatNobodyElseGets() throws Exception {
+        EpicEpochClient client = patient(leader(new Oracle()), 4);
+        Timestamp before = client.timestamp();
+        Timestamp latest = client.latest();
+        assertEquals(before.index() + 1, latest.index());
+        assertEquals(before.index() + 2, client.latestAsync().get().index());
+        assertEquals(before.index() + 3, client.timestamp().index());
+    }
+
     private final BlockingQueue<Question> questions = new LinkedBlockingQueue<>();
 
     private Question question() throws InterruptedException {

@@ -7,6 +7,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
@@ -48,7 +49,7 @@ final class ConformanceDriver {
         long id = (Long) command.get("id");
         switch ((String) command.get("do")) {
             case "open" -> start(() -> answer(id, () -> open(command)));
-            case "timestamps" -> call(id, command);
+            case "timestamps", "latest" -> call(id, command);
             case "cancel" ->
                     answer(
                             id,
@@ -96,6 +97,9 @@ final class ConformanceDriver {
         if (command.get("cluster") instanceof String name) {
             builder.clusterName(name);
         }
+        if (command.get("guarantee") instanceof String word) {
+            builder.guarantee(Guarantee.valueOf(word.toUpperCase(Locale.ROOT)));
+        }
         if (command.get("hedge_ms") != null) {
             builder.hedgeAfter(millis(command, "hedge_ms"));
         }
@@ -104,14 +108,21 @@ final class ConformanceDriver {
     }
 
     private void call(long id, Map<String, Object> command) {
-        long count = (Long) command.get("count");
+        boolean isLatest = command.get("do").equals("latest");
+        long count = isLatest ? 1 : (Long) command.get("count");
         boolean hasLimit = command.get("timeout_ms") != null;
         Duration limit = hasLimit ? millis(command, "timeout_ms") : null;
         EpicEpochClient asked = client;
         if (!isAsync) {
             // Enter the call before it starts. The next command may already cancel it.
             Action ask =
-                    () -> hasLimit ? asked.timestamps(count, limit) : asked.timestamps(count);
+                    () -> {
+                        if (isLatest) {
+                            Timestamp latest = hasLimit ? asked.latest(limit) : asked.latest();
+                            return new TimestampRange(latest, 1);
+                        }
+                        return hasLimit ? asked.timestamps(count, limit) : asked.timestamps(count);
+                    };
             Thread thread = new Thread(() -> answer(id, ask));
             thread.setDaemon(true);
             calls.put(id, thread::interrupt);
@@ -119,8 +130,14 @@ final class ConformanceDriver {
             return;
         }
         long began = now();
-        CompletableFuture<TimestampRange> future =
-                hasLimit ? asked.timestampsAsync(count, limit) : asked.timestampsAsync(count);
+        CompletableFuture<TimestampRange> future;
+        if (isLatest) {
+            CompletableFuture<Timestamp> latest =
+                    hasLimit ? asked.latestAsync(limit) : asked.latestAsync();
+            future = latest.thenApply(one -> new TimestampRange(one, 1));
+        } else {
+            future = hasLimit ? asked.timestampsAsync(count, limit) : asked.timestampsAsync(count);
+        }
         calls.put(id, () -> future.cancel(true));
         future.whenComplete((range, error) -> reply(id, began, range, error));
     }

@@ -540,7 +540,9 @@ class LeaderTest extends Scene {
                 connect(builder(leader).tokenSource(() -> tokens.get(turn.get())));
         for (Cluster known : Arrays.asList(null, ScriptedNode.CLUSTER)) {
             client.timestamp();
-            Hello hello = new Hello(0, "", known, Connection.AGENT, tokens.get(turn.get()));
+            String token = tokens.get(turn.get());
+            long features = Frame.FEATURE_LATEST;
+            Hello hello = new Hello(features, "", known, Connection.AGENT, token, null);
             assertArrayEquals(hello.toBytes(), leader.hellos.take());
             turn.set(1);
             leader.hangUp();

@@ -14,6 +14,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
@@ -71,6 +72,10 @@ class VectorsTest {
                 ByteBuffer request = ByteBuffer.allocate(Frame.HEAD_BYTES);
                 Frame.putRequest(request, number(means, "id"), number(means, "count"));
                 return request.array();
+            case "latest":
+                ByteBuffer latest = ByteBuffer.allocate(Frame.HEAD_BYTES);
+                Frame.putLatest(latest, number(means, "id"));
+                return latest.array();
             case "ping":
                 return Frame.ping(number(means, "id"));
             case "pong":
@@ -86,7 +91,11 @@ class VectorsTest {
                                 text(means, "cluster_name"),
                                 cluster,
                                 text(means, "agent"),
-                                text(means, "token"))
+                                text(means, "token"),
+                                means.get("guarantee") == null
+                                        ? null
+                                        : Guarantee.valueOf(
+                                                text(means, "guarantee").toUpperCase(Locale.ROOT)))
                         .toBytes();
         }
     }
@@ -122,9 +131,21 @@ class VectorsTest {
         String id = Long.toUnsignedString(frame.id());
         switch (frame.kind()) {
             case Frame.ANSWER -> {
-                TimestampRange answer = frame.toAnswer();
-                means.put("kind", "answer");
+                Frame.Answer given = frame.toAnswer(Guarantee.LEASE);
+                String proof = "round";
+                try {
+                    frame.toAnswer(Guarantee.QUORUM);
+                } catch (MalformedException lease) {
+                    proof = "lease";
+                }
+                means.put("proof", proof);
+                TimestampRange answer = given.range();
+                means.put("kind", given.isLatest() ? "latest_answer" : "answer");
                 means.put("id", id);
+                if (given.isLatest()) {
+                    means.put("latest", answer.first().toString());
+                    return means;
+                }
                 means.put("count", Long.toString(answer.count()));
                 means.put("first", answer.first().toString());
             }
