@@ -95,7 +95,7 @@ enum SlotState<W> {
 /// The slots of one worker, and its open batches. `W` is what the caller needs to wake a waiter.
 ///
 /// Invariant: `free.len() + taken slots == slots.len() <= slots_max`, and each open batch has at
-/// most `2 * slots_max` entries, or `4 * slots_max` after [`WaitQueue::merge`].
+/// most `2 * slots_max` entries.
 #[derive(Debug)]
 pub(super) struct WaitQueue<W> {
     slots: Vec<Slot<W>>,
@@ -214,6 +214,9 @@ impl<W> WaitQueue<W> {
             size.requests += more.requests;
             size.total += more.total;
             open.entries.append(&mut batch.entries);
+            if open.entries.len() >= 2 * self.slots_max {
+                open.forget_the_gone(&self.slots);
+            }
         }
         self.spare(batch.entries);
     }
@@ -453,6 +456,22 @@ mod tests {
         let batch = queue.close(Guarantee::Quorum, 30, ROUND);
         queue.answer(batch, range(7), ProvedBy::Round, wake);
         assert_eq!(outcome(&mut queue, first).unwrap().unwrap().range.count(), 2);
+    }
+
+    #[test]
+    fn clients_that_ask_for_a_lease_and_go_take_no_memory_while_no_round_can_begin() {
+        let mut queue = WaitQueue::<()>::new(4);
+        let stays = queue.enter(1, 7, Guarantee::Lease, || 0).unwrap();
+        for _ in 0..1000 {
+            let gone = queue.enter(1, 1, Guarantee::Lease, || 0).unwrap();
+            queue.leave(gone);
+            let batch = queue.close(Guarantee::Lease, 0, Round(0));
+            queue.merge(batch);
+            assert!(queue.open[Guarantee::Quorum as usize].entries.len() <= 2 * 4);
+        }
+        let batch = queue.close(Guarantee::Quorum, 0, Round(1));
+        assert!(batch.entries.iter().any(|entry| entry.slot == stays && entry.count == 7));
+        assert_eq!(batch.size.total, batch.entries.iter().map(|entry| entry.count).sum::<u64>());
     }
 
     #[test]
