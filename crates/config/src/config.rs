@@ -154,6 +154,7 @@ impl Config {
             clock_offset_max_ms: millis(self.clock_offset_max),
             max_n: self.max_n,
             leader_zones: self.placement.leaders.clone(),
+            lease_ms: 0,
         }
     }
 

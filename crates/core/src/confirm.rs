@@ -1,6 +1,7 @@
 //! Confirm rounds: they prove, after a batch has closed, that no quorum has promised a term above
 //! the grant's. One round serves every waiting request; rounds overlap up to a limit. A round reads
-//! no clock and allocates no timestamp.
+//! no clock and allocates no timestamp. A leader's lease can prove the same without a round
+//! ([`prove_by_lease`]).
 //!
 //! The question is that of Raft's ReadIndex (dissertation, 6.4). One round for all waiting requests
 //! is the batching of the same section.
@@ -21,8 +22,8 @@ pub use routing::{ALONE_NS, LinkState, LinksUp, Receiver, Routing};
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
 
-/// A round that a quorum has confirmed: the only key to the allocator. It is used once, and only
-/// for the timestamps that its own batch asked for, or to read the latest timestamp.
+/// A batch whose leader has proved that it still leads, by a round that a quorum has confirmed or by
+/// a lease: the only key to the allocator. It is used once, and only for the timestamps that its own batch asked for, or to read the latest timestamp.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Confirmed {
     term: Term,
@@ -32,13 +33,13 @@ pub struct Confirmed {
 }
 
 impl Confirmed {
-    /// The term that was confirmed.
+    /// The term that was proved.
     #[must_use]
     pub const fn term(&self) -> Term {
         self.term
     }
 
-    /// The boot that asked.
+    /// The boot that has proved it.
     #[must_use]
     pub const fn boot(&self) -> BootId {
         self.boot
@@ -66,6 +67,37 @@ impl Confirmed {
     pub(crate) const fn for_test(term: Term, boot: BootId, count: u64) -> Self {
         Self { term, boot, count, proved_by: ProvedBy::Round }
     }
+}
+
+/// Proves by the leader's lease that it still leads: closes the batch, *then* reads the
+/// publication, *then* the clock (S20). No request joins the batch after that. `close` returns the
+/// batch and how many timestamps it asks for. `clock` reads the clock of the leases, nanoseconds;
+/// it is not read without a lease.
+///
+/// The thread may stop for any time before it answers the batch. What counts is that the clock was
+/// read after the last request had joined.
+///
+/// # Errors
+/// The batch, when no lease proves it. Prove it by a round.
+///
+/// # Panics
+/// When an invariant is broken (S20).
+pub fn prove_by_lease<B>(
+    close: impl FnOnce() -> (B, u64),
+    shared: &Shared,
+    clock: impl FnOnce() -> u64,
+) -> Result<(B, Confirmed), B> {
+    let (batch, count) = close();
+    let published = shared.published();
+    let (Some(grant), Some(lease)) = (published.grant, published.lease) else {
+        return Err(batch);
+    };
+    assert!(lease.term == grant.term, "S20: the lease of another term");
+    if clock() >= lease.until_ns {
+        return Err(batch);
+    }
+    let (term, boot, proved_by) = (grant.term, grant.boot, ProvedBy::Lease);
+    Ok((batch, Confirmed { term, boot, count, proved_by }))
 }
 
 /// At most this many rounds of one worker are in flight at once. With only one, a request that just
@@ -302,6 +334,7 @@ mod tests {
     use epicepoch_wire::{ClusterId, Epoch};
 
     use super::*;
+    use crate::lease::Lease;
     use crate::promise::Promise;
     use crate::publication::{EpochRange, Grant};
     use crate::quorum::Voters;
@@ -462,6 +495,50 @@ mod tests {
         let shared = Shared::new(Term(0), Published::nothing(ME));
         let (batch, _) = rounds().begin(|| ("a", 1), &shared, FAR).unwrap_err();
         assert_eq!(batch, "a");
+    }
+
+    /// A publication of `term` with a lease until 100.
+    fn lease(shared: &Shared, term: u64) {
+        publish(shared, term, &[1, 2, 3], &[]);
+        let lease = Some(Lease { term: Term(term), until_ns: 100 });
+        shared.publish(Arc::new(Published { lease, ..(*shared.published()).clone() }));
+    }
+
+    #[test]
+    fn a_lease_proves_a_batch_that_closed_before_its_end() {
+        let shared = shared(3, &[1, 2, 3], &[]);
+        let unread = || unreachable!("there is no lease");
+        assert_eq!(prove_by_lease(|| ("a", 2), &shared, unread), Err("a"));
+        lease(&shared, 3);
+        let (batch, key) = prove_by_lease(|| ("b", 2), &shared, || 99).unwrap();
+        let proved = (batch, key.term(), key.boot(), key.count(), key.proved_by());
+        assert_eq!(proved, ("b", Term(3), ME.boot, 2, ProvedBy::Lease));
+        assert_eq!(prove_by_lease(|| ("c", 1), &shared, || 100), Err("c"), "it is over");
+    }
+
+    #[test]
+    fn a_lease_is_read_after_the_batch_closes_and_its_clock_after_that() {
+        let shared = shared(3, &[1, 2, 3], &[]);
+        let close = || {
+            lease(&shared, 3);
+            ("a", 1)
+        };
+        // The lease is withdrawn after it was read. The answer is right all the same.
+        let clock = || {
+            publish(&shared, 3, &[1, 2, 3], &[]);
+            99
+        };
+        assert!(prove_by_lease(close, &shared, clock).is_ok());
+        assert!(prove_by_lease(|| ("b", 1), &shared, || 99).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "S20")]
+    fn a_lease_of_another_term_proves_nothing() {
+        let shared = shared(3, &[1, 2, 3], &[]);
+        let lease = Some(Lease { term: Term(2), until_ns: 100 });
+        shared.publish(Arc::new(Published { lease, ..(*shared.published()).clone() }));
+        let _ = prove_by_lease(|| ("a", 1), &shared, || 0);
     }
 
     #[test]

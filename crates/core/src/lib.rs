@@ -8,6 +8,7 @@
 //! - [`quorum`]: the sets of voters that decide, also while membership is joint.
 //! - [`confirm`]: rounds that prove, after a batch has closed, that the term still holds; a
 //!   voter's answers; over which links questions and answers go.
+//! - [`lease`]: the lease of a leader, and for how long others wait.
 //! - [`sequencer`]: which requests share a round, and what each of them is told.
 //! - [`allocator`]: the one serial place where timestamps are taken.
 //! - `sync`: the atomic, the lock and the pointer that the modules above are made of.
@@ -32,6 +33,7 @@ pub mod clock;
 pub mod confirm;
 pub mod durable;
 mod epoch_range;
+pub mod lease;
 pub mod log;
 pub mod node;
 pub mod placement;

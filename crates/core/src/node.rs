@@ -47,6 +47,8 @@ pub struct Health {
     pub round_completed_ns: u64,
     /// Whether every accept of a client since the last success has failed.
     pub are_accepts_failing: bool,
+    /// When a request last asked for a lease, by the data plane's clock; 0 before the first.
+    pub lease_asked_ns: u64,
 }
 
 /// The result of a tick, for workers, status pages and logs.
@@ -140,6 +142,7 @@ impl Node {
         let clock_changed = self.compare_clocks(reading, &published.voters);
         self.replica.handle_rounds(health.round_completed_ns);
         self.replica.handle_clients(health.are_accepts_failing);
+        self.replica.handle_lease_asked(health.lease_asked_ns);
         self.replica.handle_tick(now_ns, self.clock.trusted_ns(now_ns))?;
         Ok(Observation {
             clock_changed,
@@ -163,6 +166,11 @@ impl Node {
         self.replica.handle_sound_clocks(sound);
         self.replica.handle_compared(self.clock.is_compared(clocks));
         (status != before).then_some(status)
+    }
+
+    /// Handles a reading of the clock of the leases: [`Replica::handle_lease_clock`].
+    pub fn handle_lease_clock(&mut self, clock_ns: u64) {
+        self.replica.handle_lease_clock(clock_ns);
     }
 
     /// Handles a message of the peer `from`, whose connection has proved the data directory

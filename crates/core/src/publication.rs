@@ -13,6 +13,7 @@ use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, Term};
 
 pub use crate::epoch_range::EpochRange;
+use crate::lease::Lease;
 use crate::positions::{PeerBoot, Positions, RolledBack};
 use crate::promise::Promise;
 use crate::quorum::Voters;
@@ -74,6 +75,8 @@ pub struct Published {
     pub voters: Voters,
     /// The right to stamp, if there is one.
     pub grant: Option<Grant>,
+    /// The lease of the grant's term, if there is one (S20).
+    pub lease: Option<Lease>,
     /// The members, voters or not.
     pub members: Arc<BTreeMap<NodeId, Member>>,
     /// The format that a node must read to receive log entries or the state (S15).
@@ -97,6 +100,7 @@ impl Published {
             leader: None,
             voters: Voters::default(),
             grant: None,
+            lease: None,
             members: Arc::new(BTreeMap::new()),
             format: FORMATS.oldest,
             settings: None,

@@ -14,12 +14,14 @@ mod wait_queue;
 
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{Guarantee, NodeId, Round, TimestampRange, WorkerId};
+use epicepoch_wire::{Guarantee, NodeId, ProvedBy, Round, Term, TimestampRange, WorkerId};
 
 pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
 
 use crate::allocator::AllocateError;
-use crate::confirm::{Begun, Confirmed, ROUNDS_IN_FLIGHT_MAX, RoundFailure, Rounds};
+use crate::confirm::{
+    Begun, Confirmed, ROUNDS_IN_FLIGHT_MAX, RoundFailure, Rounds, prove_by_lease,
+};
 use crate::publication::{Identity, Published, Role, Shared};
 use wait_queue::{Batch, WaitQueue};
 
@@ -37,7 +39,8 @@ pub struct Limits {
     pub probe_ns: Option<u64>,
 }
 
-/// A batch whose round a quorum has confirmed. [`Sequencer::complete`] answers it.
+/// A batch that is proved: a quorum has confirmed its round, or a lease holds.
+/// [`Sequencer::complete`] answers it.
 #[derive(Debug)]
 pub struct ConfirmedBatch {
     batch: Batch,
@@ -50,6 +53,18 @@ impl ConfirmedBatch {
     #[must_use]
     pub const fn size(&self) -> BatchSize {
         self.batch.size()
+    }
+
+    /// The term that was proved.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        self.key.term()
+    }
+
+    /// What has proved it.
+    #[must_use]
+    pub const fn proved_by(&self) -> ProvedBy {
+        self.key.proved_by()
     }
 }
 
@@ -64,6 +79,9 @@ pub struct Sequencer<W> {
     /// Whether this node leads and has a grant, by the latest publication.
     is_serving: bool,
     last_round_ns: u64,
+    /// A batch that a lease has proved.
+    proved: Option<ConfirmedBatch>,
+    lease_asked_ns: u64,
 }
 
 impl<W> Sequencer<W> {
@@ -77,6 +95,8 @@ impl<W> Sequencer<W> {
             refusal: None,
             is_serving: false,
             last_round_ns: 0,
+            proved: None,
+            lease_asked_ns: 0,
         };
         sequencer.follow(published);
         sequencer
@@ -133,25 +153,29 @@ impl<W> Sequencer<W> {
     /// publication and when a round has ended.
     #[must_use]
     pub fn is_turn_due(&self) -> bool {
-        !self.is_open_empty() && self.may_begin()
+        let is_waiting = |guarantee| !self.queue.is_open_empty(guarantee);
+        is_waiting(Guarantee::Quorum) && self.may_begin()
+            || is_waiting(Guarantee::Lease) && self.is_serving
     }
 
-    /// Begins a round for the open batch, if requests wait in it. Does nothing without a grant or
-    /// while too many rounds are in flight; [`Self::is_turn_due`] says when that is over. Send the
-    /// round to its voters, then call [`Self::poll_confirmed`].
+    /// Takes the requests that wait. If a lease holds, it proves those that ask for one, and
+    /// [`Self::has_proved`] becomes true. A round begins for all others; it does not begin without a
+    /// grant or while too many rounds are in flight, and [`Self::is_turn_due`] says when that is
+    /// over. Send the round to its voters, then call [`Self::poll_confirmed`]. `lease_clock` reads
+    /// the clock of the leases, nanoseconds; it is read only for requests that ask for a lease.
     #[inline]
     pub fn handle_turn(
         &mut self,
         now_ns: u64,
         shared: &Shared,
+        lease_clock: impl FnOnce() -> u64,
         wake: impl FnMut(W),
     ) -> Option<Begun> {
         if !self.queue.is_open_empty(Guarantee::Lease) {
-            // There is no lease yet, so these requests take a round like all others.
-            let batch = self.queue.close(Guarantee::Lease, now_ns, Round::default());
-            self.queue.merge(batch);
+            self.take_lease_requests(now_ns, shared, lease_clock);
         }
-        if self.is_open_empty() { None } else { self.begin(now_ns, shared, wake) }
+        let is_empty = self.queue.is_open_empty(Guarantee::Quorum);
+        if is_empty { None } else { self.begin(now_ns, shared, wake) }
     }
 
     /// Counts a voter's answer. If it returns `true`, rounds may have been confirmed or have
@@ -190,12 +214,29 @@ impl<W> Sequencer<W> {
         // Without this tolerance, a tick that comes a little early would delay the probe by a whole
         // interval.
         let is_due = now_ns.saturating_sub(self.last_round_ns) >= probe_ns * 7 / 8;
-        let is_idle = self.rounds.is_empty() && self.is_open_empty();
+        // A leader that answers by its lease probes, too: rounds show that a quorum can be reached.
+        let is_idle = self.rounds.is_empty() && self.queue.is_open_empty(Guarantee::Quorum);
         if is_due && is_idle { self.begin(now_ns, shared, wake) } else { None }
     }
 
-    /// The next batch whose round a quorum has confirmed.
+    /// Whether a lease has proved a batch that [`Self::poll_confirmed`] has not returned yet.
+    #[must_use]
+    pub const fn has_proved(&self) -> bool {
+        self.proved.is_some()
+    }
+
+    /// When a turn last took requests that ask for a lease, monotonic nanoseconds; 0 before the
+    /// first.
+    #[must_use]
+    pub const fn lease_asked_ns(&self) -> u64 {
+        self.lease_asked_ns
+    }
+
+    /// The next batch that a lease has proved, or whose round a quorum has confirmed.
     pub fn poll_confirmed(&mut self) -> Option<ConfirmedBatch> {
+        if let Some(proved) = self.proved.take() {
+            return Some(proved);
+        }
         let (batch, key) = self.rounds.poll_confirmed()?;
         Some(ConfirmedBatch { batch, key })
     }
@@ -305,8 +346,26 @@ impl<W> Sequencer<W> {
         self.is_serving = is_leading && published.grant.is_some();
     }
 
-    const fn is_open_empty(&self) -> bool {
-        self.queue.is_open_empty(Guarantee::Quorum) && self.queue.is_open_empty(Guarantee::Lease)
+    /// Closes the batch of the requests that ask for a lease. If none holds, they wait for a round
+    /// like all others.
+    fn take_lease_requests(
+        &mut self,
+        now_ns: u64,
+        shared: &Shared,
+        lease_clock: impl FnOnce() -> u64,
+    ) {
+        assert!(self.proved.is_none(), "a batch that a lease has proved was not taken");
+        self.lease_asked_ns = now_ns;
+        let queue = &mut self.queue;
+        let close = || {
+            let batch = queue.close(Guarantee::Lease, now_ns, Round::default());
+            let count = batch.size().total;
+            (batch, count)
+        };
+        match prove_by_lease(close, shared, lease_clock) {
+            Ok((batch, key)) => self.proved = Some(ConfirmedBatch { batch, key }),
+            Err(batch) => self.queue.merge(batch),
+        }
     }
 
     fn may_begin(&self) -> bool {

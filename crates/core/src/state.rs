@@ -8,7 +8,9 @@ use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::{ADDR_LEN_MAX, Formats};
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
-use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, ClusterSettings, RESERVATION_MS};
+use epicepoch_wire::settings::{
+    CLOCK_OFFSET_MAX_MS, ClusterSettings, LEASE_MS_MAX, RESERVATION_MS,
+};
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::epoch_range::EpochRange;
@@ -25,7 +27,7 @@ pub const WIDTH_MIN_NS: u64 = 1_000;
 pub const REMOVED_MAX: usize = 4_096;
 
 /// The proposer of a reservation: the only process that may stamp in the assigned range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// The term that the proposer led.
     pub term: Term,
@@ -44,6 +46,15 @@ pub enum Command {
         owner: Owner,
         /// The last epoch requested.
         until: Epoch,
+        /// For how long the reservation is a lease, milliseconds; 0 if it is none. Other values are
+        /// in the log since format 5.
+        lease_ms: u64,
+    },
+    /// Ends the leases of the owner that were reserved before. In the log since format 5. It changes
+    /// nothing in the state: what counts is when it reaches a node.
+    Release {
+        /// The proposer. Its workers use no lease any more that was reserved before.
+        owner: Owner,
     },
     /// Gives a member other addresses.
     Readdress(Member),
@@ -59,7 +70,7 @@ pub enum Command {
         /// The epochs that are given back: none of them was given or will be.
         range: EpochRange,
     },
-    /// Sets the settings of the cluster; in the log since format 3.
+    /// Sets the settings of the cluster; in the log since format 3, and with a lease since format 5.
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
@@ -112,7 +123,7 @@ pub enum Outcome {
     Refused(&'static str),
     /// The members changed as requested.
     Changed,
-    /// A leader's empty first entry.
+    /// The entry changes nothing in the state: a leader's empty first entry, or a release.
     Nothing,
 }
 
@@ -146,6 +157,9 @@ pub struct State {
     /// The widest `CLOCK_OFFSET_MAX_MS` ever in the state, milliseconds: trusted time, and so a
     /// reservation, may still be that far off (S13).
     pub clock_offset_widest_ms: u64,
+    /// The longest lease ever in the state, milliseconds; 0 if there was none. A node that has the
+    /// state, and not the entries before it, waits for such a lease (S20).
+    pub lease_longest_ms: u64,
 }
 
 impl State {
@@ -167,6 +181,7 @@ impl State {
             settings: None,
             reservation_longest_ms: 0,
             clock_offset_widest_ms: 0,
+            lease_longest_ms: 0,
         }
     }
 
@@ -176,7 +191,11 @@ impl State {
     /// When an invariant is broken (S5).
     pub fn apply(&mut self, term: Term, command: &Command) -> Outcome {
         match command {
-            Command::Reserve { owner, until } => self.reserve(term, *owner, *until),
+            Command::Reserve { owner, until, lease_ms } => {
+                self.lease_longest_ms = self.lease_longest_ms.max(*lease_ms);
+                self.reserve(term, *owner, *until)
+            }
+            Command::Release { .. } => Outcome::Nothing,
             Command::GiveBack { owner, range } => self.give_back(term, *owner, *range),
             Command::Readdress(member) => match self.members.get_mut(&member.node) {
                 Some(known) if known.store == member.store => {
@@ -204,6 +223,9 @@ impl State {
         }
         if settings.check().is_err() {
             return Outcome::Refused("settings that may not be");
+        }
+        if settings.lease_ms > 0 && self.format < FORMAT_OF_LEASES {
+            return Outcome::Refused("the state has no room for leases yet");
         }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
         let bound_ms = settings.clock_offset_max_ms;
@@ -393,6 +415,10 @@ impl State {
                 settings.encode(&mut out);
             }
         }
+        if self.format >= FORMAT_OF_LEASES {
+            out.put_u64(self.lease_longest_ms);
+            out.put_u64(self.settings.as_ref().map_or(0, |settings| settings.lease_ms));
+        }
         out
     }
 
@@ -444,6 +470,17 @@ impl State {
             }
             check_settings(settings.as_ref(), reservation_longest_ms, clock_offset_widest_ms)?;
         }
+        let mut lease_longest_ms = 0;
+        if format >= FORMAT_OF_LEASES {
+            lease_longest_ms = read_lease_ms(&mut reader)?;
+            let lease_ms = read_lease_ms(&mut reader)?;
+            match &mut settings {
+                Some(settings) => settings.lease_ms = lease_ms,
+                None if lease_ms == 0 => {}
+                None => return Err(DecodeError::BadValue { field: "lease", value: lease_ms }),
+            }
+            check_settings(settings.as_ref(), reservation_longest_ms, clock_offset_widest_ms)?;
+        }
         reader.finish()?;
         Ok(Self {
             format,
@@ -456,6 +493,7 @@ impl State {
             settings,
             reservation_longest_ms,
             clock_offset_widest_ms,
+            lease_longest_ms,
         })
     }
 }
@@ -468,7 +506,10 @@ impl State {
 /// - 2: the format can be raised: [`Command::Raise`].
 /// - 3: there are settings: [`Command::Settings`].
 /// - 4: a leader gives back what it did not use: [`Command::GiveBack`].
-pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_GIVING_BACK };
+/// - 5: a reservation may be a lease: `lease_ms` and [`Command::Release`].
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_LEASES };
+/// The first format with leases in it.
+pub const FORMAT_OF_LEASES: u32 = 5;
 /// The first format in which the end of a range can be given back.
 pub const FORMAT_OF_GIVING_BACK: u32 = 4;
 /// The first format with settings in it.
@@ -494,6 +535,25 @@ fn check_settings(
         return bad("widest clock offset", clock_offset_widest_ms);
     }
     Ok(())
+}
+
+/// Reads the length of a lease, milliseconds.
+fn read_lease_ms(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    let value = reader.u64("lease")?;
+    if value > LEASE_MS_MAX {
+        Err(DecodeError::BadValue { field: "lease", value })
+    } else {
+        Ok(value)
+    }
+}
+
+/// Reads the length of a lease that is not 0, milliseconds. Without a lease, the command has another
+/// encoding.
+fn read_marked(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    match read_lease_ms(reader)? {
+        value @ 0 => Err(DecodeError::BadValue { field: "lease", value }),
+        lease_ms => Ok(lease_ms),
+    }
 }
 
 /// Checks that a node can read the format `found`, if it is configured to read no format above
@@ -545,10 +605,17 @@ impl Command {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Self::Reserve { owner, until } => {
-                out.put_u8(1);
+            Self::Reserve { owner, until, lease_ms } => {
+                out.put_u8(if *lease_ms == 0 { 1 } else { 6 });
                 owner.encode(&mut out);
                 out.put_u64(until.0);
+                if *lease_ms > 0 {
+                    out.put_u64(*lease_ms);
+                }
+            }
+            Self::Release { owner } => {
+                out.put_u8(7);
+                owner.encode(&mut out);
             }
             Self::Readdress(member) => {
                 out.put_u8(2);
@@ -559,10 +626,13 @@ impl Command {
                 out.put_u32(*to);
             }
             Self::Settings { nonce, is_seed, settings } => {
-                out.put_u8(4);
+                out.put_u8(if settings.lease_ms == 0 { 4 } else { 8 });
                 out.put_u64(*nonce);
                 out.put_bool(*is_seed);
                 settings.encode(&mut out);
+                if settings.lease_ms > 0 {
+                    out.put_u64(settings.lease_ms);
+                }
             }
             Self::GiveBack { owner, range } => {
                 out.put_u8(5);
@@ -578,8 +648,11 @@ impl Command {
     #[must_use]
     pub const fn format(&self) -> u32 {
         match self {
+            Self::Reserve { lease_ms, .. } if *lease_ms > 0 => FORMAT_OF_LEASES,
             Self::Reserve { .. } | Self::Readdress(_) => 1,
+            Self::Release { .. } => FORMAT_OF_LEASES,
             Self::Raise(to) => *to,
+            Self::Settings { settings, .. } if settings.lease_ms > 0 => FORMAT_OF_LEASES,
             Self::Settings { .. } => FORMAT_OF_SETTINGS,
             Self::GiveBack { .. } => FORMAT_OF_GIVING_BACK,
         }
@@ -595,6 +668,7 @@ impl Command {
             1 => Self::Reserve {
                 owner: Owner::read(&mut reader)?,
                 until: Epoch(reader.u64("until")?),
+                lease_ms: 0,
             },
             2 => Self::Readdress(Member::read(&mut reader)?),
             3 => {
@@ -614,6 +688,19 @@ impl Command {
                     high: Epoch(reader.u64("given back to")?),
                 },
             },
+            6 => Self::Reserve {
+                owner: Owner::read(&mut reader)?,
+                until: Epoch(reader.u64("until")?),
+                lease_ms: read_marked(&mut reader)?,
+            },
+            7 => Self::Release { owner: Owner::read(&mut reader)? },
+            8 => {
+                let nonce = reader.u64("nonce")?;
+                let is_seed = reader.bool("is seed")?;
+                let mut settings = ClusterSettings::read(&mut reader)?;
+                settings.lease_ms = read_marked(&mut reader)?;
+                Self::Settings { nonce, is_seed, settings }
+            }
             value => {
                 let value = u64::from(value);
                 return Err(DecodeError::BadValue { field: "command", value });

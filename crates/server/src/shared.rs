@@ -12,6 +12,7 @@ use epicepoch_core::state::FORMATS;
 use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{NodeId, StorePosition};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::addresses::Addresses;
 use crate::admin_queue::AdminQueue;
@@ -204,6 +205,14 @@ impl NodeClock {
         self.start.elapsed().as_nanos() as u64
     }
 
+    /// Time since the machine started, nanoseconds; it goes on while the machine is suspended. Leases
+    /// are measured with it (S20), because [`Instant`] stands still then.
+    #[must_use]
+    pub fn lease_ns(&self) -> u64 {
+        let now = clock_gettime(ClockId::Boottime);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
     /// Returns monotonic and trusted time, from one clock reading.
     #[must_use]
     pub fn now(&self) -> Now {
@@ -240,6 +249,9 @@ pub struct Health {
     pub ticked_ns: AtomicU64,
     /// When a worker last completed a confirm round, monotonic nanoseconds.
     pub round_completed_ns: AtomicU64,
+    /// When a worker last took requests that ask for a lease, monotonic nanoseconds; 0 before the
+    /// first.
+    pub lease_asked_ns: AtomicU64,
     /// Whether the node can accept clients.
     pub accepts: Accepts,
 }

@@ -211,6 +211,7 @@ fn least() -> ClusterSettings {
         clock_offset_max_ms: *CLOCK_OFFSET_MAX_MS.start(),
         max_n: *MAX_N.start(),
         leader_zones: Vec::new(),
+        lease_ms: 0,
     }
 }
 

@@ -16,6 +16,10 @@ pub const RESERVATION_MS: RangeInclusive<u64> = 200..=60_000;
 pub const CLOCK_OFFSET_MAX_MS: RangeInclusive<u64> = 1..=60_000;
 /// The bounds of `MAX_N`.
 pub const MAX_N: RangeInclusive<u64> = 1..=1 << 20;
+/// The bounds of `LEASE_MS`, which may also be 0.
+pub const LEASE_MS: RangeInclusive<u64> = 50..=LEASE_MS_MAX;
+/// The longest lease, milliseconds.
+pub const LEASE_MS_MAX: u64 = 60_000;
 /// `LEADER_ZONES` has at most this many zones.
 pub const LEADER_ZONES_MAX: usize = 9;
 
@@ -32,10 +36,13 @@ pub enum SettingName {
     MaxN,
     /// Preferred zones of leaders, the best first.
     LeaderZones,
+    /// How long a leader may answer without a round, in milliseconds; 0 for never.
+    LeaseMs,
 }
 
 impl SettingName {
-    /// All settings.
+    /// All settings that operators see. `LEASE_MS` is none of them yet, because no node may take a
+    /// lease.
     pub const ALL: [Self; 5] = [
         Self::EpochIntervalMs,
         Self::ReservationMs,
@@ -43,6 +50,11 @@ impl SettingName {
         Self::MaxN,
         Self::LeaderZones,
     ];
+
+    /// All settings in the replicated state.
+    fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain([Self::LeaseMs])
+    }
 
     /// Returns the name as text. A node's environment variable has the same name.
     #[must_use]
@@ -53,13 +65,14 @@ impl SettingName {
             Self::ClockOffsetMaxMs => "CLOCK_OFFSET_MAX_MS",
             Self::MaxN => "MAX_N",
             Self::LeaderZones => "LEADER_ZONES",
+            Self::LeaseMs => "LEASE_MS",
         }
     }
 
     /// The setting with this name.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|name| name.text() == text)
+        Self::every().find(|name| name.text() == text)
     }
 
     /// Returns the allowed values of the setting, as text for people.
@@ -73,6 +86,7 @@ impl SettingName {
             Self::ReservationMs => number(RESERVATION_MS),
             Self::ClockOffsetMaxMs => number(CLOCK_OFFSET_MAX_MS),
             Self::MaxN => number(MAX_N),
+            Self::LeaseMs => format!("0, or {}", number(LEASE_MS)),
             Self::LeaderZones => {
                 format!(
                     "up to {LEADER_ZONES_MAX} zones such as a,b, each once, or nothing for none"
@@ -101,6 +115,9 @@ pub struct ClusterSettings {
     pub max_n: u64,
     /// `LEADER_ZONES`, the best first.
     pub leader_zones: Vec<Zone>,
+    /// `LEASE_MS`, milliseconds; 0 for no leases. It has no place in [`ClusterSettings::encode`],
+    /// because it came later.
+    pub lease_ms: u64,
 }
 
 impl ClusterSettings {
@@ -116,6 +133,9 @@ impl ClusterSettings {
         number(RESERVATION_MS, self.reservation_ms, SettingName::ReservationMs)?;
         number(CLOCK_OFFSET_MAX_MS, self.clock_offset_max_ms, SettingName::ClockOffsetMaxMs)?;
         number(MAX_N, self.max_n, SettingName::MaxN)?;
+        if self.lease_ms > 0 {
+            number(LEASE_MS, self.lease_ms, SettingName::LeaseMs)?;
+        }
         let zones = &self.leader_zones;
         let is_twice = zones.iter().enumerate().any(|(at, zone)| zones[..at].contains(zone));
         if is_twice || zones.len() > LEADER_ZONES_MAX {
@@ -132,6 +152,7 @@ impl ClusterSettings {
             SettingName::ReservationMs => self.reservation_ms.to_string(),
             SettingName::ClockOffsetMaxMs => self.clock_offset_max_ms.to_string(),
             SettingName::MaxN => self.max_n.to_string(),
+            SettingName::LeaseMs => self.lease_ms.to_string(),
             SettingName::LeaderZones => {
                 let names: Vec<_> = self.leader_zones.iter().map(Zone::name).collect();
                 names.join(",")
@@ -152,6 +173,7 @@ impl ClusterSettings {
             SettingName::ReservationMs => settings.reservation_ms = number()?,
             SettingName::ClockOffsetMaxMs => settings.clock_offset_max_ms = number()?,
             SettingName::MaxN => settings.max_n = number()?,
+            SettingName::LeaseMs => settings.lease_ms = number()?,
             SettingName::LeaderZones if text.is_empty() => settings.leader_zones.clear(),
             SettingName::LeaderZones => {
                 settings.leader_zones = text.split(',').map(Zone::new).collect::<Option<_>>()?;
@@ -162,10 +184,10 @@ impl ClusterSettings {
 
     /// The settings that differ in `other`.
     pub fn differing(&self, other: &Self) -> impl Iterator<Item = SettingName> {
-        SettingName::ALL.into_iter().filter(move |name| self.text(*name) != other.text(*name))
+        SettingName::every().filter(move |name| self.text(*name) != other.text(*name))
     }
 
-    /// Appends the fields.
+    /// Appends the fields, except `lease_ms`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch_interval_ms);
         out.put_u64(self.reservation_ms);
@@ -178,7 +200,7 @@ impl ClusterSettings {
     }
 
     /// Reads the settings, but does not check their bounds: call [`ClusterSettings::check`] for
-    /// that.
+    /// that. `lease_ms` is 0.
     ///
     /// # Errors
     /// The bytes are not valid settings.
@@ -189,6 +211,7 @@ impl ClusterSettings {
             clock_offset_max_ms: reader.u64("clock offset")?,
             max_n: reader.u64("max n")?,
             leader_zones: Vec::new(),
+            lease_ms: 0,
         };
         for _ in 0..reader.count("leader zones", LEADER_ZONES_MAX)? {
             let name = reader.text("zone", ZONE_LEN_MAX)?;
@@ -213,6 +236,7 @@ mod tests {
             clock_offset_max_ms: 500,
             max_n: 65_536,
             leader_zones: vec![],
+            lease_ms: 0,
         }
     }
 
@@ -224,6 +248,7 @@ mod tests {
             let leader_zones = zones.iter().map(zone).collect();
             let settings = ClusterSettings {
                 epoch_interval_ms, reservation_ms, clock_offset_max_ms, max_n, leader_zones,
+                lease_ms: 0,
             };
             let mut bytes = Vec::new();
             settings.encode(&mut bytes);
@@ -247,6 +272,7 @@ mod tests {
             (SettingName::ClockOffsetMaxMs, "250"),
             (SettingName::MaxN, "1"),
             (SettingName::LeaderZones, "near,far"),
+            (SettingName::LeaseMs, "200"),
         ] {
             let before = all.clone();
             all = all.with(name, text).expect("it may be");
@@ -267,6 +293,7 @@ mod tests {
             (SettingName::ReservationMs, ["199", "60001", "1s", "-1"]),
             (SettingName::ClockOffsetMaxMs, ["0", "60001", " 5", "5.0"]),
             (SettingName::MaxN, ["0", "1048577", "99999999999999999999", "x"]),
+            (SettingName::LeaseMs, ["49", "60001", "-1", "0.5"]),
             (SettingName::LeaderZones, ["a,a", ",", "a b", "1,2,3,4,5,6,7,8,9,10"]),
         ] {
             for text in texts {

@@ -163,7 +163,7 @@ fn native() -> io::Result<()> {
 
 fn entries() -> Vec<LogEntry> {
     let owner = Owner { term: Term(5), node: NodeId(1), boot: BootId(77) };
-    let reserve = Command::Reserve { owner, until: Epoch(1_700_000_001_000_000_000) };
+    let reserve = Command::Reserve { owner, until: Epoch(1_700_000_001_000_000_000), lease_ms: 0 };
     let entry = |index, kind, data, context| LogEntry {
         kind,
         term: Term(5),
@@ -238,6 +238,7 @@ fn settings() -> ClusterSettings {
         clock_offset_max_ms: 500,
         max_n: 65_536,
         leader_zones: Zone::new("near").into_iter().collect(),
+        lease_ms: 0,
     }
 }
 

@@ -108,7 +108,7 @@ impl Bench {
             rounds,
             durable,
             pending,
-            health: Health { round_completed_ns: 0, are_accepts_failing: false },
+            health: Health { round_completed_ns: 0, are_accepts_failing: false, lease_asked_ns: 0 },
             ahead_ns: 0,
             now_ns: 0,
             boots: 1,

@@ -26,6 +26,35 @@ pub(crate) struct MachineClock {
     /// is the value of the first at the start of the process.
     crept_ns: i64,
     crept_at_start_ns: i64,
+    /// The clock of the leases.
+    pub(crate) lease: LeaseClock,
+}
+
+/// The clock of the leases: it goes on while the machine is suspended. Its rate is wrong, and may
+/// change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeaseClock {
+    /// What the clock showed when its rate last changed, nanoseconds, and the true time then.
+    shown_ns: u64,
+    since_ns: u64,
+    /// How much too fast it runs, thousandths of true time.
+    per_thousand: i64,
+    /// For a planted bug: for how long the machine was suspended so far, nanoseconds.
+    pub(crate) suspended_ns: u64,
+}
+
+impl LeaseClock {
+    /// Reads the clock at true time `now_ns`, nanoseconds.
+    pub(crate) fn read(&self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.since_ns);
+        let more_ns = passed_ns as i64 / 1_000 * self.per_thousand;
+        self.shown_ns + passed_ns.saturating_add_signed(more_ns)
+    }
+
+    /// Changes the rate. The clock never jumps.
+    pub(crate) fn set_rate(&mut self, now_ns: u64, per_thousand: i64) {
+        *self = Self { shown_ns: self.read(now_ns), since_ns: now_ns, per_thousand, ..*self };
+    }
 }
 
 /// A clock that runs too fast or too slow.

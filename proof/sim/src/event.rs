@@ -11,7 +11,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::native::Welcome;
-use epicepoch_wire::{BootId, Epoch, NodeId, StorePosition, Timestamp, TimestampRange};
+use epicepoch_wire::{BootId, Epoch, Guarantee, NodeId, StorePosition, Timestamp, TimestampRange};
 
 use crate::node_set::NodeSet;
 use crate::plane::Plane;
@@ -41,6 +41,8 @@ pub(crate) struct Request {
     /// How many timestamps it takes; [`LATEST`](epicepoch_core::sequencer::LATEST) if it asks for
     /// the latest one.
     pub(crate) count: u64,
+    /// The guarantee that it asks for.
+    pub(crate) guarantee: Guarantee,
     /// The highest timestamp in any answer before the request arrived.
     pub(crate) floor: Option<Timestamp>,
     /// The highest latest timestamp that was answered before the request arrived.

@@ -60,6 +60,8 @@ pub(crate) struct History {
     /// The highest latest timestamp that was answered.
     shown_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
+    /// The highest term in which a timestamp was taken.
+    stamped_in: Term,
     /// The requests that have no answer yet, by the boot at which they arrived, each with its time
     /// of arrival.
     waiting: BTreeMap<BootId, BTreeMap<Asker, u64>>,
@@ -195,6 +197,7 @@ impl History {
         range: TimestampRange,
         Trusted { ns: trusted_ns, is_proved, monotonic_ns }: Trusted,
     ) {
+        self.stamped_in = self.stamped_in.max(term);
         self.check_allocator_rises(who, range);
         self.check_inside_owned_range(who, term, range.first().epoch);
         self.check_ahead(who, term, range);
@@ -202,6 +205,16 @@ impl History {
         self.check_behind_true_time(who, range, is_proved);
         self.check_interval(who, range, monotonic_ns);
         self.check_late(who, range, trusted_ns);
+    }
+
+    /// S20: a lease proves a batch of a leader of `term`.
+    pub(crate) fn proved_by_lease(&mut self, who: Identity, term: Term) {
+        let later = self.stamped_in;
+        if later > term {
+            self.violate(Invariant::Lease, || {
+                format!("node {} uses the lease of {term}, and {later} has answered", who.node)
+            });
+        }
     }
 
     /// An answer leaves its node. From now on any client may know it.

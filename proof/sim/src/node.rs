@@ -1,7 +1,7 @@
 //! One simulated node: a machine with a disk and clocks. While its process runs, it also has a
 //! replica, workers and an allocator.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use epicepoch_core::admin::AdminCommands;
@@ -39,6 +39,10 @@ pub(crate) struct Worker {
     pub(crate) sequencer: Sequencer<usize>,
     /// The requests that wait, by slot.
     pub(crate) tickets: BTreeMap<usize, Request>,
+    /// The slots of requests that ask for a lease and were not taken by a turn yet.
+    pub(crate) for_lease: BTreeSet<usize>,
+    /// The slots of requests that a lease has proved. The monitor does not know them.
+    pub(crate) by_lease: BTreeSet<usize>,
     pub(crate) is_turn_due: bool,
     /// Whether the worker looks for late answers.
     pub(crate) is_looking: bool,
@@ -111,6 +115,9 @@ pub(crate) struct Running {
     pub(crate) trusted_offset_ns: i64,
     /// When a worker last completed a round, on this process's monotonic clock, nanoseconds.
     pub(crate) completed_ns: u64,
+    /// When a worker last took requests that ask for a lease, on this process's monotonic clock,
+    /// nanoseconds.
+    pub(crate) lease_asked_ns: u64,
     pub(crate) applied: LogIndex,
     /// The boots of peers whose hello was accepted.
     pub(crate) accepted: BTreeMap<NodeId, BootId>,
@@ -226,6 +233,8 @@ impl Node {
                 &workers_see.published(),
             ),
             tickets: BTreeMap::new(),
+            for_lease: BTreeSet::new(),
+            by_lease: BTreeSet::new(),
             is_turn_due: false,
             is_looking: false,
             confirmed: VecDeque::new(),
@@ -243,6 +252,7 @@ impl Node {
             workers: (0..WORKERS as u32).map(worker).collect(),
             trusted_offset_ns,
             completed_ns: 0,
+            lease_asked_ns: 0,
             applied: consensus.replica().applied(),
             accepted: BTreeMap::new(),
             ticks: 0,

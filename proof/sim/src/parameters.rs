@@ -37,12 +37,13 @@ pub(crate) const PROBE_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 2;
 pub(crate) const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 
 /// The initial settings of every node. The first leader proposes them as the cluster's settings.
-pub(crate) const fn initial_settings(leader_zones: Vec<Zone>) -> ClusterSettings {
+pub(crate) const fn initial_settings(leader_zones: Vec<Zone>, lease_ms: u64) -> ClusterSettings {
     ClusterSettings {
         epoch_interval_ms: EPOCH_INTERVAL_NS / MS,
         reservation_ms: RESERVATION_NS / MS,
         clock_offset_max_ms: CLOCK_OFFSET_MAX_NS / MS,
         max_n: 65_536,
         leader_zones,
+        lease_ms,
     }
 }

@@ -161,6 +161,12 @@ plants! {
     /// Breaks S3; found by `rounds: kept-grant` within 20 seeds. Seen: PD: a node that led again did
     /// not synchronise at once ([#8836](https://github.com/tikv/pd/issues/8836)).
     CoalescedPublication "coalesced-publication",
+    /// The clock of the leases stands still while the machine is suspended, as the monotonic clock of
+    /// Linux does.
+    ///
+    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol; `Instant` of
+    /// Rust's standard library is such a clock.
+    LeaseClockStops "lease-clock-stops",
 }
 
 impl Plant {

@@ -188,6 +188,7 @@ impl World {
             }
         }
         self.draw_versions();
+        self.draw_lease_clocks();
         self.draw_faults(voters, options.seconds * SECOND);
         self.operate_later();
         for id in self.ids() {

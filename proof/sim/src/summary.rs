@@ -24,6 +24,10 @@ pub struct Summary {
     pub requests: u64,
     /// Requests that were answered with timestamps.
     pub answered: u64,
+    /// Batches that a lease has proved.
+    pub leases: u64,
+    /// Requests in these batches that got an answer.
+    pub answered_by_lease: u64,
     /// Requests that were refused.
     pub refused: u64,
     /// Times that a client gave up and asked elsewhere.
@@ -84,6 +88,8 @@ impl Summary {
         self.events += other.events;
         self.requests += other.requests;
         self.answered += other.answered;
+        self.leases += other.leases;
+        self.answered_by_lease += other.answered_by_lease;
         self.refused += other.refused;
         self.given_up += other.given_up;
         self.leaderships.extend(&other.leaderships);
@@ -168,6 +174,11 @@ impl fmt::Display for Summary {
             f,
             "requests: {} ({per_second} per simulated second), {} answered, {} refused, {} given up",
             self.requests, self.answered, self.refused, self.given_up
+        )?;
+        writeln!(
+            f,
+            "leases: {} batches, {} requests answered",
+            self.leases, self.answered_by_lease
         )?;
         writeln!(
             f,

@@ -8,6 +8,7 @@ pub(crate) mod consensus;
 pub(crate) mod faults;
 pub(crate) mod features;
 pub(crate) mod handovers;
+mod leases;
 mod links;
 pub(crate) mod offers;
 mod operators;
@@ -192,8 +193,14 @@ impl World {
         self.history.began(boot, index, &state);
         self.monitor_start(id, index, &state);
         let placement = self.placement(id).unwrap_or_default();
+        let (has_leases, lease_ms) = (self.has(Feature::Leases), self.initial_lease_ms());
+        let clock_ns = self.lease_clock_ns(id);
         let replica = self.node(id).running_mut().consensus.replica_mut();
-        replica.seed_settings(initial_settings(placement.leaders.clone()));
+        replica.seed_settings(initial_settings(placement.leaders.clone(), lease_ms));
+        if has_leases {
+            replica.allow_leases();
+        }
+        replica.handle_lease_clock(clock_ns);
         if placement.zone.is_some() {
             replica.place(placement);
         }
@@ -335,8 +342,9 @@ impl World {
     pub(crate) fn pass<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Consensus, u64) -> R) -> R {
         assert!(!self.is_paused(id), "the consensus plane of {id} is called in a pause");
         self.settle(id);
-        let monotonic_ns = self.monotonic_ns(id);
+        let (monotonic_ns, clock_ns) = (self.monotonic_ns(id), self.lease_clock_ns(id));
         let consensus = &mut self.node(id).running_mut().consensus;
+        consensus.handle_lease_clock(clock_ns);
         let result = call(consensus, monotonic_ns);
         consensus.follow_offer(monotonic_ns);
         result

@@ -19,7 +19,8 @@ const HOUR_NS: u64 = 3_600_000 * MS;
 const PEER: NodeId = NodeId(2);
 const OTHER: NodeId = NodeId(3);
 const BOOT: BootId = BootId(1);
-const FINE: Health = Health { round_completed_ns: 0, are_accepts_failing: false };
+const FINE: Health =
+    Health { round_completed_ns: 0, are_accepts_failing: false, lease_asked_ns: 0 };
 
 /// Node 1 of three voters, and what it shares with its workers.
 fn node() -> (Node, Arc<Shared>) {
@@ -251,6 +252,7 @@ fn the_settings_of_the_cluster_bound_the_clocks_when_they_are_published() {
         clock_offset_max_ms: 100,
         max_n: 1_000,
         leader_zones: vec![],
+        lease_ms: 0,
     };
     let (mut node, _shared) = node_of(|state| {
         state.format = FORMATS.newest;

@@ -79,7 +79,7 @@ impl Replica {
             return Err(AdvanceError::NotLeader);
         }
         let Some(grant) = self.grant else { return Err(AdvanceError::NotServing) };
-        if self.is_handing_over() {
+        if self.is_handing_over() || self.is_grant_held {
             return Err(AdvanceError::NotServing);
         }
         if self.reservation.advance.is_some() {

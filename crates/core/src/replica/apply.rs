@@ -48,7 +48,7 @@ impl Replica {
             return self.record_settings(nonce, outcome);
         }
         match outcome {
-            Outcome::Assigned(owner, range) => self.assign(owner, range),
+            Outcome::Assigned(owner, range) => self.assign(entry.index, owner, range),
             Outcome::GivenBack(owner, range) => {
                 self.reports.push_back(Report::GivenBack { owner, range });
             }
@@ -73,7 +73,7 @@ impl Replica {
     /// Publishes a grant if the range was assigned to this boot, in the term that it leads now
     /// (S3). An entry that is replayed after a restart carries another boot. A snapshot does not
     /// come here.
-    fn assign(&mut self, owner: Owner, range: EpochRange) {
+    fn assign(&mut self, index: LogIndex, owner: Owner, range: EpochRange) {
         let raft = &self.raw.raft;
         let is_mine = owner == self.as_owner() && raft.state == StateRole::Leader;
         if !is_mine {
@@ -95,6 +95,8 @@ impl Replica {
         let grant = Some(Grant { term, boot: me.boot, range });
         let took_ns = self.reservation.done(self.now_ns);
         self.reports.push_back(Report::Granted { term, range, took_ns });
+        // S20: only a reservation that assigns its range here becomes a lease.
+        self.lease.take(index);
         // S18: workers see no grant while this leader gives its range back.
         if let Some(it) = &mut self.reservation.giving_back {
             it.withdrawn = grant;
@@ -197,6 +199,7 @@ impl Replica {
         self.state = state;
         self.applied = (record.index, record.term);
         self.snapshot_to_apply = Some(record.index);
+        self.lease_wait.handle_snapshot(self.state.lease_longest_ms);
         self.gate.record_format_of(self.state.format);
         self.raw.mut_store().install(record.clone());
         self.apply_configuration();

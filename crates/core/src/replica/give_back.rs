@@ -190,6 +190,7 @@ impl Replica {
             self.take_advance();
         }
         self.reserve_if_used();
+        self.release_lease();
         self.call(|raw| raw.transfer_leader(it.to.0));
     }
 

@@ -172,7 +172,7 @@ impl Replica {
         self.seed_settings_if_due();
         self.leader_checks.since_hand_over += 1;
         // Without a grant no round is expected.
-        let is_serving = self.grant.is_some();
+        let is_serving = self.grant.is_some() && !self.is_grant_held;
         self.leader_checks.rounds.1 = if is_serving { self.leader_checks.rounds.1 + 1 } else { 0 };
         self.leader_checks.clock_compared.1 += 1;
         self.leader_checks.led += 1;
@@ -294,6 +294,7 @@ impl Replica {
 
     pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {
         self.reports.push_back(Report::HandingOver { to, why });
+        self.release_lease();
         if self.may_give_back(why) {
             return self.begin_giving_back(to);
         }

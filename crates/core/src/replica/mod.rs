@@ -23,6 +23,7 @@ mod format;
 mod give_back;
 mod graceful_shutdown;
 mod leader_checks;
+mod lease;
 mod offer;
 mod operator;
 mod outbox;
@@ -45,6 +46,7 @@ use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
 use raft::{RawNode, StateRole};
 
 use crate::durable::{Restored, Write};
+use crate::lease::{LeaseWait, OwnLease};
 use crate::log::Log;
 use crate::publication::{Grant, Published, Role, Shared};
 use crate::quorum::Voters;
@@ -85,6 +87,14 @@ pub struct Replica {
     members: Arc<BTreeMap<NodeId, Member>>,
     voters: Voters,
     grant: Option<Grant>,
+    /// Whether the last publication held the grant back, because leases of others may run (S20).
+    is_grant_held: bool,
+    lease: OwnLease,
+    lease_wait: LeaseWait,
+    /// Whether this node may take leases.
+    is_lease_clock_fit: bool,
+    /// When a request last asked for a lease, monotonic nanoseconds; 0 before the first.
+    lease_asked_ns: u64,
     is_published: bool,
 
     /// The term and role for which the election timeout was last drawn.
@@ -146,6 +156,15 @@ impl Replica {
             members: Arc::new(BTreeMap::new()),
             voters: Voters::default(),
             grant: None,
+            is_grant_held: false,
+            lease: OwnLease::default(),
+            lease_wait: LeaseWait::new(
+                config.identity.node,
+                config.identity.boot,
+                lease::longest_ms(&state, restored),
+            ),
+            is_lease_clock_fit: false,
+            lease_asked_ns: 0,
             is_published: false,
             outbox: Outbox::new(restored.hard_state),
             snapshot_to_apply: None,
@@ -391,6 +410,10 @@ impl Replica {
         let term = Term(self.raw.raft.term);
         assert!(self.shared.promise.load() >= term, "S4: published before promised");
         self.is_published = true;
+        // S20: a new leader answers nobody while the lease of another may run.
+        let grant = self.grant.filter(|_| self.lease_wait.is_over());
+        self.is_grant_held = grant.is_none() && self.grant.is_some();
+        let lease = grant.and_then(|grant| self.lease.published(grant.term));
         self.shared.publish(Arc::new(Published {
             identity: self.config.identity,
             cluster: self.state.cluster,
@@ -399,7 +422,8 @@ impl Replica {
             role: self.role(),
             leader: self.leader(),
             voters: self.voters.clone(),
-            grant: self.grant,
+            grant,
+            lease,
             members: self.members.clone(),
             format: self.format_needed(),
             settings: self.published_settings(),

@@ -4,7 +4,7 @@
 use super::give_back::GivingBack;
 use super::{Replica, ReplicaConfig, Report};
 use crate::state::{Command, WIDTH_MIN_NS};
-use epicepoch_wire::Epoch;
+use epicepoch_wire::{Epoch, LogIndex};
 use raft::StateRole;
 
 /// The reservation of the current term that is under way, if any.
@@ -115,7 +115,7 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return;
         }
-        if self.reserve_if_used() {
+        if self.reserve_if_used() || self.renew_lease_if_due() {
             self.settle();
         }
         // A leader without a quorum cannot reserve. Its tick does not count, because that is no
@@ -150,11 +150,17 @@ impl Replica {
         let until = Epoch(self.trusted_ns.saturating_add(window_ns));
         let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
         let until = beyond.map_or(until, |beyond| until.max(beyond));
-        let command = Command::Reserve { owner, until };
+        // The clock of a lease is read before the proposal.
+        let (lease_ms, clock_ns) = (self.lease_to_mark_ms(), self.lease_wait.clock_ns());
+        let command = Command::Reserve { owner, until, lease_ms };
         // If the proposal is dropped (too much is uncommitted), it is made again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {
             let proposed_at_ns = self.now_ns;
             self.reservation.pending = Some(Pending { proposed_at_ns, ticks: 0, is_late: false });
+            if lease_ms > 0 {
+                let index = LogIndex(self.raw.raft.raft_log.last_index());
+                self.lease.propose(index, clock_ns, lease_ms);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use raft::StateRole;
 use thiserror::Error;
 
 use super::{Replica, Report, ZonesInDoubt};
-use crate::state::{Command, FORMAT_OF_SETTINGS, Outcome};
+use crate::state::{Command, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome};
 
 /// The first settings that this node would propose, and the change that is under way.
 #[derive(Debug, Default)]
@@ -49,6 +49,16 @@ pub enum SettingsError {
         /// The format of the state.
         format: u32,
     },
+    /// Update all members first.
+    #[error(
+        "the replicated state is of format {format}, and leases are in it from format \
+         {FORMAT_OF_LEASES} on: update the nodes that epicepoch member list names; if it names none, \
+         ask again in a moment"
+    )]
+    FormatOfLeases {
+        /// The format of the state.
+        format: u32,
+    },
     /// Correct the value.
     #[error("{name} would be {value:?}; allowed is {}", .name.allowed())]
     NotAllowed {
@@ -70,6 +80,22 @@ pub enum SettingsError {
         /// The election timeout of the leader, milliseconds.
         election_ms: u64,
     },
+    /// The requested lease is too long: ask for a shorter one. Only a change of `LEASE_MS` is refused
+    /// for this reason.
+    #[error(
+        "LEASE_MS would be {lease_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at most the \
+         election timeout"
+    )]
+    LeaseTooLong {
+        /// The requested value, milliseconds.
+        lease_ms: u64,
+        /// The election timeout of the leader, milliseconds.
+        election_ms: u64,
+    },
+    /// This leader may not take leases: nobody has said that its clock never stands still
+    /// ([`Replica::allow_leases`]). Ask for 0.
+    #[error("LEASE_MS can only be 0: this node may not take leases")]
+    LeaseClock,
     /// No voter is in a named zone. Correct the name, add a voter in that zone before this change,
     /// or force the change.
     #[error(
@@ -162,8 +188,19 @@ impl Replica {
         if before != Some(reservation_ms) && reservation_ms < ELECTIONS_MIN * election_ms {
             return Err(SettingsError::ReservationTooShort { reservation_ms, election_ms });
         }
+        let lease_before = self.state.settings.as_ref().map(|before| before.lease_ms);
+        let lease_ms = settings.lease_ms;
+        if lease_ms > 0 && !self.is_lease_clock_fit {
+            return Err(SettingsError::LeaseClock);
+        }
+        if lease_before != Some(lease_ms) && lease_ms > election_ms {
+            return Err(SettingsError::LeaseTooLong { lease_ms, election_ms });
+        }
         if self.state.format < FORMAT_OF_SETTINGS {
             return Err(SettingsError::Format { format: self.state.format });
+        }
+        if self.state.format < FORMAT_OF_LEASES && lease_ms > 0 {
+            return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
         if !self.may_settle() || self.state.settings.is_none() {
             return Err(SettingsError::NotServing);
@@ -198,9 +235,16 @@ impl Replica {
         }
         let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
+        let is_readable = self.state.format >= FORMAT_OF_LEASES;
+        if seed.lease_ms > 0 && !is_readable && self.config.format_max >= FORMAT_OF_LEASES {
+            // The first settings have a lease, so they wait for the format that has leases.
+            return;
+        }
+        let lease_ms = if is_readable { seed.lease_ms } else { 0 };
+        let settings = ClusterSettings { lease_ms, ..seed.clone() };
         if self.may_settle() {
             self.settings.pause = self.config.election_ticks;
-            let command = Command::Settings { nonce: 0, is_seed: true, settings: seed.clone() };
+            let command = Command::Settings { nonce: 0, is_seed: true, settings };
             // If the proposal is dropped, it is made again after the pause.
             let _again = self.step(|raw| raw.propose(Vec::new(), command.encode()));
         }
@@ -224,8 +268,12 @@ impl Replica {
         let settings = Arc::new(settings.clone());
         self.reservation.set_window(settings.reservation_ms * 1_000_000, self.config.tick_ns);
         self.preference.prefer(settings.leader_zones.clone());
+        let is_lease_off = settings.lease_ms == 0;
         self.settings.published = Some(settings);
         self.publish();
+        if is_lease_off {
+            self.release_lease();
+        }
     }
 
     pub(super) fn published_settings(&self) -> Option<Arc<ClusterSettings>> {

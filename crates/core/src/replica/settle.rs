@@ -8,6 +8,7 @@ use raft::{RawNode, StateRole, Storage as _};
 
 use super::{Replica, Report};
 use crate::durable::Write;
+use crate::lease::OwnLease;
 use crate::log::Log;
 use crate::translate;
 
@@ -31,6 +32,7 @@ impl Replica {
             }
             self.offer_behind_entry();
         }
+        self.publish_held_grant();
         self.outbox.limit_held(HELD_MAX);
     }
 
@@ -60,6 +62,7 @@ impl Replica {
         // S3: the grant ends the moment this node stops leading the grant's term.
         if self.grant.is_some_and(|grant| !is_leader || grant.term != term) {
             self.grant = None;
+            self.lease = OwnLease::default();
             self.reservation.forget();
             self.publish();
         }
@@ -85,6 +88,7 @@ impl Replica {
             // share a round trip.
             self.reserve();
         } else if role != super::Role::Leader {
+            self.lease = OwnLease::default();
             self.reservation.forget();
         }
         if leader.is_some() {
@@ -112,6 +116,8 @@ impl Replica {
         }
         // S15: the formats are published before a message can carry the entries.
         self.record_formats(&write.entries);
+        // S20: entries count from now on, and before any of them is applied.
+        self.lease_wait.handle_entries(&write.entries);
         let last = self.raw.store().last_index().unwrap_or(0);
         if write.entries.first().is_some_and(|first| first.index.0 <= last) {
             self.gate.record_overwritten();

@@ -135,6 +135,7 @@ fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was
             clock_offset_max_ms,
             max_n,
             leader_zones,
+            lease_ms: 0,
         };
         Command::Settings { nonce: 1, is_seed: false, settings }
     };
@@ -323,7 +324,7 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
 #[test]
 fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
     let owner = Owner { term: Term(3), node: NodeId(1), boot: BootId(1) };
-    let reserve = |until| Command::Reserve { owner, until: Epoch(until) }.encode();
+    let reserve = |until| Command::Reserve { owner, until: Epoch(until), lease_ms: 0 }.encode();
     let change = |node| removal(&[node]);
     let mut restored = Restored {
         hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(42) },
@@ -417,7 +418,7 @@ proptest! {
             let off_max = 3 * bound_ms * MS / 2;
             let trusted = now + S + off * off_max - off_max;
             let until = Epoch(trusted + window_ms * MS);
-            state.apply(term, &Command::Reserve { owner, until });
+            state.apply(term, &Command::Reserve { owner, until, lease_ms: 0 });
         }
         now += quiet;
         // The latest clock is not behind a right one.

@@ -8,6 +8,7 @@ use epicepoch_wire::{BootId, ClusterId, Epoch, EpochIndex, ProvedBy, StoreId, Te
 
 use super::*;
 use crate::confirm::Answers;
+use crate::lease::Lease;
 use crate::promise::Promise;
 use crate::publication::{EpochRange, Grant};
 use crate::quorum::Voters;
@@ -45,13 +46,20 @@ struct Worker {
     /// The slots whose waiters were woken.
     woken: Vec<usize>,
     next_index: u64,
+    lease_clock_ns: u64,
 }
 
 impl Worker {
     fn leading(has_grant: bool) -> Self {
         let first = published(Role::Leader, 1, has_grant);
         let sequencer = Sequencer::new(ME, WorkerId(0), LIMITS, &first);
-        Self { sequencer, shared: Shared::new(TERM, first), woken: vec![], next_index: 0 }
+        Self {
+            sequencer,
+            shared: Shared::new(TERM, first),
+            woken: vec![],
+            next_index: 0,
+            lease_clock_ns: 0,
+        }
     }
 
     fn join(&mut self, count: u64, now_ns: u64) -> usize {
@@ -66,7 +74,9 @@ impl Worker {
 
     fn turn(&mut self, now_ns: u64) -> Option<Confirm> {
         let wake = |slot| self.woken.push(slot);
-        self.sequencer.handle_turn(now_ns, &self.shared, wake).map(|begun| begun.confirm)
+        self.sequencer
+            .handle_turn(now_ns, &self.shared, || self.lease_clock_ns, wake)
+            .map(|begun| begun.confirm)
     }
 
     fn publish(&mut self, now_ns: u64, next: Published) {
@@ -158,6 +168,59 @@ fn without_a_lease_requests_of_both_guarantees_share_a_round_and_are_told_so() {
     assert_eq!(told, [(0, 2, ProvedBy::Round), (2, 1, ProvedBy::Round)]);
     worker.publish(9, published(Role::Follower, 2, false));
     assert_eq!(worker.told(late), Some(Err(ErrorCode::NotLeader)));
+}
+
+#[test]
+fn a_lease_answers_the_requests_that_ask_for_one_without_a_round() {
+    let mut worker = Worker::leading(true);
+    let lease = Some(Lease { term: TERM, until_ns: 100 });
+    worker.publish(0, Published { lease, ..published(Role::Leader, 1, true) });
+    worker.lease_clock_ns = 99;
+    let quorum = worker.join(1, 5);
+    let first = worker.join_for(Guarantee::Lease, 2, 6);
+    let latest = worker.join_for(Guarantee::Lease, LATEST, 6);
+    assert_eq!(worker.sequencer.lease_asked_ns(), 0);
+    let round = worker.turn(7).unwrap();
+    assert!(worker.sequencer.has_proved() && worker.sequencer.lease_asked_ns() == 7);
+    let late = worker.join_for(Guarantee::Lease, 1, 8);
+    assert_eq!((worker.complete(), worker.complete()), (Some(0), None));
+    let told = [first, latest].map(|slot| worker.sequencer.outcome(slot).unwrap().unwrap());
+    let told = told.map(|it| (it.range.last().index.0, it.proved_by));
+    assert_eq!(told, [(1, ProvedBy::Lease); 2]);
+    assert_eq!([quorum, late].map(|slot| worker.told(slot)), [None; 2]);
+    assert!(worker.sequencer.is_turn_due() && !worker.sequencer.has_proved());
+    // While the lease answers, rounds still show that a quorum can be reached.
+    worker.confirm(&round);
+    assert_eq!((worker.complete(), worker.told(quorum)), (Some(1), Some(Ok(2))));
+    let probe = worker.sequencer.handle_tick(90, &worker.shared, |_| ());
+    assert!(probe.is_some(), "it probes although a request waits for the lease");
+    worker.lease_clock_ns = 100;
+    let round = worker.turn(91).unwrap();
+    assert!(!worker.sequencer.has_proved(), "the lease is over");
+    worker.confirm(&round);
+    while worker.complete().is_some() {}
+    let told = worker.sequencer.outcome(late).unwrap().unwrap();
+    assert_eq!(told.proved_by, ProvedBy::Round);
+}
+
+#[test]
+fn a_lease_answers_while_no_further_round_may_begin() {
+    let mut worker = Worker::leading(true);
+    let lease = Some(Lease { term: TERM, until_ns: 100 });
+    worker.publish(0, Published { lease, ..published(Role::Leader, 1, true) });
+    for at in 0..ROUNDS_IN_FLIGHT_MAX as u64 {
+        worker.join(1, at);
+        worker.turn(at).unwrap();
+    }
+    let waits = worker.join(1, 9);
+    assert!(!worker.sequencer.is_turn_due());
+    let slot = worker.join_for(Guarantee::Lease, 1, 9);
+    assert!(worker.sequencer.is_turn_due());
+    assert!(worker.turn(10).is_none() && worker.complete() == Some(0));
+    assert_eq!((worker.told(slot), worker.told(waits)), (Some(Ok(0)), None));
+    worker.lease_clock_ns = 100;
+    worker.join_for(Guarantee::Lease, 1, 11);
+    assert!(worker.turn(12).is_none() && !worker.sequencer.is_turn_due(), "it waits for a round");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn state() -> State {
 
 fn reserve(term: u64, node: u64, until: u64) -> Command {
     let owner = Owner { term: Term(term), node: NodeId(node), boot: BootId(node) };
-    Command::Reserve { owner, until: Epoch(until) }
+    Command::Reserve { owner, until: Epoch(until), lease_ms: 0 }
 }
 
 fn assigned(outcome: &Outcome) -> (u64, u64) {
@@ -69,6 +69,7 @@ fn a_format_rises_by_one_and_settings_need_room_and_sense() {
             clock_offset_max_ms: 500,
             max_n,
             leader_zones: vec![],
+            lease_ms: 0,
         },
     };
     assert!(matches!(state.apply(Term(1), &set(10)), Outcome::Refused(_)), "no room yet");
@@ -314,6 +315,7 @@ fn a_state_with_settings_that_may_not_be_is_no_state() {
         clock_offset_max_ms: 500,
         max_n: 100,
         leader_zones: vec![],
+        lease_ms: 0,
     };
     let with = |settings: ClusterSettings, reservation_longest_ms, clock_offset_widest_ms| {
         let (format, settings) = (FORMAT_OF_SETTINGS, Some(settings));
@@ -410,4 +412,37 @@ fn what_is_given_back_by_another_owner_term_or_range_changes_nothing() {
     assert_eq!(old.apply(Term(1), &give_back(1, 1, 4_000, 9_000)), Outcome::Stale);
     old.apply(Term(1), &reserve(1, 1, 12_000));
     assert_eq!(old.owner, Some((owner(1, 1), span(9_000, 12_000))), "as older versions have it");
+}
+
+#[test]
+fn leases_are_in_the_state_from_their_format_on_and_the_longest_is_kept() {
+    let marked = |lease_ms| Command::Reserve { owner: owner(1, 1), until: Epoch(9_000), lease_ms };
+    let settings = ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 100,
+        leader_zones: vec![],
+        lease_ms: 200,
+    };
+    let set = Command::Settings { nonce: 7, is_seed: false, settings };
+    let release = Command::Release { owner: owner(1, 1) };
+    for command in [marked(0), marked(200), release.clone(), set.clone()] {
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
+    }
+    let formats = [marked(0), marked(200), release.clone(), set.clone()].map(|it| it.format());
+    assert_eq!(formats, [1, FORMAT_OF_LEASES, FORMAT_OF_LEASES, FORMAT_OF_LEASES]);
+    let mut too_long = marked(60_000).encode();
+    *too_long.last_mut().unwrap() += 1;
+    assert!(Command::decode(&too_long).is_err());
+    let mut old = State { format: FORMAT_OF_LEASES - 1, ..state() };
+    assert!(matches!(old.apply(Term(1), &set), Outcome::Refused(_)));
+    let mut state = State { format: FORMAT_OF_LEASES, ..state() };
+    for (lease_ms, longest_ms) in [(0, 0), (200, 200), (100, 200), (400, 400)] {
+        state.apply(Term(1), &marked(lease_ms));
+        assert_eq!(state.lease_longest_ms, longest_ms);
+    }
+    assert_eq!(state.apply(Term(1), &release), Outcome::Nothing);
+    assert_eq!(state.apply(Term(1), &set), Outcome::Set);
+    assert_eq!(State::decode(&state.encode()), Ok(state));
 }

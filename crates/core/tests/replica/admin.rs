@@ -339,6 +339,7 @@ fn with_settings(voters: &[u64]) -> Queue {
         clock_offset_max_ms: 500,
         max_n: 100,
         leader_zones: vec![],
+        lease_ms: 0,
     });
     Queue::of(bench)
 }

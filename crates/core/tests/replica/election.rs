@@ -24,7 +24,8 @@ fn a_range_of_another_node_or_boot_gives_no_grant() {
     let mut bench = Bench::new(&[1, 2, 3]);
     let owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(9) };
     let mut assigned = append(2, (1, 1), 1, 2);
-    assigned.entries[0].data = Command::Reserve { owner, until: Epoch(1_000_000) }.encode();
+    assigned.entries[0].data =
+        Command::Reserve { owner, until: Epoch(1_000_000), lease_ms: 0 }.encode();
     bench.take(2, &assigned).unwrap();
     bench.persist();
     assert_eq!(bench.replica.state().owner.map(|(owner, _)| owner), Some(owner));
@@ -198,7 +199,7 @@ fn a_reservation_that_is_committed_under_another_leader_assigns_no_grant() {
     let me = bench.shared.published().identity;
     let owner = Owner { term: status.term, node: me.node, boot: me.boot };
     let until = Epoch(u64::MAX / 2);
-    again.entries[0].data = Command::Reserve { owner, until }.encode();
+    again.entries[0].data = Command::Reserve { owner, until, lease_ms: 0 }.encode();
     bench.take(2, &again).unwrap();
     bench.persist();
     assert_eq!(bench.status().applied.0, status.last.0 + 1);

@@ -15,6 +15,7 @@ mod give_back;
 mod graceful_shutdown;
 mod leader_checks;
 mod leadership;
+mod leases;
 mod membership;
 mod operators;
 mod own_disk;

@@ -402,6 +402,7 @@ fn judged(bench: &Bench, leaders: &[&str], is_forced: bool) -> Judged {
         clock_offset_max_ms: 500,
         max_n: 1,
         leader_zones: zones(leaders),
+        lease_ms: 0,
     };
     bench.replica.judge_zones(&settings, is_forced)
 }

@@ -176,7 +176,8 @@ fn follower_with_a_ceiling() -> Bench {
     let mut bench = Bench::new(&[1, 2, 3]);
     let owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(3) };
     let mut reservation = append(2, (1, 1), 1, 2);
-    reservation.entries[0].data = Command::Reserve { owner, until: Epoch(1_000_000) }.encode();
+    reservation.entries[0].data =
+        Command::Reserve { owner, until: Epoch(1_000_000), lease_ms: 0 }.encode();
     bench.take(2, &reservation).unwrap();
     bench.persist();
     assert_eq!(bench.replica.ceiling(), Epoch(1_000_000));

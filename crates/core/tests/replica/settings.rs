@@ -30,6 +30,7 @@ fn told(reservation_ms: u64) -> ClusterSettings {
         clock_offset_max_ms: 500,
         max_n: 65_536,
         leader_zones: vec![],
+        lease_ms: 0,
     }
 }
 

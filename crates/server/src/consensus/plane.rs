@@ -268,6 +268,7 @@ fn node(
 impl Plane {
     /// Carries out an order from another thread of this node.
     fn on_order(&mut self, order: Option<Order>) {
+        self.read_lease_clock();
         let now_ns = self.shared.clock.monotonic_ns();
         match order {
             Some(Order::HandOver { to }) => {
@@ -283,6 +284,7 @@ impl Plane {
 
     /// Answers a command that only reads, or passes it to the core, which answers it later.
     fn on_admin_request(&mut self, AdminRequest { command, answer }: AdminRequest) {
+        self.read_lease_clock();
         let published = self.shared.core.published();
         let now_ns = self.shared.clock.monotonic_ns();
         let document = match command {
@@ -332,11 +334,13 @@ impl Plane {
     }
 
     fn tick(&mut self) -> Result<(), ConsensusError> {
+        self.read_lease_clock();
         let reading = reading(&self.shared.clock, &self.faults);
         let health = &self.shared.health;
         let data_plane = Health {
             round_completed_ns: health.round_completed_ns.load(Ordering::Relaxed),
             are_accepts_failing: health.accepts.are_failing(reading.monotonic_ns),
+            lease_asked_ns: health.lease_asked_ns.load(Ordering::Relaxed),
         };
         let observed = self.node.handle_tick(reading, data_plane)?;
         self.shared.clock.set_trusted_offset_ns(observed.trusted_offset_ns);
@@ -374,7 +378,14 @@ impl Plane {
         }
     }
 
+    /// Reads the clock of the leases for the event that is handled next. The event has arrived, so an
+    /// entry in it counts from a later time than it was proposed (S20).
+    fn read_lease_clock(&mut self) {
+        self.node.handle_lease_clock(self.shared.clock.lease_ns());
+    }
+
     fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
+        self.read_lease_clock();
         match completion {
             Completion::Written { number, duration } => {
                 self.metrics.consensus.fsync_ns.observe(duration.as_nanos() as u64);
@@ -387,6 +398,7 @@ impl Plane {
     }
 
     fn on_event(&mut self, event: Event) -> Result<(), ConsensusError> {
+        self.read_lease_clock();
         let now_ns = self.shared.clock.monotonic_ns();
         match event {
             Event::Message { from, store, message } => {

@@ -19,7 +19,7 @@ use epicepoch_core::confirm::Begun;
 use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Outcome, Sequencer as State};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{Guarantee, NodeId, WorkerId};
+use epicepoch_wire::{Guarantee, NodeId, ProvedBy, WorkerId};
 
 use super::admission::AdmissionLimit;
 use super::links::Links;
@@ -266,7 +266,17 @@ impl Sequencer {
             let write_ns = now_ns.saturating_sub(answered_ns);
             self.metrics().write_ns.observe_alone(write_ns, requests);
         }
-        let begun = self.state.borrow_mut().handle_turn(now_ns, &self.shared.core, Waker::wake);
+        let (core, lease_clock) = (&self.shared.core, || self.shared.clock.lease_ns());
+        let mut state = self.state.borrow_mut();
+        let begun = state.handle_turn(now_ns, core, lease_clock, Waker::wake);
+        let (is_proved, asked_ns) = (state.has_proved(), state.lease_asked_ns());
+        drop(state);
+        if asked_ns == now_ns {
+            self.shared.health.lease_asked_ns.fetch_max(now_ns, Ordering::Relaxed);
+        }
+        if is_proved {
+            self.complete_confirmed();
+        }
         self.ask(begun, now_ns);
     }
 
@@ -293,8 +303,13 @@ impl Sequencer {
     fn complete(&self, confirmed: ConfirmedBatch) {
         let metrics = self.metrics();
         let now = self.shared.clock.now();
-        self.shared.health.round_completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
-        metrics.rounds_confirmed.add_alone(1);
+        if confirmed.proved_by() == ProvedBy::Round {
+            let completed_ns = &self.shared.health.round_completed_ns;
+            completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
+            metrics.rounds_confirmed.add_alone(1);
+        } else {
+            metrics.leases_used.add_alone(1);
+        }
         let size = confirmed.size();
         let mut allocated_ns = now.monotonic_ns;
         let allocate = |key| {

@@ -71,7 +71,7 @@ fn drawn_entry(replica: &Replica, script: &mut Script<'_>, index: u64, term: u64
         }
         4 => {
             let until = Epoch(script.near(START_NS));
-            entry(index, term, Command::Reserve { owner, until }.encode())
+            entry(index, term, Command::Reserve { owner, until, lease_ms: 0 }.encode())
         }
         5 => entry(index, term, Command::Readdress(member(node)).encode()),
         6 if script.byte() & 1 == 0 => {
@@ -145,6 +145,7 @@ pub(super) fn settings(script: &mut Script<'_>) -> ClusterSettings {
         clock_offset_max_ms: 1 + script.below(60_000),
         max_n: script.below(1 << 20),
         leader_zones: vec![],
+        lease_ms: 0,
     }
 }
 

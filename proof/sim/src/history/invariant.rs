@@ -51,6 +51,8 @@ pub enum Invariant {
     /// S19: a latest timestamp is not below what was answered before its request arrived, and below
     /// the answer to every request that arrives later.
     Latest,
+    /// S20: when a lease proves a batch, no leader of a later term has taken a timestamp.
+    Lease,
     /// S18: a leader gives nothing of a range that it gives back, and keeps nothing of what it did
     /// not use.
     GivenBack,

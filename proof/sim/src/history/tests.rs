@@ -11,7 +11,7 @@ use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, MembershipChange, MembershipS
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{ClusterId, EpochIndex, HistoryId, Round, WorkerId};
+use epicepoch_wire::{ClusterId, EpochIndex, Guarantee, HistoryId, Round, WorkerId};
 
 use super::asking::Asked;
 use super::handovers::Offer;
@@ -55,7 +55,17 @@ fn give(history: &mut History, request: Request, range: TimestampRange) {
 
 const fn request(count: u64) -> Request {
     let (floor, shown) = (None, None);
-    Request { asker: ASKER, worker: 0, count, floor, shown, above: Epoch(0), arrived_ns: 0 }
+    let guarantee = Guarantee::Quorum;
+    Request {
+        asker: ASKER,
+        worker: 0,
+        count,
+        guarantee,
+        floor,
+        shown,
+        above: Epoch(0),
+        arrived_ns: 0,
+    }
 }
 
 fn state() -> State {
@@ -557,7 +567,7 @@ fn going_by(window_ms: u64, interval_ms: u64) -> History {
     for (index, reservation_ms, epoch_interval_ms) in [(4, 2_000, 80), (5, window_ms, interval_ms)]
     {
         let settings =
-            ClusterSettings { reservation_ms, epoch_interval_ms, ..initial_settings(vec![]) };
+            ClusterSettings { reservation_ms, epoch_interval_ms, ..initial_settings(vec![], 0) };
         let state = State { settings: Some(settings), ..state() };
         if index == 4 {
             history.began(ME.boot, LogIndex(index), &state);
@@ -666,4 +676,15 @@ fn a_denied_change_that_happens_later_and_one_with_two_outcomes_are_found() {
     };
     assert_eq!(outcomes(&Outcome::Changed), None);
     assert_eq!(outcomes(&Outcome::Refused("no")), Some(Invariant::Ranges));
+}
+
+#[test]
+fn a_lease_that_is_used_after_a_later_leader_has_answered_is_found() {
+    let mut history = History { stamped_in: Term(6), ..History::default() };
+    let who = published().identity;
+    history.proved_by_lease(who, Term(6));
+    assert_eq!(history.violation, None);
+    history.proved_by_lease(who, Term(5));
+    let violation = history.violation.map(|violation| violation.invariant);
+    assert_eq!(violation, Some(Invariant::Lease));
 }

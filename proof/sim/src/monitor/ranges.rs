@@ -66,7 +66,10 @@ impl Monitor {
         match command {
             Command::Reserve { owner, .. } => self.reserves(id, key, *owner),
             Command::GiveBack { owner, range } => self.gives_back(id, key, *owner, range.low),
-            Command::Readdress(_) | Command::Raise(_) | Command::Settings { .. } => {}
+            Command::Readdress(_)
+            | Command::Raise(_)
+            | Command::Settings { .. }
+            | Command::Release { .. } => {}
         }
     }
 
@@ -128,12 +131,15 @@ impl Monitor {
     /// and `pass_back`.
     pub(super) fn applies_command(&mut self, key: Key, command: &Command) {
         match command {
-            Command::Reserve { owner, until } => self.assigns(key, *owner, *until),
+            Command::Reserve { owner, until, .. } => self.assigns(key, *owner, *until),
             Command::GiveBack { owner, range } => {
                 self.takes_back(key, *owner, (range.low, range.high));
             }
             Command::Raise(to) if *to == self.ranges.format + 1 => self.ranges.format = *to,
-            Command::Raise(_) | Command::Readdress(_) | Command::Settings { .. } => {}
+            Command::Raise(_)
+            | Command::Readdress(_)
+            | Command::Settings { .. }
+            | Command::Release { .. } => {}
         }
     }
 

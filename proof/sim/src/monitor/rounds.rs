@@ -292,6 +292,21 @@ impl Monitor {
         }
     }
 
+    /// The allocator answers a batch that a lease has proved. No specification that the monitor
+    /// follows has leases, so the requests of such a batch are not known here. The allocator's own
+    /// rules hold all the same.
+    pub(crate) fn allocates_by_lease(
+        &mut self,
+        id: NodeId,
+        answered: Option<(Term, Option<TimestampRange>)>,
+    ) {
+        if self.watches(id)
+            && let Some((term, Some(range))) = answered
+        {
+            self.check_stamp(id, term, term, range);
+        }
+    }
+
     /// The rules of `show_latest` about the timestamp that is shown.
     fn check_shown(&mut self, id: NodeId, asked: Term, confirmed: Term, latest: Timestamp) {
         let run = self.at(id).running();

@@ -48,13 +48,15 @@ impl World {
 
     pub(crate) fn tick(&mut self, id: NodeId) {
         self.settle(id);
-        let reading = self.at(id).clock.read(self.now_ns);
+        let (reading, clock_ns) = (self.at(id).clock.read(self.now_ns), self.lease_clock_ns(id));
         let are_accepts_failing = self.do_accepts_fail(id);
         let running = self.node(id).running_mut();
         running.ticks += 1;
         let before_ns = std::mem::replace(&mut running.ticked_ns, reading.monotonic_ns);
         let published = running.shared.published();
-        let health = Health { round_completed_ns: running.completed_ns, are_accepts_failing };
+        let (round_completed_ns, lease_asked_ns) = (running.completed_ns, running.lease_asked_ns);
+        let health = Health { round_completed_ns, are_accepts_failing, lease_asked_ns };
+        running.consensus.handle_lease_clock(clock_ns);
         let result = running.consensus.handle_tick(reading, health);
         let clock = running.consensus.clock();
         running.trusted_offset_ns = clock.offset_ns();

@@ -138,6 +138,8 @@ impl World {
         if self.has(Feature::ConfirmLinks) && self.chance(BROKEN_LINKS) {
             self.break_confirm_links(node);
         }
+        self.change_lease_clock(node);
+        self.usurp();
         self.strike(node);
     }
 

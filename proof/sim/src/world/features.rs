@@ -33,13 +33,15 @@ pub(crate) enum Feature {
     RemovalNotices,
     /// The confirm links of each worker connect, end and fill up by themselves.
     ConfirmLinks,
+    /// The cluster has leases, and requests ask for them.
+    Leases,
 }
 
 impl Feature {
     /// One in this many runs has the feature.
     const fn one_in(self) -> u64 {
         match self {
-            Self::Settings | Self::Sessions => 2,
+            Self::Settings | Self::Sessions | Self::Leases => 2,
             Self::Versions
             | Self::Advances
             | Self::Zones
@@ -86,6 +88,8 @@ pub(crate) const ZONES: u64 = 102;
 pub(crate) const BELIEVED: u64 = 103;
 pub(crate) const SPARED: u64 = 104;
 pub(crate) const LINKLESS: u64 = 105;
+pub(crate) const LEASES: u64 = 106;
+pub(crate) const LEASE_CLOCKS: u64 = 107;
 pub(crate) const SALTS: u64 = 1_000;
 
 /// The output function of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
@@ -101,7 +105,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 13] = [
+    const ALL: [Feature; 14] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -115,6 +119,7 @@ mod tests {
         Feature::Sessions,
         Feature::RemovalNotices,
         Feature::ConfirmLinks,
+        Feature::Leases,
     ];
 
     #[test]

@@ -28,8 +28,8 @@ impl World {
     pub(crate) fn change_settings(&mut self, node: NodeId) {
         let replica = self.at(node).running().replica();
         let (format, before) = (replica.state().format, replica.settings().cloned());
-        let before = before
-            .unwrap_or_else(|| initial_settings(self.placement(node).unwrap_or_default().leaders));
+        let leaders = || self.placement(node).unwrap_or_default().leaders;
+        let before = before.unwrap_or_else(|| initial_settings(leaders(), self.initial_lease_ms()));
         let mut settings = before.clone();
         let is_wrong = match self.random.u32(0..12) {
             0 => {
@@ -65,6 +65,10 @@ impl World {
                 settings.leader_zones = zones;
                 false
             }
+            _ if self.has(Feature::Leases) && self.random.bool() => {
+                settings.lease_ms = self.one_of(&[0..=0, 50..=ELECTION_MS, 50..=ELECTION_MS]);
+                false
+            }
             _ => {
                 settings.max_n = self.random.u64(1..=1 << 20);
                 false
@@ -78,7 +82,9 @@ impl World {
             Some(Err(Denied::Settings(error @ SettingsError::UnknownZones { .. }))) => {
                 self.zones_refused(node, &error);
             }
-            Some(Err(Denied::Settings(SettingsError::Format { .. }))) => {
+            Some(Err(Denied::Settings(
+                SettingsError::Format { .. } | SettingsError::FormatOfLeases { .. },
+            ))) => {
                 self.count("settings refused: old format");
             }
             Some(Err(_)) => {}
@@ -99,6 +105,9 @@ impl World {
                         Ordering::Greater => self.count(raised_what),
                         Ordering::Equal => {}
                     }
+                }
+                if settings.lease_ms != before.lease_ms {
+                    self.count("lease changed");
                 }
                 if settings.leader_zones != before.leader_zones {
                     self.count("leader zones changed");
@@ -141,4 +150,6 @@ impl World {
 /// restore.
 const LONG_MS: RangeInclusive<u64> = 10_000..=30_000;
 /// The shortest reservation window that election timeouts allow, milliseconds.
-const ELECTIONS_MS: u64 = 4 * ELECTION_TICKS as u64 * TICK_NS / MS;
+const ELECTIONS_MS: u64 = 4 * ELECTION_MS;
+/// The election timeout, milliseconds.
+const ELECTION_MS: u64 = ELECTION_TICKS as u64 * TICK_NS / MS;

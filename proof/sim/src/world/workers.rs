@@ -12,7 +12,7 @@ use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Identity, Published};
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{BootId, Guarantee, NodeId, Term, WorkerId};
+use epicepoch_wire::{BootId, Guarantee, NodeId, ProvedBy, Term, WorkerId};
 
 use crate::event::{Answer, Asker, Event, Request};
 use crate::history::{Given, Trusted};
@@ -40,8 +40,8 @@ impl World {
     pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
         let (floor, shown) = (self.history.floor(), self.history.shown());
         let above = self.history.above();
-        let arrived_ns = self.now_ns;
-        let request = Request { asker, worker, count, floor, shown, above, arrived_ns };
+        let (arrived_ns, guarantee) = (self.now_ns, self.draw_guarantee());
+        let request = Request { asker, worker, count, guarantee, floor, shown, above, arrived_ns };
         self.summary.requests += 1;
         let identity = self.at(id).running().identity;
         self.history.arrived(identity, asker, self.now_ns);
@@ -55,12 +55,19 @@ impl World {
     fn enter(&mut self, id: NodeId, request: Request) -> bool {
         let now_ns = self.monotonic_ns(id);
         let own = self.worker(id, request.worker);
-        let Ok(slot) = own.sequencer.join(1, request.count, Guarantee::Quorum, || now_ns) else {
+        let Ok(slot) = own.sequencer.join(1, request.count, request.guarantee, || now_ns) else {
             return false;
         };
         *own.sequencer.outcome(slot).expect_err("it has just joined") = Some(slot);
         own.tickets.insert(slot, request);
-        self.monitor.joins(id, request.worker, slot, request.count == LATEST);
+        match request.guarantee {
+            Guarantee::Quorum => {
+                self.monitor.joins(id, request.worker, slot, request.count == LATEST);
+            }
+            Guarantee::Lease => {
+                own.for_lease.insert(slot);
+            }
+        }
         let own = self.worker(id, request.worker);
         let is_turn_lost = !own.sequencer.is_turn_due();
         if is_turn_lost && self.is_planted(Plant::LostTurn) {
@@ -79,7 +86,7 @@ impl World {
         let Some(slot) = slot.map(|(slot, _)| *slot) else { return };
         own.tickets.remove(&slot);
         own.sequencer.leave(slot);
-        self.monitor.leaves(id, worker, slot);
+        self.forget_slot(id, worker, slot);
         let identity = self.at(id).running().identity;
         self.history.left(identity, asker);
         self.count("client gone");
@@ -122,13 +129,39 @@ impl World {
 
     pub(crate) fn turn(&mut self, id: NodeId, worker: usize) {
         let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
+        let clock_ns = self.lease_clock_ns(id);
         let running = self.node(id).running_mut();
         let own = &mut running.workers[worker];
         own.is_turn_due = false;
         let wake = |slot| woken.push(slot);
-        let begun = own.sequencer.handle_turn(now_ns, &running.seen, wake);
+        let begun = own.sequencer.handle_turn(now_ns, &running.seen, || clock_ns, wake);
+        let is_proved = own.sequencer.has_proved();
+        running.lease_asked_ns = running.lease_asked_ns.max(own.sequencer.lease_asked_ns());
+        let taken = std::mem::take(&mut own.for_lease);
+        if is_proved {
+            own.by_lease.extend(taken);
+        } else {
+            // These requests wait for a round like all others.
+            for slot in taken {
+                let request = self.worker(id, worker).tickets[&slot];
+                self.monitor.joins(id, worker, slot, request.count == LATEST);
+            }
+        }
         self.wake(id, worker, &woken);
-        self.begun(id, worker, begun);
+        if begun.is_some() {
+            self.begun(id, worker, begun);
+        } else if is_proved {
+            self.take_confirmed(id, worker);
+        }
+    }
+
+    /// A request has left its slot.
+    fn forget_slot(&mut self, id: NodeId, worker: usize, slot: usize) {
+        let own = self.worker(id, worker);
+        let is_unknown = own.for_lease.remove(&slot) || own.by_lease.remove(&slot);
+        if !is_unknown {
+            self.monitor.leaves(id, worker, slot);
+        }
     }
 
     fn begun(&mut self, id: NodeId, worker: usize, begun: Option<Begun>) {
@@ -266,6 +299,13 @@ impl World {
         let own = &mut running.workers[worker];
         let mut steps = 0;
         while let Some(confirmed) = own.sequencer.poll_confirmed() {
+            if confirmed.proved_by() == ProvedBy::Lease {
+                self.summary.leases += 1;
+                self.history.proved_by_lease(identity, confirmed.term());
+                own.confirmed.push_back(confirmed);
+                steps += 1;
+                continue;
+            }
             running.completed_ns = now_ns;
             let (worker, round) = (WorkerId(worker as u32), confirmed.size().round);
             self.monitor.confirms(id, worker.0 as usize, round);
@@ -291,7 +331,7 @@ impl World {
         let trusted_ns = trusted_ns(monotonic_ns, running.trusted_offset_ns);
         let own = &mut running.workers[worker];
         let Some(confirmed) = own.confirmed.pop_front() else { return };
-        let round = confirmed.size().round;
+        let (round, proved_by) = (confirmed.size().round, confirmed.proved_by());
         let (mut woken, mut stamped) = (vec![], None);
         let is_taken = confirmed.size().total > 0;
         let allocate = |key: Confirmed| {
@@ -310,7 +350,13 @@ impl World {
         let told: Vec<_> = outcomes.collect();
         let allocated = stamped.and_then(|(term, range)| Some((term, range.ok()?)));
         let allocated = allocated.map(|(term, range)| (term, is_taken.then_some(range)));
-        self.monitor.allocates(id, worker, round, allocated, &told);
+        match proved_by {
+            ProvedBy::Round => self.monitor.allocates(id, worker, round, allocated, &told),
+            ProvedBy::Lease => self.monitor.allocates_by_lease(id, allocated),
+        }
+        if proved_by == ProvedBy::Lease {
+            self.summary.answered_by_lease += told.len() as u64;
+        }
         if let Some((term, allocated)) = stamped.filter(|_| is_taken) {
             self.trusts(trusted_ns);
             self.record(|| format!("{id} stamps {allocated:?} in term {term}"));
@@ -341,10 +387,13 @@ impl World {
         let outcome = *own.sequencer.outcome(slot).as_ref().expect("who is woken has an outcome");
         own.tickets.remove(&slot);
         own.sequencer.leave(slot);
-        if let Ok(answer) = outcome {
+        let is_by_lease = own.by_lease.contains(&slot);
+        if let Ok(answer) = outcome
+            && !is_by_lease
+        {
             self.monitor.completes(id, worker, slot, answer.range);
         }
-        self.monitor.leaves(id, worker, slot);
+        self.forget_slot(id, worker, slot);
         match outcome {
             Ok(answer) => self.answer(id, request, Answer::Given(answer.range)),
             Err(_) if self.is_planted(Plant::UnheardRefusal) => {}

@@ -19,12 +19,17 @@ pub(crate) struct Disk {
 impl Disk {
     /// The disk of a first member.
     pub(crate) fn genesis(genesis: &Genesis) -> Self {
+        Self::genesis_of(genesis, &State::new(genesis))
+    }
+
+    /// The disk of a first member of a cluster that begins with this state.
+    pub(crate) fn genesis_of(genesis: &Genesis, state: &State) -> Self {
         let voters = genesis.members.iter().map(|member| member.node).collect();
         Self::holding(Record {
             index: LogIndex(1),
             term: Term(1),
             configuration: Configuration { voters, ..Configuration::default() },
-            data: State::new(genesis).encode(),
+            data: state.encode(),
         })
     }
 

@@ -8,7 +8,7 @@ use epicepoch_wire::NodeId;
 
 use crate::disk::Disk;
 use crate::event::{End, Event};
-use crate::parameters::{MS, SECOND};
+use crate::parameters::{MS, SECOND, THREADS};
 use crate::plane::Plane;
 use crate::plant::Plant;
 use crate::world::World;
@@ -113,6 +113,10 @@ impl World {
             self.count("of these pauses, for up to a minute");
         }
         self.record(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
+        if all == (0..THREADS) {
+            // The whole machine may be suspended.
+            self.node(node).clock.lease.suspended_ns += lasts_ns;
+        }
         self.pause(node, all, lasts_ns);
     }
 

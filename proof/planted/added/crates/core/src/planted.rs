@@ -1,7 +1,7 @@
 //! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
 //! the safety argument needs, and the checkers of the simulator must find it. Each thread has at
 //! most one planted bug at a time, and chooses it at run time. While a bug is planted, in the core
-//! or around it, the core's asserts of S1 to S19 are silent. So the checkers alone must find the
+//! or around it, the core's asserts of S1 to S20 are silent. So the checkers alone must find the
 //! bug.
 //!
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
@@ -59,6 +59,40 @@ macro_rules! bugs {
 }
 
 bugs! {
+    // Leases.
+    /// The next leader waits for a lease, and not for a lease and the margin of two clocks.
+    ///
+    /// Breaks S20; found by `S20` within 300 seeds. Seen: the model of this protocol
+    /// (`NoDriftMargin`).
+    LeaseWithoutMargin "lease-without-margin",
+    /// A new leader does not wait for the leases of others.
+    ///
+    /// Breaks S20; found by `S20` within 100 seeds. Seen: the model of this protocol (`NoWait`).
+    LeaseNotWaited "lease-not-waited",
+    /// A new leader waits before it uses a lease of its own, and answers by rounds meanwhile.
+    ///
+    /// Breaks S20; found by `S20` within 100 seeds. Seen: the model of this protocol
+    /// (`WaitByLeaseOnly`).
+    LeaseWaitByLeaseOnly "lease-wait-by-lease-only",
+    /// A lease counts from its commit, not from its proposal.
+    ///
+    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol (`FromCommit`).
+    LeaseFromCommit "lease-from-commit",
+    /// A marked reservation is a lease as soon as it is proposed.
+    ///
+    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol
+    /// (`FromProposalUncommitted`).
+    LeaseOfProposal "lease-of-proposal",
+    /// A node that compacts its log forgets the leases in it.
+    ///
+    /// Breaks S20; found by `S20` within 100 seeds. Seen: logs that are
+    /// compacted are not in the model of this protocol.
+    LeaseCompacted "lease-compacted",
+    /// Only the last marked reservation of the log is waited for.
+    ///
+    /// Breaks S20; found by `S20` within 100 seeds. Seen: the model of this protocol
+    /// (`LastEntryOnly`).
+    LeaseOfLastEntryOnly "lease-of-last-entry-only",
     // Rounds and quorums.
     /// A yes counts for every round in flight, even if it answered another round or term.
     ///

@@ -110,6 +110,7 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
     (Some(Invariant::Told), "S17"),
     (Some(Invariant::GivenBack), "S18"),
     (Some(Invariant::Latest), "S19"),
+    (Some(Invariant::Lease), "S20"),
     (Some(Invariant::Caller), "caller"),
     (Some(Invariant::Asked), "asked"),
     (Some(Invariant::Publication), "publication"),

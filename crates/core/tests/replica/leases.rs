@@ -1,0 +1,306 @@
+//! The lease of a leader, and how long the next leader waits for it (S20).
+
+use epicepoch_core::lease::Lease;
+use epicepoch_core::publication::Published;
+use epicepoch_core::replica::{HandOver, SettingsError};
+use epicepoch_core::state::{Command, FORMAT_OF_LEASES, FORMATS, Owner, State};
+use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
+use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::voter_status::VoterStatus;
+use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term};
+
+use crate::support::bench::{Bench, append, genesis, message};
+use crate::support::disk::Disk;
+use crate::support::{ELECTION_TICKS, MS, TICK_NS};
+
+const LEASE_MS: u64 = 50;
+const HOLD_NS: u64 = LEASE_MS * 5 / 4 * MS + MS / 2;
+
+fn settings(lease_ms: u64) -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 100,
+        leader_zones: vec![],
+        lease_ms,
+    }
+}
+
+/// Node 1 as the leader of three nodes in a cluster with leases. No request has asked for one.
+fn led() -> Bench {
+    let mut bench = Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| {
+        config.format_max = FORMAT_OF_LEASES;
+    });
+    bench.replica.allow_leases();
+    bench.replica.seed_settings(settings(LEASE_MS));
+    bench.elect(&[2, 3]);
+    bench.persist();
+    bench.report_formats(&[2, 3], FORMAT_OF_LEASES);
+    for _ in 0..8 * ELECTION_TICKS {
+        beat(&mut bench);
+    }
+    assert_eq!(bench.replica.settings().map(|it| it.lease_ms), Some(LEASE_MS));
+    bench
+}
+
+/// A tick in which everything is durable and acknowledged. The clock of the leases shows the time
+/// since the start, and five seconds.
+fn beat(bench: &mut Bench) {
+    bench.replica.handle_lease_clock(clock_ns(bench));
+    bench.beats(1, &[2, 3]);
+    bench.ack_all(2);
+    bench.ack_all(3);
+}
+
+fn clock_ns(bench: &Bench) -> u64 {
+    bench.now_ns + 5_000 * MS
+}
+
+fn lease(bench: &Bench) -> Option<Lease> {
+    bench.shared.published().lease
+}
+
+/// A request asks for a lease now.
+fn ask(bench: &mut Bench) {
+    bench.replica.handle_lease_asked(bench.now_ns);
+}
+
+/// What the log says of leases, from the first entry to the last: the marks, and 0 for a release.
+fn marks(bench: &Bench) -> Vec<u64> {
+    let entries = bench.durable().entries.iter();
+    let mark = |entry: &LogEntry| match Command::decode(&entry.data) {
+        Ok(Command::Reserve { lease_ms, .. }) if lease_ms > 0 => Some(lease_ms),
+        Ok(Command::Release { .. }) => Some(0),
+        _ => None,
+    };
+    entries.filter_map(mark).collect()
+}
+
+#[test]
+fn a_lease_begins_when_somebody_asks_is_renewed_and_ends_when_nobody_does() {
+    let mut bench = led();
+    assert_eq!((lease(&bench), marks(&bench)), (None, vec![]), "nobody has asked");
+    ask(&mut bench);
+    let before_ns = clock_ns(&bench);
+    beat(&mut bench);
+    let first = lease(&bench).expect("it is committed and applied");
+    assert_eq!(first.term, Term(2));
+    assert!(first.until_ns >= before_ns && first.until_ns <= before_ns + (LEASE_MS + 10) * MS);
+    beat(&mut bench);
+    assert_eq!(lease(&bench), Some(first), "it is too early to renew it");
+    beat(&mut bench);
+    beat(&mut bench);
+    let second = lease(&bench).expect("it is renewed");
+    assert!(second.until_ns > first.until_ns && second.until_ns > clock_ns(&bench));
+    assert_eq!(bench.replica.lease_left_ns(), second.until_ns - clock_ns(&bench) + TICK_NS);
+    for _ in 0..100 {
+        beat(&mut bench);
+    }
+    let count = marks(&bench).len();
+    assert!(lease(&bench).is_some_and(|it| it.until_ns < clock_ns(&bench) + LEASE_MS * MS));
+    for _ in 0..20 {
+        beat(&mut bench);
+    }
+    assert_eq!(marks(&bench).len(), count, "nobody asks any more");
+    assert_eq!(bench.replica.lease_left_ns(), 0);
+}
+
+#[test]
+fn a_lease_counts_from_before_its_proposal_and_needs_a_commit() {
+    let mut bench = led();
+    ask(&mut bench);
+    bench.replica.handle_lease_clock(clock_ns(&bench));
+    let proposed_ns = clock_ns(&bench);
+    bench.tick();
+    assert_eq!(lease(&bench), None, "it is proposed only");
+    bench.replica.handle_lease_clock(proposed_ns + 40 * MS);
+    bench.persist();
+    assert_eq!(lease(&bench), None, "it is durable here only");
+    bench.ack_all(2);
+    let until_ns = proposed_ns + LEASE_MS * MS;
+    assert_eq!(lease(&bench), Some(Lease { term: Term(2), until_ns }));
+}
+
+#[test]
+fn a_handover_withdraws_the_lease_and_then_releases_it() {
+    let mut bench = led();
+    ask(&mut bench);
+    beat(&mut bench);
+    assert!(lease(&bench).is_some());
+    // Another marked reservation is under way.
+    bench.replica.handle_lease_clock(clock_ns(&bench) + 30 * MS);
+    bench.tick();
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::DiskStuck);
+    bench.drain();
+    let Published { lease: None, grant: Some(_), .. } = *bench.shared.published() else {
+        panic!("workers use rounds until the successor has taken over")
+    };
+    bench.persist();
+    assert_eq!(marks(&bench), [LEASE_MS, LEASE_MS, 0]);
+    bench.ack_all(2);
+    bench.ack_all(3);
+    assert_eq!(lease(&bench), None, "what was marked before the release is no lease");
+    let offers = bench.sent().into_iter().filter(|out| out.message.kind == MessageKind::TimeoutNow);
+    assert_eq!(offers.count(), 1, "leadership is offered once the successor has the release");
+    // The successor does not come. Later reservations are leases again.
+    for _ in 0..3 * ELECTION_TICKS {
+        ask(&mut bench);
+        beat(&mut bench);
+    }
+    assert!(lease(&bench).is_some());
+    assert_eq!(marks(&bench).iter().filter(|mark| **mark == 0).count(), 1);
+}
+
+#[test]
+fn a_handover_that_gives_back_releases_the_lease_too() {
+    let mut bench = led();
+    ask(&mut bench);
+    beat(&mut bench);
+    let status = VoterStatus { is_fit: true, preference: 0, zone: None, slowest_write_ms: Some(0) };
+    let said = RaftMessage {
+        context: status.encode(),
+        ..message(MessageKind::HeartbeatResponse, bench.status().term.0)
+    };
+    bench.take(2, &said).expect("an answer is taken");
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked);
+    bench.drain();
+    let published = bench.shared.published();
+    assert_eq!((published.grant, published.lease), (None, None));
+    bench.replica.handle_allocator_stopped(bench.now_ns, Some(Epoch(1)));
+    bench.drain();
+    bench.persist();
+    assert_eq!(marks(&bench), [LEASE_MS, 0]);
+    let last = bench.durable().entries.last().map(|entry| Command::decode(&entry.data));
+    assert!(matches!(last, Some(Ok(Command::GiveBack { .. }))), "{last:?}");
+}
+
+#[test]
+fn without_a_lease_a_handover_releases_nothing() {
+    let mut bench = led();
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::DiskStuck);
+    bench.drain();
+    bench.persist();
+    assert_eq!(marks(&bench), []);
+}
+
+#[test]
+fn a_lease_that_is_switched_off_is_released_and_a_node_that_stops_marks_none() {
+    let mut bench = led();
+    ask(&mut bench);
+    beat(&mut bench);
+    assert_eq!(bench.replica.change_settings(bench.now_ns, 7, &settings(0)), Ok(()));
+    bench.drain();
+    bench.persist();
+    bench.ack_all(2);
+    bench.persist();
+    assert_eq!((lease(&bench), marks(&bench)), (None, vec![LEASE_MS, 0]));
+    for _ in 0..10 {
+        ask(&mut bench);
+        beat(&mut bench);
+    }
+    assert_eq!(marks(&bench), [LEASE_MS, 0]);
+    let mut bench = led();
+    bench.replica.handle_shutdown_request(bench.now_ns);
+    for _ in 0..3 * ELECTION_TICKS {
+        ask(&mut bench);
+        beat(&mut bench);
+    }
+    assert_eq!(marks(&bench), []);
+}
+
+#[test]
+fn a_lease_that_may_not_be_is_refused_with_the_reason() {
+    let mut bench = led();
+    let now_ns = bench.now_ns;
+    let mut set = |lease_ms| bench.replica.change_settings(now_ns, 7, &settings(lease_ms));
+    let error = SettingsError::LeaseTooLong { lease_ms: 51, election_ms: 50 };
+    assert_eq!(set(51), Err(error));
+    assert!(matches!(set(49), Err(SettingsError::NotAllowed { .. })));
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let change = |bench: &mut Bench| bench.replica.change_settings(0, 7, &settings(50));
+    assert_eq!(change(&mut bench), Err(SettingsError::LeaseClock));
+    bench.replica.allow_leases();
+    assert!(matches!(change(&mut bench), Err(SettingsError::Format { .. })));
+}
+
+/// Node 1 as a follower with these entries of node 2, which led term 2. They arrived when its clock
+/// showed five seconds.
+fn follower(commands: &[Command]) -> Bench {
+    let mut state = State::new(&genesis(&[1, 2, 3]));
+    state.format = FORMAT_OF_LEASES;
+    let disk = Disk::genesis_of(&genesis(&[1, 2, 3]), &state);
+    let mut bench = Bench::made(disk, |config| config.format_max = FORMATS.newest);
+    bench.replica.handle_lease_clock(5_000 * MS);
+    bench.tick();
+    let mut said = append(2, (1, 1), commands.len() as u64, 1);
+    for (entry, command) in said.entries.iter_mut().zip(commands) {
+        entry.data = command.encode();
+    }
+    bench.take(2, &said).expect("an append is taken");
+    bench.persist();
+    bench
+}
+
+const OTHER: Owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(8) };
+
+fn marked() -> Command {
+    Command::Reserve { owner: OTHER, until: Epoch(1_000_000), lease_ms: LEASE_MS }
+}
+
+/// Node 1 is elected, and its first reservation is applied.
+fn take_over(bench: &mut Bench) {
+    bench.elect(&[2, 3]);
+    bench.persist();
+    bench.ack_all(2);
+    bench.persist();
+}
+
+#[test]
+fn a_new_leader_publishes_no_grant_while_the_lease_of_another_may_run() {
+    let mut bench = follower(&[marked()]);
+    take_over(&mut bench);
+    let granted = |bench: &Bench| bench.shared.published().grant.is_some();
+    assert!(!granted(&bench) && bench.status().applied > LogIndex(2), "its range is assigned");
+    assert_eq!(bench.replica.lease_wait_ns(), HOLD_NS);
+    bench.replica.handle_lease_clock(5_000 * MS + HOLD_NS - 1);
+    bench.tick();
+    assert!(!granted(&bench));
+    bench.replica.handle_lease_clock(5_000 * MS + HOLD_NS);
+    bench.tick();
+    assert!(granted(&bench) && bench.replica.lease_wait_ns() == 0);
+}
+
+#[test]
+fn a_new_leader_does_not_wait_for_a_lease_that_was_released() {
+    let mut bench = follower(&[marked(), Command::Release { owner: OTHER }]);
+    take_over(&mut bench);
+    assert!(bench.shared.published().grant.is_some());
+    let mut bench = follower(&[marked(), Command::Release { owner: OTHER }, marked()]);
+    take_over(&mut bench);
+    assert!(bench.shared.published().grant.is_none(), "a later one counts again");
+}
+
+#[test]
+fn entries_that_were_overwritten_and_a_restart_are_waited_for() {
+    let mut bench = follower(&[marked()]);
+    // Node 3 leads term 3 and overwrites the entry, which may have been committed elsewhere.
+    bench.take(3, &append(3, (1, 1), 1, 1)).expect("an append is taken");
+    bench.persist();
+    take_over(&mut bench);
+    assert!(bench.shared.published().grant.is_none());
+
+    let bench = follower(&[marked()]);
+    let mut disk = bench.disk;
+    disk.crash();
+    let mut bench = Bench::made(disk, |config| config.format_max = FORMATS.newest);
+    take_over(&mut bench);
+    assert!(bench.shared.published().grant.is_none(), "its clock was not read yet");
+    bench.replica.handle_lease_clock(9_000 * MS);
+    bench.replica.handle_lease_clock(9_000 * MS + HOLD_NS - 1);
+    bench.tick();
+    assert!(bench.shared.published().grant.is_none());
+    bench.replica.handle_lease_clock(9_000 * MS + HOLD_NS);
+    bench.tick();
+    assert!(bench.shared.published().grant.is_some());
+}
