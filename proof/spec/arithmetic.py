@@ -1,6 +1,7 @@
 """Claims about numbers alone. First: two quorums share a voter, for any number of voters.
 `raft_log.py` uses this result in `unsafe-change` and `disjoint-quorums`. Second: the floor of a new
-history is at or above every epoch of the old history (S13).
+history is at or above every epoch of the old history (S13). Third: another node's hold outlasts a
+lease, although the rates of their clocks differ (S20). `lease.py` uses this in `short-hold`.
 
 Each claim rests on rules, for example on the margins of the floor. A mutant leaves out one rule,
 and the claim must then fail.
@@ -143,6 +144,34 @@ def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
     return premises, epoch <= highest
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# The hold of a leader lease.
+
+
+def hold(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
+    """The hold is over after the last moment at which the lease may look good. The owner's clock
+    read `began` at the true time `start`, and `read` at `checked`. The other node's clock read
+    `came` at `arrival`, and `ended` at `answered`. In the time `x`, a clock goes ahead by 8/9 to
+    10/9 of `x`. Nothing is assumed of what a clock shows."""
+    lease, hold, longest = z3.Reals("lease hold longest")
+    began, read, came, ended = z3.Reals("began read came ended")
+    start, checked, arrival, answered = z3.Reals("start checked arrival answered")
+    premises = [lease > 0, start <= checked, arrival <= answered, read - began < lease, ended - came >= hold]
+    if "hold-as-long-as-lease" in broken:
+        premises.append(hold >= longest)
+    else:
+        premises.append(4 * hold >= 5 * longest)
+    if "hold-of-shorter-lease" not in broken:
+        premises.append(longest >= lease)
+    if "arrival-before-proposal" not in broken:
+        premises.append(start <= arrival)
+    if "slow-owner" not in broken:
+        premises.append(9 * (read - began) >= 8 * (checked - start))
+    if "fast-waiter" not in broken:
+        premises.append(9 * (ended - came) <= 10 * (answered - arrival))
+    return premises, checked < answered
+
+
 HALF = "half-is-enough"
 SUMS = [
     Sum("quorums of one configuration", (HALF,), one_configuration),
@@ -154,5 +183,10 @@ SUMS = [
         ("floor-of-backup", "without-ceiling-margin", "without-window", "without-bound", "without-sample-error",
          "without-clock-margin", "longest-window-forgotten", "widest-bound-forgotten"),
         floor,
+    ),
+    Sum(
+        "a hold outlasts a lease",
+        ("hold-as-long-as-lease", "hold-of-shorter-lease", "arrival-before-proposal", "slow-owner", "fast-waiter"),
+        hold,
     ),
 ]  # fmt: skip

@@ -94,6 +94,7 @@ class Spec:
     # of the other questions about that action.
     lemmas: dict[str, Callable[..., dict[str, Claim]]] = field(default_factory=dict)
     updates: tuple[str, ...] = ()  # rules that are not guards: if one is broken, an action changes something else
+    base: Spec | None = None  # the specification that this one extends; its rules have their mutants there
 
 
 def signature(text: str) -> tuple[list[str], str]:

@@ -16,7 +16,11 @@ AB = {"A": (1, "1a", 0, 10), "B": (2, "2a", 10, 20), "E": (2, "2a", 20, 30), "C"
 
 
 def concrete(fixed: dict, broken=()) -> Concrete:
-    """A world with the nodes 1, 2 and 3. `1a` and `1b` are two runs of node 1 on its data directory
+    return Concrete(SPEC, *world(fixed), broken)
+
+
+def world(fixed: dict) -> tuple[dict, dict]:
+    """The things and the fixed functions of a world with the nodes 1, 2 and 3. `1a` and `1b` are two runs of node 1 on its data directory
     `s1`. `1w` is a run of node 1 after its directory was emptied, which makes it another directory,
     `w1`."""
     ranges = fixed.get("ranges", AB)
@@ -30,7 +34,7 @@ def concrete(fixed: dict, broken=()) -> Concrete:
         "Range": list(ranges),
         "Round": ["1a.0", "1a.1", "1a.2", "1b.1", "1w.1", "2a.1", "2a.2", "3a.1"],
         "Req": ["p", "q", "r", "s", "t"],
-        "Ts": list(range(31)),
+        "Ts": fixed.get("ts", list(range(31))),
     }
     what = {
         "ts0": 0,
@@ -47,7 +51,7 @@ def concrete(fixed: dict, broken=()) -> Concrete:
         "high": lambda x: ranges[x][3],
         "reader": lambda q: q in "st",
     }
-    return Concrete(SPEC, domain, what, broken)
+    return domain, what
 
 
 def store(run: str) -> str:
@@ -124,6 +128,8 @@ GOOD = (
     + grant("1b", "C")
     + serve("r", "1b.1", "C", 19, 3, "1b", "3a")
 )
+# The timestamps of the good trace. With fewer of them, the claims are checked faster.
+GOOD_WORLD = {"ts": [0, 5, 10, 12, 15, 16, 18, 19, 20, 30]}
 TWO = {"ranges": {"A": (1, "1a", 0, 10), "D": (1, "2a", 10, 20)}}
 
 # The leader has answered, stops, and offers what is above its last timestamp. The next leader's range begins there.

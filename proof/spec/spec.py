@@ -20,6 +20,8 @@ from pathlib import Path
 import z3
 
 import arithmetic
+import lease
+import lease_traces
 import places
 import logic
 import raft_log
@@ -30,10 +32,13 @@ import session
 
 # Each specification, the module of its traces, and the fixed things that its good trace needs.
 SPECS = [
-    (rounds.SPEC, rounds_traces, {}),
+    (rounds.SPEC, rounds_traces, rounds_traces.GOOD_WORLD),
     (raft_log.SPEC, raft_log_traces, {"entries": raft_log_traces.GOOD_ENTRIES}),
+    (lease.SPEC, lease_traces, lease_traces.GOOD_WORLD),
     (session.SPEC, session, {}),
 ]
+# What a mutant may change of its world: without its broken rules, the world is as it should be.
+AXIOMS = ("quorums", "holds")
 
 
 def prove(is_table: bool) -> bool:
@@ -85,7 +90,7 @@ def mutants() -> bool:
         print(spec.name)
         for mutant in found.MUTANTS:
             rules = mutant.rules.split()
-            sane = logic.run(found.concrete({k: v for k, v in mutant.fixed.items() if k != "quorums"}), mutant.trace)
+            sane = logic.run(found.concrete({k: v for k, v in mutant.fixed.items() if k not in AXIOMS}), mutant.trace)
             ended = logic.run(found.concrete(mutant.fixed, rules), mutant.trace)
             # A mutant may break several rules together. Each of these rules alone must then refuse
             # the trace, so all of them have to be broken.
