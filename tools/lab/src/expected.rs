@@ -87,12 +87,21 @@ pub fn killed_ms(topology: &Topology) -> f64 {
 
 /// How long clients may wait when a region without the leader is lost: their longest answer once the
 /// leader asks the voters that are left. 0 if no majority is left.
-#[must_use]
-pub fn far_loss_ms(topology: &Topology, leader: u64, lost: usize) -> f64 {
+fn far_loss_ms(topology: &Topology, leader: u64, lost: usize) -> f64 {
     let alive = topology.voters_outside(&[lost]);
     let clients = topology.clients.keys().filter(|region| **region != lost);
     let answers = clients.filter_map(|client| answer_ms(topology, *client, leader, &alive));
     answers.fold(0.0, f64::max)
+}
+
+/// How long clients elsewhere get no answer when a region is lost.
+#[must_use]
+pub fn region_loss_ms(topology: &Topology, leader: u64, lost: usize, election_ms: f64) -> f64 {
+    if topology.region_of(leader) == lost {
+        silent_loss_ms(topology, election_ms)
+    } else {
+        far_loss_ms(topology, leader, lost)
+    }
 }
 
 /// The longest answer while all voters run or one region is lost, wherever the leader is.
@@ -202,6 +211,8 @@ mod tests {
         // From ap to eu and from there to ap; from us to eu and from there to us.
         let losses = (far_loss_ms(&topology, 1, 1), far_loss_ms(&topology, 1, 2));
         assert_eq!(losses, (362.0, 162.0));
+        let of = |lost| region_loss_ms(&topology, 1, lost, 1_850.0).round();
+        assert_eq!((of(0), of(1), of(2)), (3_405.0, 362.0, 162.0));
         let near = builtin::find("two-near-one-far").expect("built in");
         assert_eq!((far_loss_ms(&near, 1, 1), far_loss_ms(&near, 3, 0)), (1.0, 0.0));
         assert_eq!((longest_answer_ms(&topology), longest_answer_ms(&near)), (362.0, 60.0));

@@ -97,7 +97,11 @@ mod tests {
             (question_ms(addr, 1, || true), from.elapsed())
         });
         // Until the handshake was tried once.
-        thread::sleep(Duration::from_millis(300));
+        let end = Instant::now() + Duration::from_secs(10);
+        while !is_connecting(addr) {
+            assert!(Instant::now() < end, "no handshake was tried");
+            thread::sleep(Duration::from_millis(1));
+        }
         let left = full.len();
         drop(full);
         for _ in 0..left {
@@ -110,5 +114,13 @@ mod tests {
         let (ms, all) = asked.join().expect("no panic");
         assert!(all > Duration::from_millis(900), "the handshake was slow: {all:?}");
         assert!(ms.is_some_and(|ms| ms < 500.0), "{ms:?} of {all:?}");
+    }
+
+    /// Whether the kernel has a connection to this address whose handshake is not answered yet.
+    fn is_connecting(addr: SocketAddr) -> bool {
+        let all = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
+        // The third and fourth field are the other end and the state; 02 is SYN_SENT.
+        let wanted = format!(":{:04X} 02 ", addr.port());
+        all.lines().any(|line| line.contains(&wanted))
     }
 }

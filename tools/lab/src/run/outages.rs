@@ -49,11 +49,9 @@ impl Lab<'_> {
         let regions: Vec<usize> =
             self.client_regions().into_iter().filter(|it| *it != region).collect();
         let has_leader = self.topology().region_of(before) == region;
-        let expected = if has_leader {
-            self.silent_loss()
-        } else {
-            super::millis(expected::far_loss_ms(self.topology(), before, region))
-        };
+        let election_ms = super::election_ms(&self.outcome.settings);
+        let expected = expected::region_loss_ms(self.topology(), before, region, election_ms);
+        let expected = super::millis(expected);
         let fault = Fault::Region(region);
         if regions.is_empty() {
             // No clients are left that could ask.
