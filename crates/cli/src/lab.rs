@@ -1,7 +1,8 @@
 //! `epicepoch lab`: runs a topology of regions on this machine, and says what distance costs. The
 //! crate `epicepoch-lab` does the work.
 
-use std::fs::File;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -23,13 +24,15 @@ use crate::arguments::{is_json, number, output as output_argument, switch, text 
 use crate::failure::Failure;
 use crate::{output, signals};
 
+/// The name of this command.
+const NAME_OF_COMMAND: &str = "lab";
 /// The argument that names the topology.
 const NAME: &str = "name";
 /// The argument of the process that runs in a network namespace of its own.
 const INSIDE: &str = "inside";
 
 pub(crate) fn command() -> Command {
-    Command::new("lab")
+    Command::new(NAME_OF_COMMAND)
         .about("Try what distance costs: regions on this machine, behind delayed links")
         .long_about(
             "Try what distance costs, before a machine is rented: real nodes on this machine, behind \
@@ -47,8 +50,8 @@ pub(crate) fn command() -> Command {
              5 the leader is not heard, 6 modes.\n\n\
              Examples:\n  epicepoch lab two-dc-50ms\n  epicepoch lab three-regions --only 2,3 --html \
              lab.html\n  epicepoch lab mine.toml --dry\n\n\
-             Exit codes: 0 all is as expected; 1 a time is above what is expected, an answer was \
-             wrong, or the run failed; 2 wrong usage, or a wrong file.",
+             Exit codes: 0 all is as expected; 1 a time is not as expected, an answer was wrong, or \
+             the run failed; 2 wrong usage, or a wrong file.",
         )
         .arg(
             Arg::new(NAME)
@@ -109,7 +112,7 @@ pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
     }
     // A file that cannot be written is known before minutes of measuring.
-    let (html, svg) = (created(matches, "html")?, created(matches, "svg")?);
+    let (html, svg) = (opened(matches, "html")?, opened(matches, "svg")?);
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
     let running = Running::default();
@@ -118,12 +121,12 @@ pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     signals::watch_and_leave(stop_all, move || abandoned.kill_all())?;
     let setup = Setup { program, plan, seed, stop, running, expected_factor: 1.0 };
     let outcome = measured(&topology, &setup)?;
-    if let Some(mut file) = html {
-        file.write_all(page::page(&outcome).as_bytes()).context("--html")?;
+    if let Some(file) = html {
+        replace(file, &page::page(&outcome)).context("--html")?;
     }
-    if let Some(mut file) = svg {
+    if let Some(file) = svg {
         let picture = picture::picture(&outcome.topology, Some(&outcome));
-        file.write_all(picture.as_bytes()).context("--svg")?;
+        replace(file, &picture).context("--svg")?;
     }
     let mut out = output::account();
     if is_json(matches) {
@@ -141,7 +144,7 @@ fn measured(topology: &Topology, setup: &Setup) -> Result<Outcome, Failure> {
     let about = setup.plan.about(topology, run::election_ms(&settings));
     let began = Instant::now();
     let mut tell = |line: &str| {
-        // Progress that nobody can read is no reason to stop.
+        // If standard error is closed, the run goes on without progress.
         let _unread = writeln!(io::stderr(), "{:>4} s  {line}", began.elapsed().as_secs());
     };
     tell(&format!("{}: about {} s", topology.name, about.as_secs()));
@@ -160,11 +163,19 @@ fn enter(program: &Path) -> Failure {
         }
     };
     let mut command = entry.command(program);
-    command.args(std::env::args_os().skip(1)).arg(format!("--{INSIDE}"));
+    command.args(inside(std::env::args_os().skip(1).collect()));
     anyhow::Error::from(command.exec()).context("unshare").into()
 }
 
-/// A failure of a run. What the file is to blame for is wrong usage.
+/// The same arguments for the process inside. Its own comes right behind the command's name, because
+/// a `--` may follow.
+fn inside(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let behind = arguments.iter().position(|it| it == NAME_OF_COMMAND).map_or(0, |at| at + 1);
+    arguments.insert(behind, format!("--{INSIDE}").into());
+    arguments
+}
+
+/// A failure of a run. A fault of the file is wrong usage.
 fn wrong(error: LabError) -> Failure {
     match error {
         LabError::Settings(_) => Failure::usage(error),
@@ -189,14 +200,24 @@ fn topology(name: &str) -> Result<Topology, Failure> {
     file::read(path).map_err(|error| Failure::usage(anyhow!("{name}: {error}")))
 }
 
-/// The file that an argument names, created; `None` if the argument is not given.
-fn created(matches: &ArgMatches, argument: &str) -> Result<Option<File>, Failure> {
+/// The file that an argument names, open to be written; `None` if the argument is not given. What an
+/// older file has stays there until [`replace`].
+fn opened(matches: &ArgMatches, argument: &str) -> Result<Option<File>, Failure> {
     let path = matches.get_one::<String>(argument);
     let create = |path: &String| {
         let refused = |error| Failure::usage(anyhow!("--{argument} is {path:?}: {error}"));
-        File::create(path).map_err(refused)
+        OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(refused)
     };
     path.map(create).transpose()
+}
+
+/// Writes a text in place of what the file has.
+fn replace(mut file: File, text: &str) -> io::Result<()> {
+    // A pipe or a terminal has no length.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())
 }
 
 /// Prints the built-in topologies.
@@ -217,8 +238,8 @@ fn list(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 
 /// Prints what is expected.
 fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
-    if let Some(mut file) = created(matches, "svg")? {
-        file.write_all(picture::picture(topology, None).as_bytes()).context("--svg")?;
+    if let Some(file) = opened(matches, "svg")? {
+        replace(file, &picture::picture(topology, None)).context("--svg")?;
     }
     let mut out = output::product();
     if is_json(matches) {
@@ -235,5 +256,19 @@ fn this_program() -> Program {
         // The nodes are this program, too.
         commit: Some(env!("BUILD_COMMIT").to_owned()).filter(|it| it != "unknown"),
         command: std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_inside_is_told_so_before_the_other_arguments() {
+        let of = |words: &[&str]| inside(words.iter().map(OsString::from).collect());
+        let told = of(&["lab", "--links=netns", "--", "mine.toml"]);
+        assert_eq!(told, ["lab", "--inside", "--links=netns", "--", "mine.toml"]);
+        let parsed = command().try_get_matches_from(told);
+        assert!(parsed.is_ok_and(|it| it.get_flag(INSIDE)));
     }
 }

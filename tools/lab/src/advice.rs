@@ -114,12 +114,12 @@ pub fn election(topology: &Topology) -> Advice {
     )
 }
 
-/// Regions whose loss stops the service, or pairs of regions if no single one does.
+/// Regions whose loss stops the service, and those whose loss is survived.
 #[must_use]
 pub fn lost_regions(topology: &Topology) -> Advice {
     let voting = topology.voting_regions();
     let named = |regions: &[usize]| {
-        regions.iter().map(|it| topology.region(*it)).collect::<Vec<_>>().join(", ")
+        regions.iter().map(|it| topology.region(*it)).collect::<Vec<_>>().join(" or of ")
     };
     let fatal: Vec<usize> =
         voting.iter().copied().filter(|region| !survives(topology, &[*region])).collect();
@@ -143,7 +143,7 @@ pub fn lost_regions(topology: &Topology) -> Advice {
 pub fn two_places(topology: &Topology) -> Option<Advice> {
     let [one, other] = topology.voting_regions().try_into().ok()?;
     Some(Advice::new(
-        "UNSAFE: TWO PLACES",
+        "TWO PLACES ARE UNSAFE",
         format!(
             "{} and {} have all voters, so the network between them is a single point of failure. High \
              availability without loss needs a third place, even a small one",
@@ -182,8 +182,8 @@ pub fn near_majority(topology: &Topology) -> Advice {
         return Advice::new(
             "near majority",
             format!(
-                "a majority is in {name}, so a round takes {quorum:.1} ms. It dies with {name}: then \
-                 the service stops"
+                "a majority is in {name}, so a round takes {quorum:.1} ms. If {name} is lost, the \
+                 service stops"
             ),
         );
     }
@@ -191,11 +191,12 @@ pub fn near_majority(topology: &Topology) -> Advice {
     let voters = topology.nodes.len();
     let is_majority = |more: &usize| here + more > (voters + more) / 2;
     let more = (1..=voters).find(is_majority).unwrap_or(voters);
+    let what = if more == 1 { "voter" } else { "voters" };
     Advice::new(
         "near majority",
         format!(
-            "a round takes {quorum:.1} ms, to the nearest majority. With {more} more in {name} it would \
-             take {saved:.1} ms less, but then the loss of {name} stops the service"
+            "a round takes {quorum:.1} ms, to the nearest majority. With {more} more {what} in {name}, \
+             a round would take {saved:.1} ms less, but then the loss of {name} stops the service"
         ),
     )
 }
@@ -295,13 +296,16 @@ mod tests {
         let lost = |name: &str| lost_regions(&of(name));
         says(&lost("three-regions"), &["any one region is survived"]);
         says(&lost("two-dc-50ms"), &["loss of dc2 stops", "loss of dc1 is survived"]);
-        says(&lost("two-and-two"), &["loss of dc1, dc2 stops", "of no region is survived"]);
+        says(&lost("two-and-two"), &["loss of dc1 or of dc2 stops", "of no region is survived"]);
     }
 
     #[test]
     fn two_places_are_named_unsafe() {
         for name in ["two-near-one-far", "two-dc-50ms", "two-and-two"] {
-            says(&two_places(&of(name)).expect("advice"), &["UNSAFE", "single point of failure"]);
+            says(
+                &two_places(&of(name)).expect("advice"),
+                &["TWO PLACES ARE UNSAFE", "single point of failure"],
+            );
         }
         for name in ["one-zone", "three-zones", "five-in-three", "three-regions"] {
             assert_eq!(two_places(&of(name)), None);
@@ -317,11 +321,18 @@ mod tests {
 
     #[test]
     fn a_near_majority_costs_the_survival_of_its_region() {
-        says(&near_majority(&of("two-near-one-far")), &["majority is in near", "0.5 ms", "stops"]);
+        says(
+            &near_majority(&of("two-near-one-far")),
+            &["majority is in near", "0.5 ms. If near is lost, the"],
+        );
         // One voter of three is in eu. With one more there, two of four are no majority.
         says(
             &near_majority(&of("three-regions")),
-            &["81.0 ms", "2 more in eu", "80.6 ms less", "loss of eu stops"],
+            &[
+                "81.0 ms",
+                "2 more voters in eu, a round would take 80.6 ms less",
+                "loss of eu stops",
+            ],
         );
     }
 

@@ -85,6 +85,47 @@ pub fn killed_ms(topology: &Topology) -> f64 {
     6.0 * topology.longest_ms()
 }
 
+/// How long clients may wait when a region without the leader is lost: their longest answer once the
+/// leader asks the voters that are left. 0 if no majority is left.
+fn far_loss_ms(topology: &Topology, leader: u64, lost: usize) -> f64 {
+    let alive = topology.voters_outside(&[lost]);
+    let clients = topology.clients.keys().filter(|region| **region != lost);
+    let answers = clients.filter_map(|client| answer_ms(topology, *client, leader, &alive));
+    answers.fold(0.0, f64::max)
+}
+
+/// How long clients elsewhere get no answer when a region is lost.
+#[must_use]
+pub fn region_loss_ms(topology: &Topology, leader: u64, lost: usize, election_ms: f64) -> f64 {
+    if topology.region_of(leader) == lost {
+        silent_loss_ms(topology, election_ms)
+    } else {
+        far_loss_ms(topology, leader, lost)
+    }
+}
+
+/// The longest answer while all voters run or one region is lost, wherever the leader is.
+#[must_use]
+pub fn longest_answer_ms(topology: &Topology) -> f64 {
+    let losses = topology.voting_regions().into_iter().map(|region| vec![region]);
+    let answers = losses.chain([Vec::new()]).flat_map(|lost| {
+        let alive = topology.voters_outside(&lost);
+        let clients = topology.clients.keys().filter(move |region| !lost.contains(region));
+        clients.flat_map(move |client| {
+            let of = |leader: &u64| answer_ms(topology, *client, *leader, &alive);
+            alive.iter().filter_map(of).collect::<Vec<_>>()
+        })
+    });
+    answers.fold(0.0, f64::max)
+}
+
+/// The lowest p50 that can be right, if the shortest way takes `answer_ms` without jitter. Below it,
+/// the answer cannot have waited for a quorum.
+#[must_use]
+pub fn least_ms(answer_ms: f64) -> f64 {
+    (answer_ms / SLACK - SLACK_MS).max(0.0)
+}
+
 /// The highest p50 that is not marked.
 #[must_use]
 pub fn bound_ms(expected_ms: f64) -> f64 {
@@ -162,6 +203,25 @@ mod tests {
         assert_eq!(quorum_ms(&topology, 1, &[1]), None);
         assert_eq!(answer_ms(&topology, 0, 1, &[1]), None);
         assert_eq!((lease_ms(&topology, 1, 1), interval_ms(&topology, 1)), (30.0, 0.5));
+    }
+
+    #[test]
+    fn a_lost_follower_costs_an_answer_by_the_new_quorum() {
+        let topology = builtin::find("three-regions").expect("built in");
+        // From ap to eu and from there to ap; from us to eu and from there to us.
+        let losses = (far_loss_ms(&topology, 1, 1), far_loss_ms(&topology, 1, 2));
+        assert_eq!(losses, (362.0, 162.0));
+        let of = |lost| region_loss_ms(&topology, 1, lost, 1_850.0).round();
+        assert_eq!((of(0), of(1), of(2)), (3_405.0, 362.0, 162.0));
+        let near = builtin::find("two-near-one-far").expect("built in");
+        assert_eq!((far_loss_ms(&near, 1, 1), far_loss_ms(&near, 3, 0)), (1.0, 0.0));
+        assert_eq!((longest_answer_ms(&topology), longest_answer_ms(&near)), (362.0, 60.0));
+    }
+
+    #[test]
+    fn an_answer_that_is_too_fast_is_known() {
+        assert!((40.6..40.7).contains(&least_ms(50.0)));
+        assert!(least_ms(0.8) <= 0.0, "nothing is too fast in one zone");
     }
 
     #[test]

@@ -47,8 +47,9 @@ const WEIGHT_MAX: f64 = 1e6;
 const NAME_LEN_MAX: usize = 32;
 /// Longest sentence about a topology.
 const ABOUT_LEN_MAX: usize = 200;
-/// Settings that the lab gives to its nodes. A file may not have them.
-const OWN: [&str; 16] = [
+/// Settings that the lab gives to its nodes, and those with which it cannot work. A file may not have
+/// them.
+const OWN: [&str; 31] = [
     "NODE_ID",
     "RAFT_ADDR",
     "RAFT_BIND",
@@ -65,6 +66,23 @@ const OWN: [&str; 16] = [
     "CLIENT_TLS",
     "PEER_TLS",
     "LEADER_ZONES",
+    "ZONE",
+    // The lab and its clients speak plain HTTP/1.1, or the native protocol, and show no token.
+    "ADMIN_FROM",
+    "OPS_PLAIN_FROM",
+    "PEER_PLAIN",
+    "CLIENT_TOKEN_FILE",
+    "OPS_TOKEN_FILE",
+    "HTTP3",
+    "CERT_FILE",
+    "KEY_FILE",
+    "CLIENT_CA_FILE",
+    "PEER_CA_FILE",
+    "PEER_CERT_FILE",
+    "PEER_KEY_FILE",
+    // Nodes begin without data.
+    "RESTORE",
+    "RESTORE_FLOOR",
 ];
 
 #[derive(Deserialize)]
@@ -447,6 +465,16 @@ ELECTION_TIMEOUT_MS = 900
         refused("ELECTION_TIMEOUT_MS = 900", "ELECTION = 9", &["settings.ELECTION is no setting"]);
         refused("ELECTION_TIMEOUT_MS = 900", "NODE_ID = 9", &["NODE_ID is chosen by the lab"]);
         refused("= 900", "= 0.5", &["ELECTION_TIMEOUT_MS is a float"]);
+    }
+
+    #[test]
+    fn settings_of_the_lab_are_settings_of_nodes_and_refused() {
+        for name in OWN {
+            assert!(epicepoch_config::settings().any(|it| it.name == name), "{name}");
+            let setting = format!("{name} = \"nonsense\"");
+            let said = format!("settings.{name} is chosen by the lab; leave it out");
+            refused("ELECTION_TIMEOUT_MS = 900", &setting, &[&said]);
+        }
     }
 
     #[test]

@@ -79,12 +79,16 @@ pub struct Cell {
     pub client: usize,
     /// The node that answered.
     pub leader: u64,
+    /// The node that should have answered; `None` if any may.
+    pub meant: Option<u64>,
     /// Callers at the same time.
     pub callers: u32,
     /// The region that is lost meanwhile.
     pub lost: Option<usize>,
     /// What the p50 should be, with the floor.
     pub expected_ms: f64,
+    /// The lowest p50 that can be right.
+    pub least_ms: f64,
     /// Latency of the answers, nanoseconds.
     pub latency_ns: Histogram<u64>,
     /// Answers per second.
@@ -127,7 +131,7 @@ pub struct Outage {
     /// Longest time without an answer, by region of clients; `None` if none came until the fault
     /// ended.
     pub silence_ms: BTreeMap<usize, Option<f64>>,
-    /// About how long it should be; 0 if the leader was not affected.
+    /// About how long it should be. If the leader was not affected, it is the longest answer.
     pub expected_ms: f64,
     /// Answers for each tenth of a second of each region, from a second before the fault.
     pub timeline: BTreeMap<usize, Vec<u32>>,
@@ -152,9 +156,27 @@ impl Cell {
     /// request may also wait for a round that is under way and for the processors of this machine,
     /// so only an answer is expected then.
     #[must_use]
-    pub fn is_marked(&self) -> bool {
+    pub fn is_above(&self) -> bool {
         let is_slow = self.p50_ms() > expected::bound_ms(self.expected_ms);
-        self.latency_ns.is_empty() || (self.callers <= JUDGED_CALLERS_MAX && is_slow)
+        self.latency_ns.is_empty() || (self.is_judged() && is_slow)
+    }
+
+    /// Whether the median is shorter than the distance allows, so that no quorum was asked.
+    #[must_use]
+    pub fn is_below(&self) -> bool {
+        !self.latency_ns.is_empty() && self.p50_ms() < self.least_ms
+    }
+
+    /// Whether the median is not as expected.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        self.is_above() || self.is_below()
+    }
+
+    /// Whether the median is compared with what is expected.
+    #[must_use]
+    pub fn is_judged(&self) -> bool {
+        self.callers <= JUDGED_CALLERS_MAX
     }
 }
 
@@ -203,7 +225,7 @@ impl Outcome {
             let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
             problems.push(format!(
                 "{}: clients in {}, {}, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
-                 expected {:.1} ms, at most {:.1} ms",
+                 expected {:.1} ms, {} {:.1} ms",
                 cell.step,
                 region(cell.client),
                 callers_shown(cell.callers),
@@ -212,14 +234,16 @@ impl Outcome {
                 cell.p50_ms(),
                 cell.latency_ns.len(),
                 cell.expected_ms,
-                expected::bound_ms(cell.expected_ms),
+                if cell.is_below() { "at least" } else { "at most" },
+                if cell.is_below() { cell.least_ms } else { expected::bound_ms(cell.expected_ms) },
             ));
         }
+        problems.extend(self.moves());
         for outage in self.outages.iter().filter(|outage| !outage.is_as_expected()) {
             let what = self.fault(outage.fault);
             problems.push(match outage.forbidden {
                 0 => format!("{what}: a majority was left, but clients got no answer again"),
-                count => format!("{what}: {count} answers that nobody may give"),
+                count => format!("{what}: {count} answers of a node that may not answer"),
             });
         }
         if self.violations > 0 {
@@ -227,6 +251,34 @@ impl Outcome {
             problems.push(format!("{} WRONG ANSWERS. The first: {first}", self.violations));
         }
         problems
+    }
+
+    /// Steps in which leadership moved by itself, a sentence each.
+    fn moves(&self) -> Vec<String> {
+        let mut moves = Vec::new();
+        for cell in &self.cells {
+            let Some(meant) = cell.meant.filter(|it| *it != cell.leader) else { continue };
+            let text = format!(
+                "{}: node {meant} should lead, but leadership moved by itself, and node {} gave most \
+                 answers; run the lab again",
+                cell.step, cell.leader
+            );
+            // All clients of a step say the same.
+            if !moves.contains(&text) {
+                moves.push(text);
+            }
+        }
+        moves
+    }
+
+    /// Says that all is as expected, and whether a p50 was compared.
+    #[must_use]
+    pub fn praise(&self) -> &'static str {
+        if self.cells.iter().any(Cell::is_judged) {
+            "all as expected: no p50 is above 1.2 x expected + 1 ms"
+        } else {
+            "all as expected, but these steps compare no p50 with an expected one"
+        }
     }
 
     /// A fault in words.
@@ -260,7 +312,18 @@ pub(crate) mod tests {
             latency::record(&mut latency_ns, Duration::from_millis(ms));
         }
         let rate = 1e3 / ms as f64;
-        Cell { step, client, leader, callers: 1, lost: None, expected_ms, latency_ns, rate }
+        Cell {
+            step,
+            client,
+            leader,
+            meant: Some(leader),
+            callers: 1,
+            lost: None,
+            expected_ms,
+            least_ms: 0.0,
+            latency_ns,
+            rate,
+        }
     }
 
     /// An outcome of `two-dc-50ms` in which all is as expected.
@@ -327,12 +390,34 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_too_fast_and_a_leader_that_moved_are_problems() {
+        let mut outcome = good();
+        outcome.cells[0].least_ms = 51.5;
+        assert!(outcome.cells[0].is_below() && !outcome.cells[0].is_above());
+        let problems = outcome.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("at least 51.5 ms"), "{problems:?}");
+        let mut outcome = good();
+        outcome.cells[2].meant = Some(3);
+        outcome.cells[3].meant = Some(3);
+        let problems = outcome.problems();
+        assert_eq!(problems.len(), 1, "both cells say the same: {problems:?}");
+        assert!(problems[0].contains("step 2, each leader: node 3 should lead"), "{problems:?}");
+        outcome.cells[2].meant = None;
+        outcome.cells[3].meant = None;
+        assert_eq!(outcome.problems(), Vec::<String>::new(), "any node may lead");
+    }
+
+    #[test]
     fn an_answer_without_a_majority_and_a_cluster_that_does_not_recover_are_problems() {
         let mut outcome = good();
         outcome.outages[1].forbidden = 3;
         outcome.outages[0].silence_ms.insert(0, None);
         let problems = outcome.problems().join("\n");
-        assert!(problems.contains("dc2 lost: 3 answers that nobody may give"), "{problems}");
+        assert!(
+            problems.contains("dc2 lost: 3 answers of a node that may not answer"),
+            "{problems}"
+        );
         assert!(problems.contains("dc1 lost: a majority was left"), "{problems}");
         assert_eq!(outcome.outages[0].longest_ms(), None);
         outcome.violations = 1;

@@ -5,7 +5,8 @@ use std::f64::consts::TAU;
 use std::fmt::Write as _;
 
 use crate::expected::{self, answer_ms};
-use crate::outcome::{Outage, Outcome};
+use crate::outcome::{Fault, Outage, Outcome};
+use crate::plan::Step;
 use crate::topology::Topology;
 
 const SIZE: f64 = 360.0;
@@ -21,8 +22,8 @@ pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The map and the matrix side by side: a picture for a document. Without an outcome the matrix has
-/// the expected figures.
+/// The map and the matrix side by side: a picture for a document. Without an outcome of step 2 the
+/// matrix has the expected figures. With one, a cell that was not measured is `-`.
 #[must_use]
 pub fn picture(topology: &Topology, outcome: Option<&Outcome>) -> String {
     let (matrix, width, height) = matrix(topology, outcome);
@@ -95,15 +96,18 @@ fn matrix(topology: &Topology, outcome: Option<&Outcome>) -> (String, f64, f64) 
     const TOP: f64 = 70.0;
     let voting = topology.voting_regions();
     let all = topology.voters();
+    let measured = outcome.filter(|it| it.of(Step::EachLeader).next().is_some());
     let value = |client: usize, region: usize| {
-        let measured = outcome.and_then(|it| it.cell(client, region));
+        if let Some(outcome) = measured {
+            return outcome.cell(client, region).map(|cell| (cell.p50_ms(), cell.is_marked()));
+        }
         let leader = topology.voters_in(region)[0];
-        let expected = answer_ms(topology, client, leader, &all).unwrap_or(0.0);
-        measured.map_or((expected, false), |cell| (cell.p50_ms(), cell.is_marked()))
+        answer_ms(topology, client, leader, &all).map(|ms| (ms, false))
     };
     let cells = || topology.clients.keys().flat_map(|it| voting.iter().map(move |to| (*it, *to)));
-    let highest = cells().map(|(client, to)| value(client, to).0).fold(0.1, f64::max);
-    let what = if outcome.is_some() { "measured p50, ms" } else { "expected p50, ms" };
+    let values = cells().filter_map(|(client, to)| value(client, to));
+    let highest = values.map(|(ms, _)| ms).fold(0.1, f64::max);
+    let what = if measured.is_some() { "measured p50, ms" } else { "expected p50, ms" };
     let mut svg = format!(
         "<text x=\"0\" y=\"24\" font-size=\"14\" fill=\"{INK}\">{}: {what}</text>\n",
         escaped(&topology.name)
@@ -126,16 +130,20 @@ fn matrix(topology: &Topology, outcome: Option<&Outcome>) -> (String, f64, f64) 
             escaped(topology.region(*client)),
         );
         for (column, region) in voting.iter().enumerate() {
-            let (ms, is_marked) = value(*client, *region);
+            let cell = value(*client, *region);
             // From light to dark, so that the darkest cell is still lighter than its text.
-            let light = 96.0 - 36.0 * ms / highest;
-            let mark = if is_marked { " !" } else { "" };
+            let light = 96.0 - 36.0 * cell.map_or(0.0, |(ms, _)| ms) / highest;
+            let shown = match cell {
+                Some((ms, true)) => format!("{ms:.1} !"),
+                Some((ms, false)) => format!("{ms:.1}"),
+                None => "-".to_owned(),
+            };
             let x = LEFT + CELL_W * column as f64;
             let _infallible = writeln!(
                 svg,
                 "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"{:.0}\" height=\"{:.0}\" rx=\"4\" \
                  fill=\"hsl(28 80% {light:.0}%)\"/><text x=\"{:.0}\" y=\"{:.0}\" font-size=\"14\" \
-                 text-anchor=\"middle\" fill=\"{INK}\">{ms:.1}{mark}</text>",
+                 text-anchor=\"middle\" fill=\"{INK}\">{shown}</text>",
                 CELL_W - 4.0,
                 CELL_H - 4.0,
                 x + CELL_W / 2.0 - 2.0,
@@ -189,10 +197,15 @@ pub fn time_line(outcome: &Outcome, outage: &Outage) -> String {
     let _infallible = writeln!(
         svg,
         "<line x1=\"{x:.0}\" y1=\"0\" x2=\"{x:.0}\" y2=\"{:.0}\" stroke=\"{BAD}\"/>\
-         <text x=\"{:.0}\" y=\"{:.0}\" font-size=\"11\" fill=\"{BAD}\">cut</text></svg>",
+         <text x=\"{:.0}\" y=\"{:.0}\" font-size=\"11\" fill=\"{BAD}\">{}</text></svg>",
         height - 16.0,
         x + 4.0,
         height - 6.0,
+        match outage.fault {
+            Fault::Region(_) => "cut",
+            Fault::Killed => "killed",
+            Fault::OneWay => "not heard",
+        },
     );
     svg
 }
@@ -221,6 +234,27 @@ mod tests {
         let outcome = good();
         let svg = picture(&outcome.topology, Some(&outcome));
         assert!(svg.contains("measured p50") && svg.contains(">101.1<"), "{svg}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_called_measured() {
+        let mut outcome = good();
+        outcome.cells.pop();
+        let svg = picture(&outcome.topology, Some(&outcome));
+        assert!(svg.contains("measured p50") && svg.contains(">-<"), "{svg}");
+        outcome.cells.clear();
+        let svg = picture(&outcome.topology, Some(&outcome));
+        assert!(svg.contains("expected p50") && !svg.contains("measured"), "{svg}");
+        assert!(svg.contains(">100.0<"), "{svg}");
+    }
+
+    #[test]
+    fn a_time_line_names_its_fault() {
+        let mut outcome = good();
+        let line = |outcome: &Outcome| time_line(outcome, &outcome.outages[0]);
+        assert!(line(&outcome).contains(">cut<"));
+        outcome.outages[0].fault = Fault::Killed;
+        assert!(line(&outcome).contains(">killed<") && !line(&outcome).contains(">cut<"));
     }
 
     #[test]

@@ -123,15 +123,22 @@ impl Plan {
         Ok(self)
     }
 
+    /// The length of a measurement: as asked for, but at least some answers of the farthest clients.
+    #[must_use]
+    pub fn window(&self, topology: &Topology) -> Duration {
+        let longest = Duration::from_secs_f64(expected::longest_answer_ms(topology) / 1e3);
+        self.length.max(ANSWERS_MIN * longest)
+    }
+
     /// About how long a run takes, if the machine is not busy with other work.
     #[must_use]
     pub fn about(&self, topology: &Topology, election_ms: f64) -> Duration {
-        let measured = self.length + SETTLING;
+        let measured = self.window(topology) + SETTLING;
         let voting = topology.voting_regions().len() as u32;
         let outage = Duration::from_secs_f64(expected::silent_loss_ms(topology, election_ms) / 1e3);
         let lost = measured + 2 * outage + 2 * SETTLING;
         let of = |step: &Step| match step {
-            Step::Floor => STARTING + self.length.min(FLOOR_MAX),
+            Step::Floor => STARTING + look(topology) + self.length.min(FLOOR_MAX),
             Step::AtRest => measured * topology.measure.callers.len() as u32,
             Step::EachLeader => measured * voting,
             Step::RegionLost => lost * voting,
@@ -144,6 +151,36 @@ impl Plan {
 
 /// The floor is measured for at most this time.
 pub const FLOOR_MAX: Duration = Duration::from_secs(2);
+/// A measurement is long enough for this many answers, one after the other.
+const ANSWERS_MIN: u32 = 4;
+/// Each link of clients is measured this often when links are verified; the shortest time counts.
+pub(crate) const LOOK_TRIES: u32 = 5;
+/// About how long one look at all links of clients should take. Longer ones have more threads.
+const LOOK_MAX: Duration = Duration::from_secs(3);
+
+/// How many threads look at the links of clients: one if the links are short, so that questions do
+/// not wait for each other on a machine with few processors.
+pub(crate) fn look_threads(topology: &Topology) -> usize {
+    let pairs = topology.clients.len() * topology.nodes.len();
+    let looks = all_looks(topology).as_secs_f64() / LOOK_MAX.as_secs_f64();
+    (looks.ceil() as usize).clamp(1, pairs.max(1))
+}
+
+/// How long it takes to look at all links of clients.
+fn look(topology: &Topology) -> Duration {
+    all_looks(topology) / look_threads(topology) as u32
+}
+
+/// How long it would take to look at the links of clients one after the other.
+fn all_looks(topology: &Topology) -> Duration {
+    let clients = topology.clients.keys();
+    let trips = clients.flat_map(|client| {
+        topology.nodes.values().map(|region| topology.round_trip_ms(*client, *region))
+    });
+    // Over the kernel's delays, opening the connection takes a round trip, too.
+    Duration::from_secs_f64(2.0 * trips.sum::<f64>() / 1e3) * LOOK_TRIES
+}
+
 /// How long it takes until figures are measured after something has changed.
 const SETTLING: Duration = Duration::from_secs(1);
 /// How long nodes take to start, and links to be verified.
@@ -153,6 +190,7 @@ const STARTING: Duration = Duration::from_secs(6);
 mod tests {
     use super::*;
     use crate::builtin;
+    use crate::topology::Clients;
 
     #[test]
     fn a_list_of_steps_is_read_and_the_floor_is_added() {
@@ -163,6 +201,33 @@ mod tests {
             let error = Plan::new(Duration::from_secs(1)).only(wrong).expect_err("refused");
             assert!(error.contains("0 to 6"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_measurement_is_long_enough_for_some_answers() {
+        let mut topology = builtin::find("three-regions").expect("built in");
+        let plan = Plan::new(Duration::from_secs(1));
+        // With `us` lost, an answer for `ap` takes two round trips to `eu`.
+        assert_eq!(plan.window(&topology), Duration::from_millis(4 * 362));
+        assert_eq!(Plan::new(Duration::from_secs(5)).window(&topology), Duration::from_secs(5));
+        topology.one_way_ms = vec![vec![500.0; 3]; 3];
+        topology.jitter_ms = 0.0;
+        assert_eq!(plan.window(&topology), Duration::from_secs(8));
+        let about = plan.about(&topology, 10_000.0);
+        assert!(about > 3 * Duration::from_secs(8), "{about:?}");
+    }
+
+    #[test]
+    fn long_links_are_looked_at_at_the_same_time() {
+        assert_eq!(look_threads(&builtin::find("one-zone").expect("built in")), 1);
+        let mut topology = builtin::find("three-regions").expect("built in");
+        assert!((2..=4).contains(&look_threads(&topology)), "{}", look_threads(&topology));
+        topology.regions = (0..8).map(|it| format!("r{it}")).collect();
+        topology.one_way_ms = vec![vec![500.0; 8]; 8];
+        topology.nodes = (1..=9).map(|id| (id, id as usize % 8)).collect();
+        topology.clients = (0..8).map(|region| (region, Clients::default())).collect();
+        assert_eq!(look_threads(&topology), 72);
+        assert!(look(&topology) < Duration::from_secs(12), "{:?}", look(&topology));
     }
 
     #[test]

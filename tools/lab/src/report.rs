@@ -87,7 +87,9 @@ fn lab(outcome: &Outcome) -> Value {
             "expected_ms": it.expected_ms,
             "bound_ms": expected::bound_ms(it.expected_ms),
             "p50_ms": it.p50_ms(),
-            "above": it.is_marked(),
+            "above": it.is_above(),
+            "least_ms": it.least_ms,
+            "below": it.is_below(),
             "rate": it.rate,
             "latency_ns": Times(it.latency_ns.clone()),
         })

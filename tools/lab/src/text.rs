@@ -59,7 +59,7 @@ pub fn outcome(outcome: &Outcome) -> String {
     );
     let problems = outcome.problems();
     if problems.is_empty() {
-        text += "all as expected: no p50 is above 1.2 x expected + 1 ms\n";
+        let _infallible = writeln!(text, "{}", outcome.praise());
     }
     for problem in problems {
         let _infallible = writeln!(text, "NOT AS EXPECTED: {problem}");
@@ -113,9 +113,13 @@ fn expected_loss(topology: &Topology, client: usize, lost: usize) -> String {
     }
 }
 
-/// A cell with its expectation, and a mark if it is above it.
+/// A cell with its expectation, and a mark if it is not as expected.
 fn beside(cell: &Cell) -> String {
-    let mark = if cell.is_marked() { " ABOVE" } else { "" };
+    let mark = match (cell.is_above(), cell.is_below()) {
+        (true, _) => " ABOVE",
+        (false, true) => " BELOW",
+        (false, false) => "",
+    };
     format!("{:.1} ({:.1}){mark}", cell.p50_ms(), cell.expected_ms)
 }
 
@@ -169,12 +173,12 @@ fn handovers(outcome: &Outcome) -> String {
     let each: Vec<String> = outcome
         .handovers
         .iter()
-        .map(|it| format!("{} to {}: {:.0} ms", it.from, it.to, it.silence_ms))
+        .map(|it| format!("from node {} to node {}: {:.0} ms", it.from, it.to, it.silence_ms))
         .collect();
     if each.is_empty() {
         return String::new();
     }
-    format!("longest silence during a handover from node {}\n", each.join(", "))
+    format!("longest silence during a handover {}\n", each.join(", "))
 }
 
 fn outages(outcome: &Outcome) -> String {
@@ -299,7 +303,7 @@ mod tests {
             "clients in dc1 (4)  50.0           50.0           -         refused",
             "clients in dc2 (1)  100.0          0.0            0.0       -",
             "a transaction of dc1 pays 100.0 ms for its 2 timestamps",
-            "UNSAFE: TWO PLACES",
+            "TWO PLACES ARE UNSAFE",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
@@ -313,7 +317,7 @@ mod tests {
             "dc1 lost  950 (900)",
             "dc2 lost  refused: no majority",
             "all as expected",
-            "node 1 to 2: 51 ms",
+            "from node 1 to node 2: 51 ms",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
@@ -322,5 +326,12 @@ mod tests {
         let text = outcome(&bad);
         assert!(text.contains("51.0 (10.0) ABOVE"), "{text}");
         assert!(text.contains("NOT AS EXPECTED: step 2") && !text.contains("all as expected"));
+        let mut fast = good();
+        fast.cells[0].least_ms = 51.5;
+        assert!(outcome(&fast).contains("51.0 (50.8) BELOW"));
+        let mut floor = good();
+        floor.cells.clear();
+        let text = outcome(&floor);
+        assert!(text.contains("compare no p50") && !text.contains("no p50 is above"), "{text}");
     }
 }

@@ -49,7 +49,7 @@ pub struct Setup {
     pub seed: u64,
     /// Set to end the run early.
     pub stop: Arc<AtomicBool>,
-    /// The processes of the nodes, for who has to end them at once.
+    /// The processes of the nodes, so that the caller can end them at once.
     pub running: Running,
     /// Expected times are multiplied by this: 1, but for tests that want to see a wrong one.
     pub expected_factor: f64,

@@ -8,13 +8,19 @@
 //!   every direction has a device of its own, and needs no filter.
 //! - The lab's own questions go to `10.8.x.2`, and have neither delay nor fault.
 //!
-//! A direction that is cut drops all packets, as a cable that is pulled: TCP sends them again when
-//! the cut ends. It never loads a kernel module, and contacts no other machine.
+//! A direction that is cut loses all packets on their way (netem's loss), as a cable that is pulled.
+//! TCP does not notice it, and sends them again after longer and longer times. A queue that is full
+//! would not do: the sender's own kernel tells TCP of it, which then tries again twice a second, and
+//! ends the connection after some seconds.
+//!
+//! The lab contacts no other machine. If the kernel has the modules `veth` and `sch_netem` and has
+//! not loaded them, it does so, and they stay loaded.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
@@ -37,6 +43,7 @@ impl Entry {
     /// # Errors
     /// What this machine cannot do, in one line.
     pub fn probe() -> Result<Self, String> {
+        find(&TOOLS)?;
         let tries = |is_user| finish(start(Self { is_user }.unshare().arg("true"), "")?);
         let entry = match tries(false) {
             Ok(()) => Self { is_user: false },
@@ -107,9 +114,9 @@ impl Namespaces {
     /// Makes a namespace for each node, and all devices between them. There are no delays yet.
     pub(super) fn new(topology: &Topology) -> Result<Self, LabError> {
         let failed = |what: String| LabError::Netns(what);
-        let is_fresh =
-            fs::read_to_string("/proc/net/route").is_ok_and(|it| it.lines().count() <= 1);
-        if !is_fresh {
+        // In a new namespace not even the loopback device is up, so it has no route.
+        let is_fresh = |routes: io::Result<String>| routes.is_ok_and(|it| it.trim().is_empty());
+        if !is_fresh(fs::read_to_string("/proc/net/fib_trie")) {
             return Err(failed("the lab is in a namespace with a network".into()));
         }
         let numbers: BTreeMap<u64, u8> = topology.nodes.keys().copied().zip(1..).collect();
@@ -188,7 +195,12 @@ impl Holder {
     fn start() -> Result<Self, String> {
         let mut command = Command::new("unshare");
         command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
-        let child = command.stderr(Stdio::null()).spawn().map_err(|it| format!("unshare: {it}"))?;
+        // As for tools, see `start`.
+        let child = command
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|it| format!("unshare: {it}"))?;
         let mut holder = Self { child };
         let own = fs::read_link("/proc/self/ns/net").map_err(|it| it.to_string())?;
         let end = Instant::now() + TOOL_MAX;
@@ -214,6 +226,17 @@ impl Drop for Holder {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Fails with the first of these tools that cannot be started.
+fn find(tools: &[&str]) -> Result<(), String> {
+    for name in tools {
+        let tool = start(Command::new(name).arg("-V"), "");
+        let tool = tool.map_err(|why| format!("a tool cannot be started: {why}; install it"))?;
+        // What it says does not matter.
+        let _started = finish(tool);
+    }
+    Ok(())
 }
 
 /// The lines for `ip` that make all devices, from the lab's namespace.
@@ -273,8 +296,7 @@ fn node_lines(topology: &Topology, numbers: &BTreeMap<u64, u8>, id: u64) -> Stri
 fn qdisc_line(device: &str, direction: &Direction) -> String {
     let Direction { delay_ms, jitter_ms, is_cut, .. } = direction;
     let what = if *is_cut {
-        // A queue without a place drops everything.
-        "pfifo limit 0".to_owned()
+        format!("netem loss 100% limit {PACKETS_MAX}")
     } else if *jitter_ms > 0.0 {
         // netem draws from both sides of the delay.
         let half = jitter_ms / 2.0;
@@ -340,6 +362,8 @@ fn start(command: &mut Command, input: &str) -> Result<Tool, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |error: io::Error| format!("{name}: {error}");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // A group of its own, so that an interrupt from the terminal reaches only the lab.
+    command.process_group(0);
     let mut child = command.spawn().map_err(failed)?;
     let said = child.stderr.take().expect("it is a pipe");
     // All lines fit into a pipe. A tool that ends early says why on its standard error.
@@ -376,6 +400,8 @@ fn finish(tool: Tool) -> Result<(), String> {
     Err(line.map_or_else(|| format!("{name} ended with {status}"), sentence))
 }
 
+/// The tools that the links need.
+const TOOLS: [&str; 4] = ["unshare", "nsenter", "ip", "tc"];
 /// The second number of addresses of the lab's own questions.
 const CONTROL: u8 = 8;
 /// The second number of addresses of nodes among each other.
@@ -421,7 +447,7 @@ mod tests {
         let said = "qdisc replace dev p2 root netem delay 40.500ms 0.500ms limit 10000\n";
         assert_eq!(line(jitter), said, "from 40 to 41 ms, as the proxies do it");
         let cut = Direction { is_cut: true, ..jitter };
-        assert_eq!(line(cut), "qdisc replace dev p2 root pfifo limit 0\n");
+        assert_eq!(line(cut), "qdisc replace dev p2 root netem loss 100% limit 10000\n");
     }
 
     #[test]
@@ -461,6 +487,23 @@ mod tests {
         ));
         assert!(first.contains("neigh add 10.9.0.2 lladdr 02:00:09:01:02:02 dev p2"), "{first}");
         assert!(second.contains("neigh add 10.9.0.1 lladdr 02:00:09:01:02:01 dev p1"), "{second}");
+    }
+
+    #[test]
+    fn a_missing_tool_is_named() {
+        assert_eq!(find(&["true", "false"]), Ok(()), "what a tool says does not matter");
+        let missing = find(&["true", "no-such-tool"]).expect_err("it is not there");
+        assert!(missing.contains("no-such-tool: "), "{missing}");
+    }
+
+    #[test]
+    fn a_tool_has_a_process_group_of_its_own() {
+        // The fifth field is the process group, the first one the process.
+        let script = "cut -d' ' -f1,5 /proc/$$/stat >&2; exit 1";
+        let said = start(Command::new("sh").args(["-c", script]), "").and_then(finish);
+        let said = said.expect_err("it fails");
+        let (pid, group) = said.split_once(' ').expect("two fields");
+        assert_eq!(pid, group);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::error::LabError;
-use super::http::ask;
+use super::http::{self, ask};
 use super::namespaces::Namespaces;
 use crate::topology::Topology;
 
@@ -246,14 +246,15 @@ impl Nodes {
     }
 }
 
-/// How long a question takes over this address, the shortest of some tries.
-pub(super) fn question_ms(addr: SocketAddr, tries: usize) -> Option<f64> {
+/// How long a question takes over this address on an open connection, the shortest of some tries.
+/// There is no further try when `may_ask` says no.
+pub(super) fn question_ms(addr: SocketAddr, tries: u32, may_ask: impl Fn() -> bool) -> Option<f64> {
     let ask_once = |_| {
-        let from = std::time::Instant::now();
-        let asked = ask(addr, "GET", PATH_UP, 2 * ASK_MAX).ok()?;
-        (asked.0 == 200).then(|| from.elapsed().as_secs_f64() * 1e3)
+        let (status, took) = http::time(addr, PATH_UP, 2 * ASK_MAX).ok()?;
+        (status == 200).then_some(took.as_secs_f64() * 1e3)
     };
-    (0..tries).filter_map(ask_once).min_by(f64::total_cmp)
+    let asked = (0..tries).take_while(|_| may_ask());
+    asked.filter_map(ask_once).min_by(f64::total_cmp)
 }
 
 impl Node {
@@ -269,7 +270,7 @@ impl Node {
         // It has an address for each region of clients.
         let http_bind = Ipv4Addr::UNSPECIFIED.into();
         let namespace = Some(namespaces.file(id));
-        // Nobody else is in the network of these namespaces.
+        // Only the lab and its nodes are in the network of these namespaces.
         let lab = Namespaces::control_network();
         let settings = [("PEER_PLAIN", "1"), ("ADMIN_FROM", &lab), ("OPS_PLAIN_FROM", &lab)];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();

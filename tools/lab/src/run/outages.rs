@@ -49,10 +49,12 @@ impl Lab<'_> {
         let regions: Vec<usize> =
             self.client_regions().into_iter().filter(|it| *it != region).collect();
         let has_leader = self.topology().region_of(before) == region;
-        let expected = if has_leader { self.silent_loss() } else { Duration::ZERO };
+        let election_ms = super::election_ms(&self.outcome.settings);
+        let expected = expected::region_loss_ms(self.topology(), before, region, election_ms);
+        let expected = super::millis(expected);
         let fault = Fault::Region(region);
         if regions.is_empty() {
-            // Nobody is left who could ask.
+            // No clients are left that could ask.
             let now = Instant::now();
             let seen = Observed {
                 fault,
@@ -72,7 +74,7 @@ impl Lab<'_> {
         let broken = Instant::now();
         let limit = self.limit(is_survivable);
         let is_back = self.wait(limit, || callers.are_answered_since(broken))?;
-        let window = if is_back { Some(self.window(self.setup.plan.length)?) } else { None };
+        let window = if is_back { Some(self.window(self.length())?) } else { None };
         let ended = Instant::now();
         let reports = callers.stop();
         self.wires.set_delays()?;
@@ -80,7 +82,8 @@ impl Lab<'_> {
         let seen = Observed { fault, before, is_survivable, broken, is_back, ended, expected };
         self.add_outage(&seen, &reports);
         if let Some(window) = window.filter(|_| is_survivable) {
-            let leader = before;
+            // If its region is lost, any other node may lead.
+            let leader = (!has_leader).then_some(before);
             let kind =
                 Kind { step: Step::RegionLost, callers: CALLERS, lost: Some(region), leader };
             self.add_cells(&reports, window, kind);

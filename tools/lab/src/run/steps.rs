@@ -12,6 +12,7 @@ use super::{Lab, LabError};
 use crate::expected;
 use crate::outcome::{Cell, Handover, callers_shown};
 use crate::plan::{FLOOR_MAX, Step};
+use crate::topology::Topology;
 
 /// A part of a run: what was answered between two moments.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,8 @@ pub(super) struct Kind {
     pub(super) step: Step,
     pub(super) callers: u32,
     pub(super) lost: Option<usize>,
-    pub(super) leader: u64,
+    /// The node that should lead; `None` if any may.
+    pub(super) leader: Option<u64>,
 }
 
 /// How long callers run before a handover.
@@ -46,6 +48,11 @@ impl Lab<'_> {
     /// How long it takes after a change until answers show the new state.
     pub(super) fn warm_up(&self) -> Duration {
         2 * self.longest_answer() + Duration::from_millis(200)
+    }
+
+    /// The length of a measurement with delays.
+    pub(super) fn length(&self) -> Duration {
+        self.setup.plan.window(self.topology())
     }
 
     /// Lets clients run until there is something to measure, and measures.
@@ -78,7 +85,8 @@ impl Lab<'_> {
     pub(super) fn at_rest(&mut self) -> Result<(), LabError> {
         for count in self.topology().measure.callers.clone() {
             let leader = self.wait_until_well()?;
-            let kind = Kind { step: Step::AtRest, callers: count, lost: None, leader };
+            let kind =
+                Kind { step: Step::AtRest, callers: count, lost: None, leader: Some(leader) };
             self.measure(kind)?;
         }
         Ok(())
@@ -88,7 +96,7 @@ impl Lab<'_> {
         for region in self.topology().voting_regions() {
             let to = self.topology().voters_in(region)[0];
             let leader = self.wait_until_well()?;
-            let kind = Kind { step: Step::EachLeader, callers: 1, lost: None, leader: to };
+            let kind = Kind { step: Step::EachLeader, callers: 1, lost: None, leader: Some(to) };
             if leader == to {
                 self.measure(kind)?;
                 continue;
@@ -98,7 +106,7 @@ impl Lab<'_> {
             let from = Instant::now();
             self.lead(to)?;
             let silence_to = Instant::now() + self.warm_up();
-            let window = self.window(self.setup.plan.length)?;
+            let window = self.window(self.length())?;
             let reports = callers.stop();
             let silences = reports.values().map(|it| it.answer_times().gap_max(from, silence_to));
             let silence = silences.max().unwrap_or_default();
@@ -114,7 +122,7 @@ impl Lab<'_> {
         // Quorum is the only mode. The file's other modes were refused when it was read.
         self.lead_home()?;
         let leader = self.wait_until_well()?;
-        self.measure(Kind { step: Step::Modes, callers: 1, lost: None, leader })
+        self.measure(Kind { step: Step::Modes, callers: 1, lost: None, leader: Some(leader) })
     }
 
     /// Gives leadership to the first node of the region where the leader belongs.
@@ -126,7 +134,7 @@ impl Lab<'_> {
 
     fn measure(&mut self, kind: Kind) -> Result<(), LabError> {
         let callers = self.callers(&self.client_regions(), kind.callers);
-        let window = self.window(self.setup.plan.length)?;
+        let window = self.window(self.length())?;
         let reports = callers.stop();
         self.record(&reports);
         self.add_cells(&reports, window, kind);
@@ -140,9 +148,13 @@ impl Lab<'_> {
         window: Window,
         kind: Kind,
     ) {
-        // If leadership moved by itself, the node that gave most answers is the one to compare with.
+        // If leadership moved by itself, the figures are those of the node that gave most answers, and
+        // the outcome says so.
         let of_window = |report| within(report, window);
-        let leader = mostly(reports.values().flat_map(of_window)).unwrap_or(kind.leader);
+        let most = mostly(reports.values().flat_map(of_window));
+        let any = || self.topology().voters()[0];
+        let leader = most.or(kind.leader).unwrap_or_else(any);
+        let steady = Topology { jitter_ms: 0.0, ..self.topology().clone() };
         let lost: Vec<usize> = kind.lost.into_iter().collect();
         for (client, report) in reports {
             let (latency_ns, rate) = latencies(report, window, Some(leader));
@@ -150,13 +162,17 @@ impl Lab<'_> {
             let path = expected::answer_ms(self.topology(), *client, leader, &alive);
             let floor = self.outcome.floor_ms.get(client).copied().unwrap_or(0.0);
             let expected_ms = (path.unwrap_or(0.0) + floor) * self.setup.expected_factor;
+            let shortest = expected::answer_ms(&steady, *client, leader, &alive).unwrap_or(0.0);
+            let least_ms = expected::least_ms(shortest * self.setup.expected_factor);
             let cell = Cell {
                 step: kind.step,
                 client: *client,
                 leader,
+                meant: kind.leader,
                 callers: kind.callers,
                 lost: kind.lost,
                 expected_ms,
+                least_ms,
                 latency_ns,
                 rate,
             };

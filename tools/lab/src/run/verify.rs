@@ -1,11 +1,15 @@
 //! Are the links as asked? Nothing is measured before they are.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::nodes::question_ms;
 use super::{Lab, LabError};
 use crate::outcome::{End, Link};
+use crate::plan::{LOOK_TRIES, look_threads};
 
 /// How long links may take until the nodes have measured them.
 const VERIFY_MAX: Duration = Duration::from_secs(25);
@@ -15,18 +19,19 @@ const AGAIN: Duration = Duration::from_millis(500);
 const SLACK: f64 = 0.1;
 /// See [`SLACK`].
 const SLACK_MS: f64 = 1.0;
-/// A client's link is measured this often; the shortest time counts.
-const TRIES: usize = 5;
+
+/// Round trips, ms: whether a node measured it, the node or the region of clients, and the other node.
+type Trips = BTreeMap<(bool, u64, u64), f64>;
 
 impl Lab<'_> {
     /// Sets the delays, and waits until nodes and clients measure what the file asks for.
     pub(super) fn verify(&mut self) -> Result<(), LabError> {
-        let floor = self.trips();
+        let floor = self.trips(Instant::now() + VERIFY_MAX)?;
         self.wires.set_delays()?;
         self.tell("verifying the links");
         let end = Instant::now() + VERIFY_MAX;
         loop {
-            let (links, wrong) = self.compare(&floor);
+            let (links, wrong) = self.compare(&floor, &self.trips(end)?);
             if wrong.is_empty() {
                 self.outcome.links = links;
                 return Ok(());
@@ -39,28 +44,44 @@ impl Lab<'_> {
     }
 
     /// Every round trip as measured now. Between nodes it is the nodes' own figure, as `epicepoch
-    /// tune` shows it.
-    fn trips(&self) -> BTreeMap<(bool, u64, u64), f64> {
-        let mut trips = BTreeMap::new();
-        for from in self.topology().nodes.keys() {
+    /// tune` shows it. After `end` no further question is asked.
+    fn trips(&self, end: Instant) -> Result<Trips, LabError> {
+        let is_stopped = || self.setup.stop.load(Ordering::Relaxed);
+        let may_ask = || !is_stopped() && Instant::now() < end;
+        let mut trips = Trips::new();
+        for from in self.topology().nodes.keys().take_while(|_| may_ask()) {
             let measured = self.nodes.round_trips(*from);
             trips.extend(measured.into_iter().map(|(to, ms)| ((true, *from, to), ms)));
         }
-        for region in self.topology().clients.keys() {
-            for target in self.wires.targets(*region) {
-                if let Some(ms) = question_ms(target.addr, TRIES) {
-                    trips.insert((false, *region as u64, target.id), ms);
-                }
+        let regions = self.topology().clients.keys();
+        let of = |region: &usize| {
+            let region = *region;
+            self.wires.targets(region).iter().map(move |target| (region, target))
+        };
+        let waiting = Mutex::new(regions.flat_map(of).collect::<Vec<_>>());
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let ask_some = || {
+            let mut asked = Vec::new();
+            while let Some((region, target)) = next() {
+                let ms = question_ms(target.addr, LOOK_TRIES, may_ask);
+                asked.extend(ms.map(|ms| ((false, region as u64, target.id), ms)));
             }
-        }
-        trips
+            asked
+        };
+        thread::scope(|scope| {
+            let threads = 0..look_threads(self.topology());
+            let threads: Vec<_> = threads.map(|_| scope.spawn(ask_some)).collect();
+            for thread in threads {
+                trips.extend(thread.join().expect("a question never panics"));
+            }
+        });
+        if is_stopped() { Err(LabError::Stopped) } else { Ok(trips) }
     }
 
     /// Compares the round trips with the file. What a link costs without delays, `floor`, is no
     /// fault of the delays.
-    fn compare(&self, floor: &BTreeMap<(bool, u64, u64), f64>) -> (Vec<Link>, Vec<String>) {
+    fn compare(&self, floor: &Trips, trips: &Trips) -> (Vec<Link>, Vec<String>) {
         let topology = self.topology();
-        let trips = self.trips();
         let (mut links, mut wrong) = (Vec::new(), Vec::new());
         let nodes = topology.nodes.iter().map(|(id, region)| (true, *id, *region));
         let clients = topology.clients.keys().map(|region| (false, *region as u64, *region));
