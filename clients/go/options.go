@@ -139,8 +139,9 @@ func (g Guarantee) value() (value byte, isNamed bool) { return byte(g) - 1, g !=
 // WithGuarantee sets the guarantee that all requests of the client ask for. With GuaranteeLease, the
 // leader may answer without asking a quorum. If a clock then runs at a wrong rate, or stands still
 // with its machine, a timestamp may lie below one that was answered before. No timestamp is given
-// twice. All clients of a keyspace must use one guarantee. A node that does not know guarantees
-// refuses the client with [ErrUnsupported]. Default: requests name none.
+// twice. All clients of a keyspace must use one guarantee. A node that is too old for
+// guarantees refuses the client with [ErrUnsupported]. So name one only when all nodes are new
+// enough, and stop naming it before they go back. Default: requests name none.
 func WithGuarantee(guarantee Guarantee) Option {
 	return func(o *options) { o.guarantee = guarantee }
 }

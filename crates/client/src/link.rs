@@ -76,6 +76,9 @@ impl Link {
                         ErrorCode::Unauthorized if !has_token => {
                             format!("{NO_TOKEN}; the node says: {}", error.text)
                         }
+                        ErrorCode::Unsupported if guarantee.is_some() => {
+                            format!("{TOO_OLD}; the node says: {}", error.text)
+                        }
                         // A node that accepts only TLS answers this. Its text says so.
                         ErrorCode::BadRequest if !dialer.is_tls() => {
                             format!("{}; {PLAIN}", error.text)
@@ -159,6 +162,9 @@ fn refused(addr: &str, code: ErrorCode, message: String) -> OpenError {
 const TLS_ALERT: u8 = 0x15;
 const PLAIN: &str =
     "this client speaks plain text: set tls of the options (--ca-file of a command)";
+/// A node refuses a guarantee only if it does not know the field.
+const TOO_OLD: &str =
+    "this node is too old for guarantees: update it, or leave guarantee out (--guarantee)";
 const NO_TOKEN: &str =
     "missing token: set token or token_source of the options (--token-file of a command)";
 
@@ -208,6 +214,29 @@ mod tests {
             let text = opened.expect_err("refused").to_string();
             assert!(text.contains("why"), "{text}");
             assert_eq!(text.contains(NO_TOKEN), token.is_none(), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_names_a_guarantee_is_told_that_the_node_is_too_old() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let dialer = Dialer::new(None, Alpn::Native);
+        for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+            let refuse = async {
+                let (mut node, _) = listener.accept().await.unwrap();
+                let code = ErrorCode::Unsupported as u16;
+                let mut frame = Vec::new();
+                ErrorFrame { code, closes: true, id: 0, text: "tag 8002" }.encode(&mut frame);
+                node.write_all(&frame).await.unwrap();
+                node
+            };
+            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, guarantee), refuse);
+            let error = opened.expect_err("refused");
+            assert!(matches!(error, OpenError::BadAnswer(BadAnswer::Refused { .. })), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("tag 8002"), "{text}");
+            assert_eq!(text.contains(TOO_OLD), guarantee.is_some(), "{text}");
         }
     }
 
