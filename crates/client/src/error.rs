@@ -189,6 +189,9 @@ pub enum FailedAttempt {
     },
 }
 
+/// What to do if a node refuses a guarantee. A node does so only if it does not know guarantees.
+pub(crate) const TOO_OLD: &str = "this node is too old for guarantees: update it, or leave \
+                                  guarantee out (--guarantee of a command)";
 /// What is wrong with an answer that a lease has proved, for a client that accepts only rounds.
 pub(crate) const BY_LEASE: &str =
     "an answer that a lease has proved, which this client has not asked for";

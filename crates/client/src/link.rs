@@ -14,7 +14,7 @@ use epicepoch_wire::native::{
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{Dialer, Socket};
-use crate::error::{BadAnswer, FailedAttempt, OpenError};
+use crate::error::{BadAnswer, FailedAttempt, OpenError, TOO_OLD};
 
 /// A connection after the welcome.
 #[derive(Debug)]
@@ -162,9 +162,6 @@ fn refused(addr: &str, code: ErrorCode, message: String) -> OpenError {
 const TLS_ALERT: u8 = 0x15;
 const PLAIN: &str =
     "this client speaks plain text: set tls of the options (--ca-file of a command)";
-/// A node refuses a guarantee only if it does not know the field.
-const TOO_OLD: &str =
-    "this node is too old for guarantees: update it, or leave guarantee out (--guarantee)";
 const NO_TOKEN: &str =
     "missing token: set token or token_source of the options (--token-file of a command)";
 

@@ -11,7 +11,7 @@ use epicepoch_wire::{Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
 use crate::error::{
-    AnotherCluster, BY_LEASE, BadAnswer, FailedAttempt, MembersError, TimestampsError,
+    AnotherCluster, BY_LEASE, BadAnswer, FailedAttempt, MembersError, TOO_OLD, TimestampsError,
 };
 use crate::members::{Members, is_address};
 use crate::transport::Answer;
@@ -304,6 +304,9 @@ impl Pursuit {
                 // It may lead no longer: a node of an older version does not say so here. The next
                 // call asks who leads.
                 directory.forget_leader(addr);
+            }
+            if self.guarantee.is_some() && code == ErrorCode::BadRequest {
+                message = format!("{TOO_OLD}; the node says: {message}");
             }
             self.end = Some(match code {
                 ErrorCode::WrongCluster => {

@@ -350,6 +350,20 @@ fn an_answer_that_a_lease_has_proved_is_an_error_unless_a_lease_was_asked_for() 
 }
 
 #[test]
+fn a_call_that_names_a_guarantee_is_told_that_the_node_is_too_old() {
+    for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+        for goal in [Goal::Timestamps(1), Goal::Latest] {
+            let mut world = World::new(&["x:9"], goal);
+            world.pursuit.guarantee = guarantee;
+            world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadRequest, None));
+            let end = world.end();
+            let End::BadAnswer(error @ BadAnswer::Refused { .. }) = &end else { panic!("{end:?}") };
+            assert_eq!(error.to_string().contains(TOO_OLD), guarantee.is_some(), "{error}");
+        }
+    }
+}
+
+#[test]
 fn an_answer_that_is_no_latest_timestamp_is_an_error_at_once() {
     for (bad, says) in [
         (answer(200, vec![0; 24]), "24 bytes"),
