@@ -34,7 +34,8 @@ type options struct {
 // are called on the goroutine that reads answers. Each may be nil.
 type Hooks struct {
 	// Answered is called for each answered request. Its arguments are the number of callers that
-	// shared the request, the number of timestamps, and the time from sending to answer.
+	// shared the request, the number of timestamps, and the time from sending to answer. The number of
+	// timestamps is 0 if all callers ask for the latest one.
 	Answered func(callers int, timestamps uint64, took time.Duration)
 	// FailedAttempt is called for each refused request, for each connection that ends, and for each
 	// failed attempt to find a leader. The client also calls it while no call waits.

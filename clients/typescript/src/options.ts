@@ -8,7 +8,8 @@ import { GUARANTEES, NAME_MAX, TOKEN_MAX, type Guarantee } from "./frame.js";
 export interface Observer {
   /**
    * A request was answered. The arguments are the number of callers that shared it, the number of
-   * timestamps, and the milliseconds from sending to answer.
+   * timestamps, and the milliseconds from sending to answer. The number of timestamps is 0 if all
+   * callers ask for the latest one.
    */
   answered?(callers: number, timestamps: number, latency: number): void;
   /** A request was refused, a connection has ended, or an attempt to find the leader has failed. */

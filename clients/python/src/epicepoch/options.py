@@ -22,7 +22,8 @@ class Observer:
 
     def answered(self, callers: int, timestamps: int, took: float) -> None:
         """A request was answered: the number of callers that shared it, the number of timestamps,
-        and the seconds from sending to answer."""
+        and the seconds from sending to answer. The number of timestamps is 0 if all callers ask for
+        the latest one."""
 
     def failed_attempt(self, error: EpicEpochError) -> None:
         """A request was refused, a connection ended, or an attempt to find the leader failed."""
