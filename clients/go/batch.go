@@ -18,7 +18,8 @@ var errOversize = fmt.Errorf("%w: the request is larger than the leader takes", 
 type batch struct {
 	// done is closed when answer or err is set.
 	done chan struct{}
-	// count is the sum of the callers' counts; 0 if all ask for the latest timestamp. Guarded by the client's lock until it is sealed.
+	// count is the sum of the callers' counts; 0 if all ask for the latest timestamp. Guarded by the
+	// client's lock until it is sealed.
 	count uint64
 	// holders counts the callers that have not left, plus one for the client until the batch is
 	// done. The last holder to leave returns the batch to the pool. Nothing uses the batch after

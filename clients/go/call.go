@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Call is an asynchronous call: the result of [Client.Go], now or later. It is safe for concurrent
+// Call is an asynchronous call: the result of [Client.Go] or [Client.GoLatest], now or later. It is safe for concurrent
 // use. It has no goroutine of its own: the goroutine that reads the answer ends the call, and the
 // runtime's timers end it at its deadline.
 type Call struct {
@@ -44,11 +44,21 @@ type Call struct {
 // Two calls that are in progress at the same time have no order: either may get the lower
 // timestamps. The timestamps of a call are above those of every call that had ended when it began.
 func (c *Client) Go(ctx context.Context, count uint64) *Call {
-	call := &Call{client: c, ctx: ctx, count: count, done: make(chan struct{})}
 	if count == 0 || count > countMax {
+		call := &Call{client: c, ctx: ctx, count: count, done: make(chan struct{})}
 		call.end(Range{}, ErrCount)
 		return call
 	}
+	return c.begin(ctx, count)
+}
+
+// GoLatest begins a call for the latest timestamp, as [Client.Go] begins a call for new ones. The
+// result has this one timestamp, which [Client.Latest] describes.
+func (c *Client) GoLatest(ctx context.Context) *Call { return c.begin(ctx, latestCount) }
+
+// begin begins a call for count timestamps, or for the latest one if count is latestCount.
+func (c *Client) begin(ctx context.Context, count uint64) *Call {
+	call := &Call{client: c, ctx: ctx, count: count, done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		call.end(Range{}, err)
 		return call

@@ -135,8 +135,8 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 // It is no watermark: a writer that has a timestamp at or below it may not have written yet. It is
 // not unique, so it must not be used as an id.
 //
-// Calls share requests, as those of [Client.Timestamps] do, which also says more about errors. A
-// node that is too old for this request is asked for one timestamp, which nobody else gets.
+// Calls share requests, as those of [Client.Timestamps] do. That method also says more about errors.
+// A node that is too old for this request is asked for one timestamp, which nobody else gets.
 func (c *Client) Latest(ctx context.Context) (Timestamp, error) {
 	answer, err := c.ask(ctx, latestCount)
 	return answer.First, err

@@ -114,6 +114,10 @@ func (o *options) advise(refusal *Error, token string) error {
 	switch {
 	case errors.Is(refusal, ErrUnauthorized) && token == "":
 		refusal.Text = "missing token: set WithToken or WithTokenSource; the node says: " + refusal.Text
+	case errors.Is(refusal, ErrUnsupported) && o.guarantee != GuaranteeDefault:
+		// A node refuses a guarantee only if it does not know the field.
+		advice := "this node is too old for guarantees: update it, or leave WithGuarantee out"
+		refusal.Text = advice + "; the node says: " + refusal.Text
 	case errors.Is(refusal, ErrBadRequest) && o.tls == nil:
 		// A node that accepts only TLS answers this. Its text says so.
 		refusal.Text += "; this client speaks plain text: set WithTLS"

@@ -58,9 +58,10 @@ var (
 	ErrUnreachable = errors.New("epicepoch: a node cannot be reached")
 	// ErrProtocol: the answer is invalid. The address is probably wrong.
 	ErrProtocol = errors.New("epicepoch: not an answer of an oracle")
-	// ErrWentBackwards: a timestamp was not above one that this client had returned before. The
-	// caller does not get it, because it may have been given before. The cause is two clusters
-	// behind one address, or a cluster restored without a new history.
+	// ErrWentBackwards: a timestamp was not above one that this client had returned before, or
+	// a latest timestamp was below one. The caller does not get it, because it may have been given
+	// before. The cause is two clusters behind one address, or a cluster restored without a new
+	// history.
 	ErrWentBackwards = errors.New("epicepoch: timestamps went backwards")
 )
 

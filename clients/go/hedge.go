@@ -23,7 +23,7 @@ type asked struct {
 	// isLatest is true if the frame that was sent asks for the latest timestamp.
 	isLatest bool
 	// floor is the highest timestamp returned before this sending: the answer must be above it. The
-	// latest timestamp may be equal.
+	// answer to a frame that asks for the latest timestamp may be equal.
 	floor Timestamp
 	at    time.Time
 }
@@ -39,14 +39,17 @@ func (a asked) check(addr string, answer Range, isLatest bool) error {
 	if expected := max(a.count, 1); answer.Count != expected {
 		return protocolError("%s gave %d timestamps, not %d", addr, answer.Count, expected)
 	}
-	if isLatest != a.isLatest {
-		return protocolError("%s mistook a timestamp of one client for the latest one, or the other way round", addr)
+	if isLatest && !a.isLatest {
+		return protocolError("%s gave the latest timestamp instead of one for this client alone", addr)
 	}
-	if a.count == latestCount && a.floor == answer.First {
+	if !isLatest && a.isLatest {
+		return protocolError("%s gave a timestamp for this client alone instead of the latest one", addr)
+	}
+	if a.isLatest && a.floor == answer.First {
 		return nil
 	}
 	if !a.floor.Before(answer.First) && !a.floor.IsZero() {
-		return fmt.Errorf("%w: %s gave %v, not above %v", ErrWentBackwards, addr, answer.First, a.floor)
+		return fmt.Errorf("%w: %s gave %v, and %v was returned before", ErrWentBackwards, addr, answer.First, a.floor)
 	}
 	return nil
 }

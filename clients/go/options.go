@@ -34,7 +34,8 @@ type options struct {
 // are called on the goroutine that reads answers. Each may be nil.
 type Hooks struct {
 	// Answered is called for each answered request. Its arguments are the number of callers that
-	// shared the request, the number of timestamps, and the time from sending to answer.
+	// shared the request, the number of timestamps, and the time from sending to answer. The number of
+	// timestamps is 0 if all callers ask for the latest one.
 	Answered func(callers int, timestamps uint64, took time.Duration)
 	// FailedAttempt is called for each refused request, for each connection that ends, and for each
 	// failed attempt to find a leader. The client also calls it while no call waits.
@@ -139,8 +140,9 @@ func (g Guarantee) value() (value byte, isNamed bool) { return byte(g) - 1, g !=
 // WithGuarantee sets the guarantee that all requests of the client ask for. With GuaranteeLease, the
 // leader may answer without asking a quorum. If a clock then runs at a wrong rate, or stands still
 // with its machine, a timestamp may lie below one that was answered before. No timestamp is given
-// twice. All clients of a keyspace must use one guarantee. A node that does not know guarantees
-// refuses the client with [ErrUnsupported]. Default: requests name none.
+// twice. All clients of a keyspace must use one guarantee. A node that is too old for
+// guarantees refuses the client with [ErrUnsupported]. So name one only when all nodes are new
+// enough, and stop naming it before they go back. Default: requests name none.
 func WithGuarantee(guarantee Guarantee) Option {
 	return func(o *options) { o.guarantee = guarantee }
 }

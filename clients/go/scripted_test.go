@@ -115,6 +115,11 @@ func TestALatestTimestampTakesNoneOrOneThatNobodyElseGets(t *testing.T) {
 		if want := 7 - features; err != nil || latest.Index != want {
 			t.Fatal(features, latest, err)
 		}
+		answer, err := client.GoLatest(within(t, 5*time.Second)).Wait()
+		if want := source.next - 1; err != nil || answer.Count != 1 || answer.First.Index != want {
+			t.Fatal(features, answer, err)
+		}
+		latest = answer.First
 		next, err := client.Timestamp(within(t, 5*time.Second))
 		if err != nil || next.Index != latest.Index+1 {
 			t.Error(features, next, err)

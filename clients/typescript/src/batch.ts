@@ -152,11 +152,15 @@ export function checkAnswer(asked: Asked, addr: string, { range: answer, isLates
   if (answer.count !== expected) {
     throw new ProtocolError(`${answer.count} timestamps, not ${expected}`);
   }
-  if (isLatest !== asked.isLatest) {
-    throw new ProtocolError("the latest timestamp as one of this client alone, or reversed");
+  if (isLatest && !asked.isLatest) {
+    throw new ProtocolError("the latest timestamp instead of one for this client alone");
   }
-  const lowest = asked.count === LATEST ? 0 : 1;
+  if (!isLatest && asked.isLatest) {
+    throw new ProtocolError("a timestamp for this client alone instead of the latest one");
+  }
+  const lowest = asked.isLatest ? 0 : 1;
   if (asked.floor && answer.first.compare(asked.floor) < lowest) {
-    throw new WentBackwardsError(`${addr} gave ${answer.first}, not above ${asked.floor}`);
+    const text = `${addr} gave ${answer.first}, and ${asked.floor} was returned before`;
+    throw new WentBackwardsError(text);
   }
 }

@@ -107,7 +107,7 @@ export class Connection {
       return connection;
     } catch (error) {
       leave();
-      throw advised(error, token !== "", settings.tls !== undefined);
+      throw advised(error, token !== "", settings);
     } finally {
       clearTimeout(timer);
       closing.removeEventListener("abort", leave);
@@ -336,7 +336,7 @@ function isSame(one: Cluster, other: Cluster): boolean {
 }
 
 /** Adds to the error of a refused handshake what the program must set. */
-function advised(error: unknown, hasToken: boolean, hasTls: boolean): unknown {
+function advised(error: unknown, hasToken: boolean, { tls, guarantee }: Settings): unknown {
   if (!(error instanceof RefusedError)) {
     return error;
   }
@@ -344,7 +344,12 @@ function advised(error: unknown, hasToken: boolean, hasTls: boolean): unknown {
     const text = `missing token: set token or tokenSource; the node says: ${error.text}`;
     return refusal(error.addr, error.number, text);
   }
-  if (error.code === "BAD_REQUEST" && !hasTls) {
+  if (error.code === "UNSUPPORTED" && guarantee) {
+    // A node refuses a guarantee only if it does not know the field.
+    const advice = "this node is too old for guarantees: update it, or leave guarantee out";
+    return refusal(error.addr, error.number, `${advice}; the node says: ${error.text}`);
+  }
+  if (error.code === "BAD_REQUEST" && !tls) {
     // A node that accepts only TLS answers this. Its text says so.
     return refusal(error.addr, error.number, `${error.text}; ${PLAIN}`);
   }

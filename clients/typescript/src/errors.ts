@@ -54,9 +54,9 @@ export class ProtocolError extends EpicEpochError {
 }
 
 /**
- * A timestamp was not above one that this client had returned before. The caller does not get it,
- * because it may have been given before. The cause is two clusters behind one address, or a cluster
- * restored without a new history.
+ * A timestamp was not above one that this client had returned before, or a latest timestamp was
+ * below one. The caller does not get it, because it may have been given before. The cause is two
+ * clusters behind one address, or a cluster restored without a new history.
  */
 export class WentBackwardsError extends EpicEpochError {
   override name = "WentBackwardsError";

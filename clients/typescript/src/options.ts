@@ -8,7 +8,8 @@ import { GUARANTEES, NAME_MAX, TOKEN_MAX, type Guarantee } from "./frame.js";
 export interface Observer {
   /**
    * A request was answered. The arguments are the number of callers that shared it, the number of
-   * timestamps, and the milliseconds from sending to answer.
+   * timestamps, and the milliseconds from sending to answer. The number of timestamps is 0 if all
+   * callers ask for the latest one.
    */
   answered?(callers: number, timestamps: number, latency: number): void;
   /** A request was refused, a connection has ended, or an attempt to find the leader has failed. */
@@ -56,8 +57,9 @@ export interface Options {
    * The guarantee that all requests ask for. With `lease`, the leader may answer without asking a
    * quorum. If a clock then runs at a wrong rate, or stands still with its machine, a timestamp may
    * lie below one that was answered before. No timestamp is given twice. All clients of a keyspace
-   * must use one guarantee. A node that does not know guarantees refuses the client. By default
-   * requests name none, and get that of the cluster, a quorum.
+   * must use one guarantee. A node that is too old for guarantees refuses the client. So name one
+   * only when all nodes are new enough, and stop naming it before they go back. By default requests
+   * name none, and get that of the cluster, a quorum.
    */
   guarantee?: Guarantee;
   /**

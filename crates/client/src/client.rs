@@ -81,8 +81,9 @@ pub struct Options {
     /// The guarantee that all requests of the client ask for. With [`Guarantee::Lease`], the leader
     /// may answer without asking a quorum. **If a clock then runs at a wrong rate, or stands still
     /// with its machine, a timestamp may lie below one that was answered before.** No timestamp is
-    /// given twice. All clients of a keyspace must use one guarantee. A node that does not know
-    /// guarantees refuses the client. Default none: the requests name none, and get that of the
+    /// given twice. All clients of a keyspace must use one guarantee. A node that is too old
+    /// for guarantees refuses the client. So name one only when all nodes are new enough, and stop
+    /// naming it before they go back. Default none: the requests name none, and get that of the
     /// cluster, a quorum.
     pub guarantee: Option<Guarantee>,
     /// Seed of the random part of waits. Default random, so that clients do not retry at the same

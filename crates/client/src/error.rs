@@ -79,9 +79,10 @@ pub enum TimestampsError {
     /// backup: then do not mix timestamps of the two histories.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
-    /// An answer was not above earlier ones. Either the order of the oracle is broken, or another
+    /// An answer went back: it was not above earlier ones, or a latest timestamp was below one of
+    /// them. Either the order of the oracle is broken, or another
     /// program pretends to be the oracle. Stop and find out why.
-    #[error("{addr} answered {answer}, below {floor}, which was returned before this call")]
+    #[error("{addr} answered {answer}; {floor} was returned before this call")]
     WentBackwards {
         /// The address of the node.
         addr: String,
@@ -187,6 +188,13 @@ pub enum FailedAttempt {
         status: u16,
     },
 }
+
+/// What to do if a node refuses a guarantee. A node does so only if it does not know guarantees.
+pub(crate) const TOO_OLD: &str = "this node is too old for guarantees: update it, or leave \
+                                  guarantee out (--guarantee of a command)";
+/// What is wrong with an answer that a lease has proved, for a client that accepts only rounds.
+pub(crate) const BY_LEASE: &str =
+    "an answer that a lease has proved, which this client has not asked for";
 
 impl FailedAttempt {
     /// The address of the node.

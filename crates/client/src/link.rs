@@ -14,7 +14,7 @@ use epicepoch_wire::native::{
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{Dialer, Socket};
-use crate::error::{BadAnswer, FailedAttempt, OpenError};
+use crate::error::{BadAnswer, FailedAttempt, OpenError, TOO_OLD};
 
 /// A connection after the welcome.
 #[derive(Debug)]
@@ -75,6 +75,9 @@ impl Link {
                     let text = match code {
                         ErrorCode::Unauthorized if !has_token => {
                             format!("{NO_TOKEN}; the node says: {}", error.text)
+                        }
+                        ErrorCode::Unsupported if guarantee.is_some() => {
+                            format!("{TOO_OLD}; the node says: {}", error.text)
                         }
                         // A node that accepts only TLS answers this. Its text says so.
                         ErrorCode::BadRequest if !dialer.is_tls() => {
@@ -208,6 +211,29 @@ mod tests {
             let text = opened.expect_err("refused").to_string();
             assert!(text.contains("why"), "{text}");
             assert_eq!(text.contains(NO_TOKEN), token.is_none(), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_names_a_guarantee_is_told_that_the_node_is_too_old() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let dialer = Dialer::new(None, Alpn::Native);
+        for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+            let refuse = async {
+                let (mut node, _) = listener.accept().await.unwrap();
+                let code = ErrorCode::Unsupported as u16;
+                let mut frame = Vec::new();
+                ErrorFrame { code, closes: true, id: 0, text: "tag 8002" }.encode(&mut frame);
+                node.write_all(&frame).await.unwrap();
+                node
+            };
+            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, guarantee), refuse);
+            let error = opened.expect_err("refused");
+            assert!(matches!(error, OpenError::BadAnswer(BadAnswer::Refused { .. })), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("tag 8002"), "{text}");
+            assert_eq!(text.contains(TOO_OLD), guarantee.is_some(), "{text}");
         }
     }
 

@@ -8,6 +8,7 @@ use crate::error::FailedAttempt;
 /// Hooks for metrics. Every method does nothing by default.
 pub trait Observer: Debug + Send + Sync {
     /// A request that `callers` calls share was answered, `latency` after it was first sent.
+    /// `timestamps` is how many they take together: 0 if all ask for the latest one.
     fn answered(&self, callers: usize, timestamps: u64, latency: Duration) {
         let _ = (callers, timestamps, latency);
     }

@@ -7,10 +7,12 @@
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, PATH_LATEST, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
-use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
-use crate::error::{AnotherCluster, BadAnswer, FailedAttempt, MembersError, TimestampsError};
+use crate::error::{
+    AnotherCluster, BY_LEASE, BadAnswer, FailedAttempt, MembersError, TOO_OLD, TimestampsError,
+};
 use crate::members::{Members, is_address};
 use crate::transport::Answer;
 
@@ -161,11 +163,21 @@ impl Pursuit {
             self.handle_refusal(directory, addr, &answer, now);
         } else if path == PATH_MEMBERS {
             self.handle_members(directory, addr, &answer, now);
+        } else if !self.accepts_proof(&answer) {
+            self.end_badly(addr, BY_LEASE.to_owned());
         } else if self.goal == Goal::Latest {
             self.handle_latest(directory, addr, &answer, now);
         } else {
             self.handle_range(directory, addr, &answer, now);
         }
+    }
+
+    /// Whether this call may use an answer with this proof. Only a call that has asked for a lease
+    /// accepts another proof than a round. A node that is too old for guarantees names no proof; it
+    /// has proved the answer with a round.
+    fn accepts_proof(&self, answer: &Answer) -> bool {
+        let is_round = answer.proof.as_ref().is_none_or(|proof| proof == ProvedBy::Round.name());
+        is_round || self.guarantee == Some(Guarantee::Lease)
     }
 
     fn handle_members(
@@ -292,6 +304,9 @@ impl Pursuit {
                 // It may lead no longer: a node of an older version does not say so here. The next
                 // call asks who leads.
                 directory.forget_leader(addr);
+            }
+            if self.guarantee.is_some() && code == ErrorCode::BadRequest {
+                message = format!("{TOO_OLD}; the node says: {message}");
             }
             self.end = Some(match code {
                 ErrorCode::WrongCluster => {

@@ -104,9 +104,10 @@ impl Session {
         self
     }
 
-    /// Adds a call for `count` timestamps, 1 to 2^32, or for the latest one ([`LATEST`]). Returns the number of the call, and whether
-    /// the driver must take a turn now. Returns `None` if too many calls wait. Then use
-    /// [`Self::poll_call`] until the outcome is there, and finally [`Self::leave`].
+    /// Adds a call for `count` timestamps, 1 to 2^32, or for the latest one ([`LATEST`]). Returns
+    /// the number of the call, and whether the driver must take a turn now. Returns `None` if too
+    /// many calls wait. Then use [`Self::poll_call`] until the outcome is there, and finally
+    /// [`Self::leave`].
     pub fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
         // What failed during earlier calls may have been corrected. This call tries every address.
         if self.state.failed_attempts.has_tls() && !self.state.waiters.is_wanted() {

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use epicepoch_wire::http::{HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http::{HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER, HEADER_PROOF};
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -23,6 +23,8 @@ pub(crate) struct Answer {
     pub(crate) cluster: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) leader: Option<String>,
+    /// What has proved the answer, in the words of the node.
+    pub(crate) proof: Option<String>,
     pub(crate) body: Bytes,
 }
 
@@ -81,6 +83,7 @@ impl Transport {
             cluster: text(HEADER_CLUSTER),
             error: text(HEADER_ERROR),
             leader: text(HEADER_LEADER),
+            proof: text(HEADER_PROOF),
             body,
         })
     }

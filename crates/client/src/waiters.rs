@@ -79,8 +79,9 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Adds a caller to the open batch. `count` is how many timestamps it takes, or [`LATEST`]. Returns the caller's slot, and whether the caller is the
-    /// first of the batch. Returns `None` if too many callers wait.
+    /// Adds a caller to the open batch. `count` is how many timestamps it takes, or [`LATEST`].
+    /// Returns the caller's slot, and whether the caller is the first of the batch. Returns `None`
+    /// if too many callers wait.
     pub(crate) fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
         if self.open.len() >= 2 * self.slots.len() {
             self.forget_the_gone();

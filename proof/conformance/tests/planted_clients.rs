@@ -38,6 +38,12 @@ const FAULTS: [Fault; 3] = [
 /// The faults of the Rust client, besides [`FAULTS`].
 const RUST_FAULTS: &[Fault] = &[
     ("prefetch", 1, "nothing_is_fetched_ahead", "came to 3 requests"),
+    (
+        "latest-joins-sent",
+        1,
+        "a_caller_of_the_latest_timestamp_joins_no_request_that_was_sent",
+        "before the caller asked",
+    ),
     ("lose-calls", 2, "a_lost_answer_is_asked_for_again", "a call failed"),
     ("stay-put", 3, "a_leader_that_steps_down_is_followed_to_the_next", "Deadline"),
     (

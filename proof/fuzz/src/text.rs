@@ -37,15 +37,26 @@ pub(crate) fn http_query(data: &[u8]) {
     let Some((max_n, text)) = data.split_first_chunk::<4>() else { return };
     let max_n = u64::from(u32::from_le_bytes(*max_n)).clamp(*MAX_N.start(), *MAX_N.end());
     let Ok(text) = std::str::from_utf8(text) else { return };
-    match Ask::parse(Some(text), max_n) {
-        Ok(Ask { count, format, guarantee }) => {
-            assert!(guarantee.is_none() || text.contains("guarantee="), "one that was named");
-            let most = if format == Format::Range { RANGE_COUNT_MAX } else { max_n };
-            assert!((1..=most).contains(&count), "a count within its bounds");
-        }
-        Err(bad) => {
-            assert!(!bad.text.is_empty() && !bad.text.contains(['\r', '\n']), "one line of advice");
-            assert_eq!(bad.code.status(), 400, "a bad query is the client's mistake");
+    let latest = Ask::parse_latest(Some(text));
+    if let Ok(Ask { count, format, .. }) = latest {
+        assert_eq!(count, 0, "the latest timestamp takes none");
+        assert_ne!(format, Format::Range, "one timestamp is no range");
+    }
+    let timestamps = Ask::parse(Some(text), max_n);
+    if let Ok(Ask { count, format, .. }) = timestamps {
+        let most = if format == Format::Range { RANGE_COUNT_MAX } else { max_n };
+        assert!((1..=most).contains(&count), "a count within its bounds");
+    }
+    for asked in [latest, timestamps] {
+        match asked {
+            Ok(Ask { guarantee, .. }) => {
+                assert!(guarantee.is_none() || text.contains("guarantee="), "one that was named");
+            }
+            Err(bad) => {
+                let is_line = !bad.text.is_empty() && !bad.text.contains(['\r', '\n']);
+                assert!(is_line, "one line of advice");
+                assert_eq!(bad.code.status(), 400, "a bad query is the client's mistake");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The answers of an oracle over HTTP/1.1: a status line, headers, a body with `content-length` (RFC
 //! 9112). A chunked body is an error. An answer is a view into the read buffer; nothing is allocated.
 
+use epicepoch_wire::http::HEADER_PROOF;
 use thiserror::Error;
 
 /// Longest head of an answer, bytes.
@@ -15,12 +16,14 @@ struct Frame {
     status: u16,
     head_len: usize,
     body_len: usize,
+    /// Begin and end of the value of `epicepoch-proof`.
+    proof: Option<(usize, usize)>,
 }
 
 impl Frame {
     /// Finds the first answer in `buffer`. Returns `None` if bytes are missing.
     fn parse(buffer: &[u8]) -> Result<Option<Self>, ResponseError> {
-        let (mut status, mut body_len, mut at) = (None, 0, 0);
+        let (mut status, mut body_len, mut proof, mut at) = (None, 0, None, 0);
         // The head is parsed in one pass over the bytes, because this runs for every request of a
         // measurement.
         let head_len = loop {
@@ -38,6 +41,9 @@ impl Frame {
                 break at;
             } else if let Some(value) = value(line, b"content-length") {
                 body_len = number(value).ok_or(ResponseError::Malformed("content-length"))?;
+            } else if let Some(value) = value(line, HEADER_PROOF.as_bytes()) {
+                let end = at - b"\r\n".len();
+                proof = Some((end - value.len(), end));
             } else if value(line, b"transfer-encoding").is_some() {
                 return Err(ResponseError::Malformed("transfer-encoding is not understood"));
             }
@@ -46,7 +52,7 @@ impl Frame {
         if body_len > BODY_LEN_MAX {
             return Err(ResponseError::TooLong);
         }
-        let frame = Self { status, head_len, body_len };
+        let frame = Self { status, head_len, body_len, proof };
         Ok((buffer.len() >= frame.len()).then_some(frame))
     }
 
@@ -57,6 +63,7 @@ impl Frame {
     fn response<'a>(&self, buffer: &'a [u8]) -> Response<'a> {
         Response {
             status: self.status,
+            proof: self.proof.map(|(begin, end)| text(&buffer[begin..end])),
             head: &buffer[..self.head_len],
             body: &buffer[self.head_len..self.len()],
         }
@@ -79,6 +86,9 @@ pub struct Response<'a> {
     pub status: u16,
     /// The complete body.
     pub body: &'a [u8],
+    /// The header `epicepoch-proof`. It is read with the head, because the checks of a measurement
+    /// need it for every answer.
+    pub proof: Option<&'a str>,
     head: &'a [u8],
 }
 
@@ -106,6 +116,11 @@ fn status_of(line: &[u8]) -> Option<u16> {
 fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (given, rest) = line.split_at_checked(name.len())?;
     rest.strip_prefix(b":").filter(|_| given.eq_ignore_ascii_case(name))
+}
+
+/// The value of a header, without the blanks around it. `?` stands for one that is not UTF-8.
+fn text(value: &[u8]) -> &str {
+    std::str::from_utf8(value).map_or("?", str::trim)
 }
 
 fn number(value: &[u8]) -> Option<usize> {

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use epicepoch_client::Guarantee;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -94,6 +95,7 @@ fn config(config: &RunConfig) -> Value {
         "threads": config.threads_used(),
         "n": config.count,
         "range": config.range,
+        "guarantee": config.guarantee.map(Guarantee::name),
         "path": config.path,
         "rate": rate,
         "arrivals": arrivals,

@@ -50,9 +50,12 @@ fn headline(config: &RunConfig) -> String {
         Pace::Open { rate, arrivals } => format!("open loop, {rate} req/s {arrivals:?}"),
         Pace::Closed => "closed loop".to_owned(),
     };
-    let asked = match &config.path {
-        Some(path) => format!("GET {path}"),
-        None => format!("n {}{}", config.count, if config.range { " as a range" } else { "" }),
+    let asked = if let Some(path) = &config.path {
+        format!("GET {path}")
+    } else {
+        let guarantee = config.guarantee.map(|it| format!(", guarantee {it}"));
+        let range = if config.range { " as a range" } else { "" };
+        format!("n {}{range}{}", config.count, guarantee.unwrap_or_default())
     };
     format!(
         "connections {} over {}, in flight {}, threads {}, {asked}, {pace}, {} after {} of warm-up\n",

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_wire::http2::frame::{self, flag, kind};
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+use epicepoch_wire::{Epoch, EpochIndex, Guarantee, Timestamp};
 use http::Response;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -98,11 +98,15 @@ fn stamp() -> Bytes {
     Bytes::copy_from_slice(&Timestamp::new(Epoch(7), index).to_bytes())
 }
 
-fn answer(mut respond: h2::server::SendResponse<Bytes>) {
+fn answer(respond: h2::server::SendResponse<Bytes>) {
     // The answer has a header that is in no table. Its value has every visible byte, and the `h2`
     // crate encodes it in Huffman code.
     let visible: Vec<u8> = (0x20..=0x7e).chain(0x80..=0xff).collect();
-    let response = Response::builder().header("x-visible", &visible[..]).body(()).unwrap();
+    answer_with(respond, Response::builder().header("x-visible", &visible[..]));
+}
+
+fn answer_with(mut respond: h2::server::SendResponse<Bytes>, head: http::response::Builder) {
+    let response = head.body(()).unwrap();
     let Ok(mut stream) = respond.send_response(response, false) else { return };
     let _gone = stream.send_data(stamp(), true);
 }
@@ -189,6 +193,24 @@ fn a_request_without_an_answer_times_out_alone() {
     assert_eq!(counts.answers + 1, REQUESTS.load(Ordering::SeqCst), "{table}");
     assert!(counts.answers > 2 * FORGOTTEN, "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn an_answer_that_a_lease_has_proved_is_a_violation_unless_a_lease_was_asked_for() {
+    for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+        let target = listen(|stream| async move {
+            let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+            while let Some(Ok((_, respond))) = connection.accept().await {
+                answer_with(respond, Response::builder().header("epicepoch-proof", "lease"));
+            }
+        });
+        let measured = run::run(RunConfig { guarantee, ..config(vec![target]) }, |_, _| {});
+        let (counts, table) = (&measured.counts, measured.to_string());
+        let is_right = guarantee == Some(Guarantee::Lease);
+        assert_eq!(counts.answers > 0, is_right, "{table}");
+        // Also the requests that are open when the first answer comes: their heads are repeated.
+        assert_eq!(counts.failures.get("protocol").is_some_and(|it| *it > 8), !is_right, "{table}");
+    }
 }
 
 #[test]

@@ -6,9 +6,11 @@ mod oracle;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use epicepoch_bench::record::{self, Program};
 use epicepoch_bench::run::load::{Load, Report};
 use epicepoch_bench::run::{Routing, RunConfig, Transport, run};
 use epicepoch_bench::{History, Violation};
+use epicepoch_wire::Guarantee;
 
 use oracle::{Bug, Oracle};
 
@@ -84,6 +86,32 @@ fn an_answer_given_again_is_found() {
     for count in [1, 7] {
         let (_, violations) = provoke(Bug::AnswerTwice, count);
         assert!(violations.iter().any(|it| matches!(it, Violation::Repeated { .. })));
+    }
+}
+
+#[test]
+fn an_answer_that_a_lease_has_proved_is_a_violation_unless_a_lease_was_asked_for() {
+    for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+        let oracle = Oracle::start(1, Bug::Lease);
+        let measurement = run(
+            RunConfig {
+                guarantee,
+                connections: 2,
+                warmup: Duration::ZERO,
+                duration: Duration::from_millis(200),
+                ..RunConfig::new(oracle.targets.clone())
+            },
+            |_, _| (),
+        );
+        let (counts, table) = (&measurement.counts, measurement.to_string());
+        let is_right = guarantee == Some(Guarantee::Lease);
+        assert_eq!(counts.answers > 0, is_right, "{table}");
+        assert_eq!(counts.failures.contains_key("protocol"), !is_right, "{table}");
+        let said = guarantee.map(|it| format!("n 1, guarantee {it}, "));
+        assert!(said.is_none_or(|said| table.contains(&said)), "{table}");
+        let record = record::report(&measurement, None, &Program::default());
+        let named = guarantee.map(|it| it.name().to_owned());
+        assert_eq!(record["config"]["guarantee"].as_str().map(str::to_owned), named);
     }
 }
 

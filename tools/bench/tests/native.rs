@@ -13,7 +13,9 @@ use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
 };
-use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, NodeId, Timestamp};
+use epicepoch_wire::{
+    ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp,
+};
 
 /// The behaviour of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,8 @@ enum Play {
     HoldsBack,
     /// Gives timestamps below its last answer.
     Descends,
+    /// Says that a lease has proved its answers.
+    Leases,
 }
 
 fn serve(play: Play) -> Target {
@@ -118,6 +122,11 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Play::HoldsBack | Play::Overloads => late.extend(answer(request, next)),
+                Play::Leases => {
+                    let first = EpochIndex(next.fetch_add(request.count(), Ordering::SeqCst));
+                    let first = Timestamp::new(Epoch(7), first);
+                    out.extend(request.answer_proved_by(first, ProvedBy::Lease));
+                }
                 Play::Descends => {
                     let given = next.fetch_add(request.count(), Ordering::SeqCst);
                     let first = EpochIndex((1 << 40) - given - request.count());
@@ -196,6 +205,18 @@ fn an_answer_with_fewer_timestamps_than_were_asked_for_is_a_violation() {
     assert!(measured.counts.failures["broken"] > 0);
     assert_eq!(measured.counts.answers, 0);
     assert!(!measured.checked.expect("on by default").verdict.is_clean());
+}
+
+#[test]
+fn an_answer_that_a_lease_has_proved_is_a_violation_unless_a_lease_was_asked_for() {
+    for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+        let config = RunConfig { guarantee, ..config(vec![serve(Play::Leases)]) };
+        let measured = run::run(config, |_, _| {});
+        let (counts, table) = (&measured.counts, measured.to_string());
+        let is_right = guarantee == Some(Guarantee::Lease);
+        assert_eq!(counts.answers > 0, is_right, "{table}");
+        assert_eq!(counts.failures.contains_key("protocol"), !is_right, "{table}");
+    }
 }
 
 #[test]

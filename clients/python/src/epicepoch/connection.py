@@ -17,6 +17,7 @@ from .errors import (
     ProtocolError,
     RefusedError,
     UnauthorizedError,
+    UnsupportedError,
     UnreachableError,
     WrongClusterError,
     refusal,
@@ -163,7 +164,7 @@ class Connection(asyncio.Protocol):
             raise self.ended.result()
         head, tail = self._first_frame.result()
         if head.kind == ERROR:
-            raise self._advise(read_error(head, tail, self.addr)[0], token)
+            raise self._advise(read_error(head, tail, self.addr)[0], token, guarantee)
         self.welcome = welcome = read_welcome(head, tail)
         if options.cluster_name not in ("", welcome.cluster_name):
             # The client hello named a cluster. A node of another cluster should refuse it, but this
@@ -176,10 +177,14 @@ class Connection(asyncio.Protocol):
         if welcome.leads:
             self.check_cluster()
 
-    def _advise(self, error: RefusedError, token: str) -> RefusedError:
+    def _advise(self, error: RefusedError, token: str, guarantee: str) -> RefusedError:
         """Add to a refused handshake what the program must set."""
         if isinstance(error, UnauthorizedError) and not token:
             text = "missing token: set Options.token or Options.token_source"
+            return refusal(self.addr, error.code, f"{text}; the node says: {error.text}")
+        if isinstance(error, UnsupportedError) and guarantee:
+            # A node refuses a guarantee only if it does not know the field.
+            text = "this node is too old for guarantees: update it, or leave Options.guarantee out"
             return refusal(self.addr, error.code, f"{text}; the node says: {error.text}")
         if isinstance(error, BadRequestError) and not self._is_tls:
             # A node that accepts only TLS answers this. Its text says so.

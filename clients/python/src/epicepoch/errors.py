@@ -56,8 +56,8 @@ class ProtocolError(EpicEpochError):
 
 
 class WentBackwardsError(EpicEpochError):
-    """A timestamp was not above one that this client had returned before. The caller does not get
-    it.
+    """A timestamp was not above one that this client had returned before, or a latest timestamp was
+    below one. The caller does not get it.
 
     The cause is two clusters behind one address, or a cluster restored without a new history.
     """

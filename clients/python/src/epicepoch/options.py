@@ -22,7 +22,8 @@ class Observer:
 
     def answered(self, callers: int, timestamps: int, took: float) -> None:
         """A request was answered: the number of callers that shared it, the number of timestamps,
-        and the seconds from sending to answer."""
+        and the seconds from sending to answer. The number of timestamps is 0 if all callers ask for
+        the latest one."""
 
     def failed_attempt(self, error: EpicEpochError) -> None:
         """A request was refused, a connection ended, or an attempt to find the leader failed."""
@@ -73,8 +74,9 @@ class Options:
     """The guarantee that all requests ask for: ``"quorum"`` or ``"lease"``. With ``"lease"``, the
     leader may answer without asking a quorum. If a clock then runs at a wrong rate, or stands still
     with its machine, a timestamp may lie below one that was answered before. No timestamp is given
-    twice. All clients of a keyspace must use one guarantee. A node that does not know guarantees
-    refuses the client. By default requests name none, and get that of the cluster, a quorum."""
+    twice. All clients of a keyspace must use one guarantee. A node that is too old for guarantees
+    refuses the client. So name one only when all nodes are new enough, and stop naming it before
+    they go back. By default requests name none, and get that of the cluster, a quorum."""
 
     token: str = field(default="", repr=False)
     """A token of the nodes' ``CLIENT_TOKEN_FILE``, at most 256 visible ASCII characters. By default

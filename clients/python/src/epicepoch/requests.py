@@ -73,17 +73,20 @@ class Asked(NamedTuple):
 
     def check(self, addr: str, answer: TimestampRange, is_latest: bool) -> None:
         """Raise an error unless an answer of the node at addr has the count of the request and lies
-        above the floor. The latest timestamp may be the floor itself."""
+        above the floor. The answer to a frame that asks for the latest one may be the floor."""
         expected = max(self.size, 1)
         if answer.count != expected:
             text = f"an answer of {answer.count} timestamps to a request for {expected}"
             raise ProtocolError(text)
         if is_latest != self.is_latest:
-            raise ProtocolError("the latest timestamp as one of this client alone, or reversed")
+            if is_latest:
+                raise ProtocolError("the latest timestamp instead of one for this client alone")
+            raise ProtocolError("a timestamp for this client alone instead of the latest one")
         if self.floor is None or self.floor < answer.first:
             return
-        if self.size != LATEST or answer.first < self.floor:
-            raise WentBackwardsError(f"{addr} gave {answer.first}, not above {self.floor}")
+        if not self.is_latest or answer.first < self.floor:
+            text = f"{addr} gave {answer.first}, and {self.floor} was returned before"
+            raise WentBackwardsError(text)
 
 
 def request_for(id: int, count: int, has_latest: bool) -> tuple[bytes, bool]:

@@ -315,6 +315,55 @@ fn requests_name_the_guarantee_of_the_client() {
 }
 
 #[test]
+fn an_answer_that_a_lease_has_proved_is_an_error_unless_a_lease_was_asked_for() {
+    let (none, quorum, lease) = (None, Some(Guarantee::Quorum), Some(Guarantee::Lease));
+    for (guarantee, proof, is_right) in [
+        (none, None, true),
+        (none, Some("lease"), false),
+        (quorum, None, true),
+        (quorum, Some("round"), true),
+        (quorum, Some("lease"), false),
+        (quorum, Some("promise"), false),
+        (lease, None, true),
+        (lease, Some("round"), true),
+        (lease, Some("lease"), true),
+    ] {
+        let given = range(4, 7, 1);
+        for goal in [Goal::Timestamps(1), Goal::Latest] {
+            let mut world = World::new(&["x:9"], goal);
+            world.pursuit.guarantee = guarantee;
+            let answered = match goal {
+                Goal::Latest => answer(200, given.first().to_bytes().to_vec()),
+                Goal::Timestamps(_) | Goal::Members => stamped(given),
+            };
+            let answered = Answer { proof: proof.map(str::to_owned), ..answered };
+            world.reply(led_by("b:2")).reply(answered);
+            match world.end() {
+                End::Timestamps(_) | End::Latest(_) => assert!(is_right, "{guarantee:?} {proof:?}"),
+                End::BadAnswer(error) => {
+                    assert!(!is_right && error.to_string().contains("lease"), "{error}");
+                }
+                end => panic!("{end:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_that_names_a_guarantee_is_told_that_the_node_is_too_old() {
+    for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+        for goal in [Goal::Timestamps(1), Goal::Latest] {
+            let mut world = World::new(&["x:9"], goal);
+            world.pursuit.guarantee = guarantee;
+            world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadRequest, None));
+            let end = world.end();
+            let End::BadAnswer(error @ BadAnswer::Refused { .. }) = &end else { panic!("{end:?}") };
+            assert_eq!(error.to_string().contains(TOO_OLD), guarantee.is_some(), "{error}");
+        }
+    }
+}
+
+#[test]
 fn an_answer_that_is_no_latest_timestamp_is_an_error_at_once() {
     for (bad, says) in [
         (answer(200, vec![0; 24]), "24 bytes"),

@@ -12,7 +12,7 @@ use epicepoch_wire::{Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use super::action::{Action, LinkId, Notice, Settings};
 use crate::directory::{Directory, FailedAttempts};
-use crate::error::{BadAnswer, FailedAttempt, TimestampsError};
+use crate::error::{BY_LEASE, BadAnswer, FailedAttempt, TimestampsError};
 use crate::members::is_address;
 use crate::waiters::{Batch, Waiters};
 
@@ -50,7 +50,7 @@ pub(super) struct Asked {
     /// asked for later.
     pub(super) is_latest: bool,
     /// The highest timestamp that the client had returned when this request, or its copy, was sent.
-    /// The answer must be above it; the latest timestamp may be equal.
+    /// The answer must be above it; an answer to a request for the latest timestamp may be equal.
     pub(super) floor: Option<Timestamp>,
     pub(super) at: Instant,
 }
@@ -120,8 +120,7 @@ impl Asked {
         &Given { range, is_latest, proved_by }: &Given,
     ) -> Result<(), TimestampsError> {
         if proved_by == ProvedBy::Lease && guarantee == Guarantee::Quorum {
-            let what = "an answer that a lease has proved, which this client has not asked for";
-            return Err(BadAnswer::foreign(addr, what).into());
+            return Err(BadAnswer::foreign(addr, BY_LEASE).into());
         }
         let expected = self.total.max(1);
         if range.count() != expected {
@@ -136,7 +135,7 @@ impl Asked {
             };
             return Err(BadAnswer::foreign(addr, what).into());
         }
-        let is_low = |floor| range.first() < floor || (self.total > 0 && range.first() == floor);
+        let is_low = |floor| range.first() < floor || (!self.is_latest && range.first() == floor);
         match self.floor {
             Some(floor) if is_low(floor) => {
                 let (addr, answer) = (addr.to_owned(), range.first());

@@ -448,13 +448,15 @@ mod tests {
         #[test]
         fn a_hello_round_trips(
             features: u64, newest in 1_u8.., name in "[a-z]{0,64}", cluster in cluster(),
-            agent in "\\PC{0,16}", token in prop::option::of("[!-~]{1,256}"), guarantee in 0_usize..3,
+            agent in "\\PC{0,16}", token in prop::option::of("[!-~]{1,256}"),
+            guarantee in 0_usize..3,
         ) {
             let guarantee = [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)][guarantee];
             let cluster_name = name;
             let token = token.and_then(|text| Token::new(&text));
-            let hello =
-                ClientHello { newest, oldest: 1, features, cluster_name, cluster, agent, token, guarantee };
+            let hello = ClientHello {
+                newest, oldest: 1, features, cluster_name, cluster, agent, token, guarantee,
+            };
             let mut bytes = Vec::new();
             hello.encode(&mut bytes);
             prop_assert!(bytes.len() <= TO_SERVER_TAIL_LEN_MAX);

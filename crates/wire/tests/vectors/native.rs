@@ -286,6 +286,16 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "an answer with two latest timestamps",
             [header(0x41, 1, 0, 1, 1), vec![0; 16]].concat(),
         ),
+        (
+            "node",
+            "an answer with two latest timestamps, proved by a lease",
+            [header(0x41, 3, 0, 1, 1), vec![0; 16]].concat(),
+        ),
+        (
+            "node",
+            "an answer with the first flag that means nothing",
+            [header(0x41, 4, 0, 0, 1), vec![0; 16]].concat(),
+        ),
         ("node", "a welcome without a node", hello_frame(KIND_WELCOME, 0, &[])),
         ("node", "a welcome of the cluster 0, which is none", of_no_cluster),
         ("node", "a welcome over its limit", long(KIND_WELCOME, TO_CLIENT_TAIL_LEN_MAX + 1)),

@@ -59,10 +59,14 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 client = opened.ok();
                 reply(id, start, origin, Err(error));
             }
-            Command::Timestamps { id, timeout_ms, .. } | Command::Latest { id, timeout_ms } => {
-                let count = match command {
-                    Command::Timestamps { count, .. } => Some(count),
-                    _ => None,
+            Command::Timestamps { id, .. } | Command::Latest { id, .. } => {
+                let (count, timeout_ms) = match command {
+                    Command::Timestamps { count, timeout_ms, .. } => (Some(count), timeout_ms),
+                    Command::Latest { timeout_ms, .. } => (None, timeout_ms),
+                    Command::Open { .. }
+                    | Command::Cancel { .. }
+                    | Command::Clock { .. }
+                    | Command::Close { .. } => unreachable!("another arm has these commands"),
                 };
                 // In Rust, a program closes a client by dropping it. A later call would not
                 // compile. So here the driver itself reports that the client is closed.

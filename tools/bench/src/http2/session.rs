@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER, HEADER_PROOF};
 use epicepoch_wire::http2::frame::{self, Frame, ID_MAX, TooLong, code, flag, kind, setting};
 use epicepoch_wire::http2::hpack::{Decoder, HpackError};
 use thiserror::Error;
@@ -91,6 +91,8 @@ pub struct Answer<'a> {
     pub error: Option<&'a str>,
     /// The header `epicepoch-leader`, unless the status is 200.
     pub leader: Option<&'a str>,
+    /// The header `epicepoch-proof`.
+    pub proof: Option<&'a str>,
     /// The body.
     pub body: &'a [u8],
 }
@@ -102,6 +104,8 @@ pub struct Session {
     decoder: Decoder,
     /// Whether the status of the last decoded block was 200.
     is_last_ok: bool,
+    /// The header `epicepoch-proof` of the last decoded block; empty if it had none.
+    last_proof: String,
     slots: Vec<Stream>,
     free: Vec<u32>,
     /// The slot of stream `first_id + 2 * index`, or [`NONE`] if that stream has ended. The front
@@ -143,6 +147,7 @@ struct Stream {
     body: Vec<u8>,
     error: String,
     leader: String,
+    proof: String,
 }
 
 impl Session {
@@ -168,6 +173,7 @@ impl Session {
             request,
             decoder: Decoder::default(),
             is_last_ok: false,
+            last_proof: String::new(),
             slots: (0..depth).map(|_| Stream::default()).collect(),
             free: (0..depth as u32).rev().collect(),
             order: VecDeque::with_capacity(depth),
@@ -225,6 +231,7 @@ impl Session {
         stream.body.clear();
         stream.error.clear();
         stream.leader.clear();
+        stream.proof.clear();
         self.order.push_back(slot);
         self.next_id += 2;
         let flags = flag::END_HEADERS | flag::END_STREAM;
@@ -302,9 +309,10 @@ impl Session {
             &stream.body
         };
         let is_refusal = stream.status != STATUS_OK;
-        let text = |text: &'a String| (is_refusal && !text.is_empty()).then_some(text.as_str());
-        let (error, leader) = (text(&stream.error), text(&stream.leader));
-        Answer { status: stream.status, error, leader, body }
+        let text = |text: &'a String| (!text.is_empty()).then_some(text.as_str());
+        let refusal = |told: &'a String| text(told).filter(|_| is_refusal);
+        let (error, leader) = (refusal(&stream.error), refusal(&stream.leader));
+        Answer { status: stream.status, error, leader, proof: text(&stream.proof), body }
     }
 
     fn data<'a>(
@@ -386,10 +394,14 @@ impl Session {
             Some(STATUS_OK)
         } else {
             let mut status = None;
+            self.last_proof.clear();
+            let last_proof = &mut self.last_proof;
             // Blocks of cancelled streams are decoded too, because they change the HPACK table.
             self.decoder.decode(block, |name, value| {
                 if name == b":status" {
                     status = Some(number_of(value));
+                } else if name == HEADER_PROOF.as_bytes() {
+                    last_proof.push_str(std::str::from_utf8(value).unwrap_or(NO_TEXT));
                 } else if let Some(stream) = stream.as_mut().filter(|_| is_first) {
                     stream.record(name, value);
                 }
@@ -404,7 +416,10 @@ impl Session {
                 stream.error.clear();
                 stream.leader.clear();
             }
-            Some(status @ 200..=999) if is_first => stream.status = status,
+            Some(status @ 200..=999) if is_first => {
+                stream.status = status;
+                stream.proof.push_str(&self.last_proof);
+            }
             _ => return Err(SessionError::Protocol("headers are not those of an answer")),
         }
         Ok(if is_end { Event::Answer { slot, last: &[] } } else { Event::Nothing })
@@ -553,6 +568,8 @@ fn number_of(status: &[u8]) -> u16 {
 }
 
 const STATUS_OK: u16 = 200;
+/// Stands for a header value that is not UTF-8. No header that is read here has this value.
+const NO_TEXT: &str = "?";
 const PRIORITY_LEN: usize = 5;
 const PING_LEN: usize = 8;
 const GOAWAY_LEN_MIN: usize = 8;

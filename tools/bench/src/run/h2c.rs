@@ -73,9 +73,9 @@ impl Protocol for Streams {
                 Event::Nothing => continue,
                 Event::Answer { slot, last } => {
                     let sent = self.open[slot].take().expect("an open stream was asked on");
-                    let Http2Answer { status, error, leader, body } =
+                    let Http2Answer { status, error, leader, proof, body } =
                         self.session.answer(slot, last);
-                    load.judge_at(&sent, &Answer { status, error, leader, body }, now)
+                    load.judge_at(&sent, &Answer { status, error, leader, proof, body }, now)
                 }
                 Event::Reset { slot, is_unseen } => {
                     let sent = self.open[slot].take().expect("an open stream was asked on");

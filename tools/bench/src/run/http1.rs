@@ -68,6 +68,7 @@ impl Protocol for Answers {
                 status: response.status,
                 error: header(HEADER_ERROR),
                 leader: header(HEADER_LEADER),
+                proof: response.proof,
                 body: response.body,
             };
             next = next.or(load.judge_at(&sent, &answer, now));

@@ -19,7 +19,7 @@ use epicepoch_certs::rustls::crypto::{
 };
 use epicepoch_certs::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use epicepoch_certs::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
-use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER, HEADER_PROOF};
 use h3::client::SendRequest;
 use h3::error::{Code, ConnectionError, StreamError};
 use http::header::AUTHORIZATION;
@@ -137,8 +137,8 @@ impl Connection {
                 Ok(Ok((head, body))) => {
                     let header = |name| head.headers().get(name)?.to_str().ok();
                     let (error, leader) = (header(HEADER_ERROR), header(HEADER_LEADER));
-                    let answer =
-                        Answer { status: head.status().as_u16(), error, leader, body: &body };
+                    let (status, proof) = (head.status().as_u16(), header(HEADER_PROOF));
+                    let answer = Answer { status, error, leader, proof, body: &body };
                     load.judge_at(&sent, &answer, Instant::now())
                 }
                 Ok(Err(Failure::Unseen)) => {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{Guarantee, ProvedBy};
 
 use super::config::{Routing, RunConfig, Target};
 use super::counts::failure;
@@ -45,6 +46,8 @@ pub(super) struct Answer<'a> {
     pub(super) error: Option<&'a str>,
     /// The `epicepoch-leader` header.
     pub(super) leader: Option<&'a str>,
+    /// The `epicepoch-proof` header.
+    pub(super) proof: Option<&'a str>,
     pub(super) body: &'a [u8],
 }
 
@@ -212,8 +215,18 @@ impl LoadConnection {
         }
     }
 
+    /// Whether a lease may prove answers. A path of another service has no guarantee.
+    pub(super) fn accepts_lease(&self) -> bool {
+        self.config.guarantee == Some(Guarantee::Lease) || self.config.path.is_some()
+    }
+
     /// Counts an answer that came at `now` or earlier. Returns which node to ask next.
     pub(super) fn judge_at(&self, sent: &Sent, answer: &Answer<'_>, now: Instant) -> Next {
+        let is_unasked = answer.proof.is_some_and(|proof| proof != ProvedBy::Round.name());
+        if answer.status == 200 && is_unasked && !self.accepts_lease() {
+            self.statistics.borrow_mut().failed(sent, failure::PROTOCOL);
+            return Next::Elsewhere;
+        }
         if answer.status == 200 {
             let node = self.target().id;
             let mut statistics = self.statistics.borrow_mut();

@@ -5,12 +5,12 @@ use std::io;
 use std::time::Instant;
 
 use epicepoch_client::dial::Alpn;
-use epicepoch_wire::Timestamp;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::pong;
 use epicepoch_wire::native::{
     ClientHello, ErrorFrame, HEADER_LEN, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
 };
+use epicepoch_wire::{ProvedBy, Timestamp};
 
 use super::channel::Channel;
 use super::load_connection::{Answer, LoadConnection, Next, Useless};
@@ -86,7 +86,10 @@ impl Protocol for Ids {
             at += frame.len();
             let judged = match ToClient::decode(&frame).map_err(|_| load.violated())? {
                 ToClient::Answer { is_latest: true, .. } => return Err(load.violated()),
-                ToClient::Answer { id, range, is_latest: false, .. } => {
+                ToClient::Answer { proved_by: ProvedBy::Lease, .. } if !load.accepts_lease() => {
+                    return Err(load.violated());
+                }
+                ToClient::Answer { id, range, is_latest: false, proved_by: _ } => {
                     let Some(sent) = self.take(id) else {
                         self.forget(id).ok_or_else(|| load.unasked(id))?;
                         continue;
@@ -167,7 +170,8 @@ const SPAN_MAX: usize = 1 << 18;
 fn refused(load: &LoadConnection, sent: &Sent, error: &ErrorFrame<'_>, now: Instant) -> Next {
     let code = error.error_code().unwrap_or(ErrorCode::Internal);
     let leader = (code == ErrorCode::NotLeader).then_some(error.text);
-    let answer = Answer { status: code.status(), error: Some(code.name()), leader, body: &[] };
+    let answer =
+        Answer { status: code.status(), error: Some(code.name()), leader, proof: None, body: &[] };
     load.judge_at(sent, &answer, now)
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Bug {
     BlockPerNode,
     /// An index inside a list is left out.
     HoleInBatch,
+    /// Every answer says that a lease has proved it.
+    Lease,
     /// An answer is sometimes repeated to the next request.
     AnswerTwice,
 }
@@ -187,7 +189,8 @@ impl State {
                 (format!("409 Conflict\r\n{headers}: {leader}"), Vec::new())
             }
         };
-        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+        let proof = if self.bug == Bug::Lease { "Epicepoch-Proof: lease\r\n" } else { "" };
+        let head = format!("HTTP/1.1 {status}\r\n{proof}content-length: {}\r\n\r\n", body.len());
         [head.into_bytes(), body].concat()
     }
 

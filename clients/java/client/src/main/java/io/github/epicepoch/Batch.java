@@ -173,13 +173,16 @@ final class Batch {
             }
             if (answer.isLatest() != isLatest) {
                 throw new MalformedException(
-                        "the latest timestamp as one of this client alone, or reversed");
+                        isLatest
+                                ? "a timestamp for this client alone instead of the latest one"
+                                : "the latest timestamp instead of one for this client alone");
             }
-            if (count == LATEST && given.first().equals(floor)) {
+            if (isLatest && given.first().equals(floor)) {
                 return;
             }
             if (floor != null && !given.first().isAfter(floor)) {
-                String what = address + " gave " + given.first() + ", not above " + floor;
+                String what = address + " gave " + given.first();
+                what += ", and " + floor + " was returned before";
                 throw new WentBackwardsException("timestamps went backwards: " + what, null);
             }
         }

@@ -126,7 +126,8 @@ public final class ClientBuilder {
     /**
      * Sets the guarantee that all requests of the client ask for. With {@link Guarantee#LEASE}, a
      * timestamp may lie below an earlier one if a clock is wrong. All clients of a keyspace must use
-     * one guarantee. A node that does not know guarantees refuses the client.
+     * one guarantee. A node that is too old for guarantees refuses the client. So name one only
+     * when all nodes are new enough, and stop naming it before they go back.
      *
      * @param guarantee the guarantee; by default requests name none, and get that of the cluster, a
      *     quorum

@@ -127,6 +127,10 @@ final class Connection {
         if (refusal.code() == ErrorCode.UNAUTHORIZED && token.isEmpty()) {
             String set = "missing token: set ClientBuilder.token or ClientBuilder.tokenSource";
             advice = set + "; the node says: " + advice;
+        } else if (refusal.code() == ErrorCode.UNSUPPORTED && options.guarantee() != null) {
+            // A node refuses a guarantee only if it does not know the field.
+            String old = "this node is too old for guarantees: update it, or leave guarantee out";
+            advice = old + "; the node says: " + advice;
         } else if (refusal.code() == ErrorCode.BAD_REQUEST && options.tls() == null) {
             // A node that accepts only TLS answers this. Its text says so.
             advice += PLAIN;

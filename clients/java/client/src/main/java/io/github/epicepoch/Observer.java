@@ -12,7 +12,7 @@ public interface Observer {
      * A request was answered.
      *
      * @param callers how many calls shared it
-     * @param timestamps how many timestamps it brought
+     * @param timestamps how many timestamps it brought; 0 if all calls ask for the latest one
      * @param latency the time from sending to answer
      */
     default void answered(int callers, long timestamps, Duration latency) {}
