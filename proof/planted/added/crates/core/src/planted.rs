@@ -76,7 +76,8 @@ bugs! {
     LeaseWaitByLeaseOnly "lease-wait-by-lease-only",
     /// A lease counts from its commit, not from its proposal.
     ///
-    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol (`FromCommit`).
+    /// Breaks S20; found by `S20` within 1,500 seeds. Seen: the model of this protocol
+    /// (`FromCommit`).
     LeaseFromCommit "lease-from-commit",
     /// A marked reservation is a lease as soon as it is proposed.
     ///
