@@ -1,7 +1,8 @@
 //! The sequencer of one worker: which requests share a confirm round, and what each of them is
 //! told. Requests join the open batch of the guarantee that they ask for. A turn closes the batch
-//! and begins a round for it; nothing joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
-//! requests are answered in order of arrival. All other requests are refused.
+//! and begins a round for it; nothing joins a closed batch. When a quorum has confirmed the round,
+//! the batch gets timestamps, and its requests are answered in order of arrival. All other requests
+//! are refused.
 //!
 //! A request for the latest timestamp waits in the same batches. It gets the last timestamp of its
 //! batch; if the batch takes none, it gets that of the allocator (S19).

@@ -346,6 +346,10 @@ pub(crate) enum Event {
     Strike {
         node: NodeId,
     },
+    /// The consensus plane of a leader stops while its connections close, so that another leads.
+    Usurp {
+        node: NodeId,
+    },
     /// The consensus plane of a node is paused, because the node was asked to lead.
     PauseConsensus {
         node: NodeId,
@@ -420,6 +424,7 @@ impl Event {
             | Self::Heard { .. }
             | Self::Fault
             | Self::Strike { .. }
+            | Self::Usurp { .. }
             | Self::Divide { .. }
             | Self::PauseConsensus { .. }
             | Self::Operate
@@ -472,6 +477,7 @@ impl Event {
             Self::Fault => (19, 0),
             Self::Operate => (25, 0),
             Self::Strike { node } => (22, node.0),
+            Self::Usurp { node } => (44, node.0),
             Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
             Self::PauseConsensus { node, .. } => (42, node.0),
             Self::WorkerTick { worker } => (21, *worker as u64),

@@ -44,6 +44,8 @@ pub(crate) struct Worker {
     /// The slots of requests that a lease has proved. The monitor does not know them.
     pub(crate) by_lease: BTreeSet<usize>,
     pub(crate) is_turn_due: bool,
+    /// The worker follows no publication before this true time, nanoseconds.
+    pub(crate) follows_at_ns: u64,
     /// Whether the worker looks for late answers.
     pub(crate) is_looking: bool,
     /// Batches that have no timestamps yet, although their rounds are confirmed.
@@ -115,6 +117,8 @@ pub(crate) struct Running {
     pub(crate) trusted_offset_ns: i64,
     /// When a worker last completed a round, on this process's monotonic clock, nanoseconds.
     pub(crate) completed_ns: u64,
+    /// The last term in which this process has proposed to release its leases.
+    pub(crate) released_in: Term,
     /// When a worker last took requests that ask for a lease, on this process's monotonic clock,
     /// nanoseconds.
     pub(crate) lease_asked_ns: u64,
@@ -236,6 +240,7 @@ impl Node {
             for_lease: BTreeSet::new(),
             by_lease: BTreeSet::new(),
             is_turn_due: false,
+            follows_at_ns: 0,
             is_looking: false,
             confirmed: VecDeque::new(),
             confirmed_at_ns: 0,
@@ -252,6 +257,7 @@ impl Node {
             workers: (0..WORKERS as u32).map(worker).collect(),
             trusted_offset_ns,
             completed_ns: 0,
+            released_in: Term(0),
             lease_asked_ns: 0,
             applied: consensus.replica().applied(),
             accepted: BTreeMap::new(),

@@ -579,6 +579,7 @@ impl World {
             | Event::Fault
             | Event::Operate
             | Event::Strike { .. }
+            | Event::Usurp { .. }
             | Event::Divide { .. }
             | Event::PauseConsensus { .. }
             | Event::End { .. } => self.happen_outside(event),
@@ -599,6 +600,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::Operate => self.operate(),
             Event::Strike { node } => self.strike(node),
+            Event::Usurp { node } => self.usurp(node),
             Event::Divide { node, from, planes } => self.divide(node, from, planes),
             Event::PauseConsensus { node, lasts_ns } => self.pause_consensus(node, lasts_ns),
             Event::End { end } => self.end(end),

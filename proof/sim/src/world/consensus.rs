@@ -22,6 +22,7 @@ use crate::parameters::{MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
 use crate::world::features::Feature;
+use crate::world::leases::USURPED_AFTER_SNAPSHOT;
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
@@ -197,6 +198,8 @@ impl World {
         self.begin_write(id);
         match finished {
             Finished::Written(number) if !is_lying => {
+                // What the replica has decided before this counts as decided while the write waited.
+                self.settle(id);
                 self.node(id).running_mut().handovers.persisted(number);
                 let Self { nodes, monitor, .. } = self;
                 monitor.persists(id, number, nodes[id.0 as usize - 1].disk.durable());
@@ -382,6 +385,12 @@ impl World {
         // This check uses the node's own view. It is off while a bug is planted, because the bug
         // must be found by its effects.
         let looks_inside = self.plant().is_none();
+        if let Share::Publish(published) = &share {
+            let had_lease = self.at(id).running().seen.published().lease.is_some();
+            if had_lease && published.lease.is_none() {
+                self.withdraw_lease(id);
+            }
+        }
         let running = self.nodes[id.0 as usize - 1].running_mut();
         match share {
             Share::Raise(promise) => {
@@ -502,6 +511,10 @@ impl World {
                 self.count("settings taken in");
             }
             Report::Removed => self.count("member removed"),
+            Report::Installed { .. } => {
+                let leader = self.any_leading();
+                self.usurp_soon(leader, USURPED_AFTER_SNAPSHOT);
+            }
             _ => {}
         }
     }
@@ -525,9 +538,16 @@ impl World {
             // Only entries of the leader's own term are its proposals. Other entries come from
             // earlier leaders.
             let is_own = status.role == Role::Leader && status.term == entry.term;
-            if is_own && let Ok(Command::Reserve { until, .. }) = Command::decode(&entry.data) {
-                self.history.reserves(identity, until, trusted_ns);
-                self.history.owns_again(identity);
+            match Command::decode(&entry.data) {
+                Ok(Command::Reserve { until, lease_ms, .. }) if is_own => {
+                    self.history.reserves(identity, until, trusted_ns);
+                    self.history.owns_again(identity);
+                    if lease_ms > 0 {
+                        self.see_marked(id, entry.term);
+                    }
+                }
+                Ok(Command::Release { .. }) if is_own => self.see_released(id, entry.term),
+                _ => {}
             }
         }
     }

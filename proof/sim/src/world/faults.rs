@@ -139,7 +139,7 @@ impl World {
             self.break_confirm_links(node);
         }
         self.change_lease_clock(node);
-        self.usurp();
+        self.usurp_any();
         self.strike(node);
     }
 

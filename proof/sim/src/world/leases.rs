@@ -2,9 +2,10 @@
 //! These clocks are wrong by almost as much as is allowed. Often one is slow and all others are
 //! fast, which is the worst case.
 
-use epicepoch_wire::{Guarantee, NodeId};
+use epicepoch_wire::{Guarantee, NodeId, Term};
 
-use crate::parameters::MS;
+use crate::event::{AdminCommand, Event};
+use crate::parameters::{MS, WORKERS};
 use crate::plane::Plane;
 use crate::plant::Plant;
 use crate::world::World;
@@ -20,9 +21,27 @@ const ASK: [u32; 3] = [300, 700, 950];
 /// This many of a thousand faults come together with a change of the rate of a clock.
 const RATES_CHANGED: u32 = 100;
 /// This many of a thousand faults come together with a leader whose consensus plane stops, for a time
-/// in `USURPED_NS`, nanoseconds, while its connections close.
+/// in `USURPED_NS`, nanoseconds, while its connections close. Before `RESTARTED` of a thousand of
+/// these, all other nodes restart.
 const USURPED: u32 = 300;
 const USURPED_NS: (u64, u64) = (100 * MS, 600 * MS);
+const RESTARTED: u32 = 250;
+/// The same happens to a leader after this many of a thousand marked reservations, releases and
+/// installed snapshots, and after at most `SOON_NS` nanoseconds.
+const USURPED_AFTER_MARK: u32 = 10;
+const USURPED_AFTER_RELEASE: u32 = 500;
+pub(crate) const USURPED_AFTER_SNAPSHOT: u32 = 400;
+const SOON_NS: u64 = 40 * MS;
+/// A worker stops after this many of a thousand proofs by a lease, before it answers, for a time in
+/// `STALLED_NS`, nanoseconds. Meanwhile another node leads.
+const STALLED: u32 = 4;
+const STALLED_NS: (u64, u64) = (50 * MS, 400 * MS);
+/// Workers follow this many of a thousand withdrawals of a lease late: by at most `LATE_NS`
+/// nanoseconds.
+const FOLLOWED_LATE: u32 = 400;
+const LATE_NS: u64 = 200 * MS;
+/// Operators ask for a handover right after this many of a thousand marked reservations.
+const HANDED_OVER: u32 = 15;
 
 impl World {
     /// The length of a lease in the configuration of all nodes, milliseconds; 0 for none.
@@ -78,17 +97,90 @@ impl World {
 
     /// In runs with leases, the consensus plane of a leader often stops for a moment while its
     /// connections close. Others lead within some milliseconds, and its workers still have a lease.
-    pub(crate) fn usurp(&mut self) {
+    pub(crate) fn usurp_any(&mut self) {
         if !self.has(Feature::Leases) || self.is_quiet() || !self.chance(USURPED) {
             return;
         }
         let leader = self.any_leading();
-        if self.at(leader).running.is_some() && !self.is_paused(leader) {
-            let lasts_ns = self.random.u64(USURPED_NS.0..=USURPED_NS.1);
+        if !self.chance(RESTARTED) {
+            return self.usurp(leader);
+        }
+        self.count("restarts before a leader is usurped");
+        for other in self.ids().filter(|other| *other != leader) {
+            if self.at(other).running.is_some() {
+                self.stop_at_once(other, 0);
+            }
+        }
+        self.usurp_soon(leader, 1_000);
+    }
+
+    /// In runs with leases, a leader is usurped a moment later, with this chance of a thousand.
+    pub(crate) fn usurp_soon(&mut self, leader: NodeId, per_thousand: u32) {
+        if self.has(Feature::Leases) && !self.is_quiet() && self.chance(per_thousand) {
+            let after_ns = self.random.u64(0..=SOON_NS);
+            self.schedule_world(after_ns, Event::Usurp { node: leader });
+        }
+    }
+
+    pub(crate) fn usurp(&mut self, leader: NodeId) {
+        let lasts_ns = self.random.u64(USURPED_NS.0..=USURPED_NS.1);
+        self.usurp_for(leader, lasts_ns);
+    }
+
+    fn usurp_for(&mut self, leader: NodeId, lasts_ns: u64) {
+        let is_running = self.at(leader).running.is_some();
+        if is_running && !self.is_paused(leader) && !self.is_quiet() {
             self.count("leader usurped");
             self.pause(leader, Plane::Raft.threads(), lasts_ns);
             self.close(leader);
         }
+    }
+
+    /// Whether a worker stops between a proof by its lease and the answers. If so, it stops now, and
+    /// this is for how long, nanoseconds. Requests that arrive meanwhile join before it answers.
+    pub(crate) fn draw_stall(&mut self, id: NodeId, worker: usize) -> Option<u64> {
+        let has_proved = self.at(id).running().workers[worker].sequencer.has_proved();
+        if !has_proved || self.conditions.step_ns == 0 || self.is_quiet() || !self.chance(STALLED) {
+            return None;
+        }
+        let lasts_ns = self.random.u64(STALLED_NS.0..=STALLED_NS.1);
+        self.count("worker stopped after a proof by its lease");
+        self.usurp_for(id, 2 * lasts_ns);
+        let thread = Plane::Workers.threads().start + worker;
+        self.pause(id, thread..thread + 1, lasts_ns);
+        Some(lasts_ns)
+    }
+
+    /// The leader is going to publish that it has no lease any more. Sometimes its workers follow
+    /// that late, and take turns meanwhile.
+    pub(crate) fn withdraw_lease(&mut self, id: NodeId) {
+        if self.conditions.step_ns > 0 && !self.is_quiet() && self.chance(FOLLOWED_LATE) {
+            for worker in 0..WORKERS {
+                let follows_at_ns = self.now_ns + self.random.u64(0..=LATE_NS);
+                self.worker(id, worker).follows_at_ns = follows_at_ns;
+            }
+            self.count("lease withdrawn and followed late");
+        }
+    }
+
+    /// A leader proposes a marked reservation. Sometimes leadership changes soon after it, more
+    /// often if the leader has released a lease in this term.
+    pub(crate) fn see_marked(&mut self, id: NodeId, term: Term) {
+        let has_released = self.at(id).running().released_in == term;
+        if has_released {
+            self.usurp_soon(id, USURPED_AFTER_RELEASE);
+        } else if !self.is_quiet() && self.chance(HANDED_OVER) {
+            self.count("handover during a marked reservation");
+            self.admin(id, AdminCommand::HandOver);
+        } else {
+            self.usurp_soon(id, USURPED_AFTER_MARK);
+        }
+    }
+
+    /// A leader proposes to release its leases. Sometimes it is usurped soon after that.
+    pub(crate) fn see_released(&mut self, id: NodeId, term: Term) {
+        self.node(id).running_mut().released_in = term;
+        self.usurp_soon(id, USURPED_AFTER_RELEASE);
     }
 
     const fn drawn_rate(drawn: u64) -> i64 {

@@ -97,7 +97,8 @@ impl World {
     pub(crate) fn notify_workers(&mut self, id: NodeId) {
         for worker in 0..WORKERS {
             let after_ns = self.random.u64(0..=self.conditions.step_ns);
-            self.schedule_own(id, after_ns, Event::Follow { worker });
+            let late_ns = self.worker(id, worker).follows_at_ns.saturating_sub(self.now_ns);
+            self.schedule_own(id, after_ns.max(late_ns), Event::Follow { worker });
         }
     }
 
@@ -292,18 +293,18 @@ impl World {
     }
 
     fn take_confirmed(&mut self, id: NodeId, worker: usize) {
-        let now_ns = self.monotonic_ns(id);
+        let (now_ns, stall_ns) = (self.monotonic_ns(id), self.draw_stall(id, worker));
         let (is_forged, true_ns) = (self.plant().is_some_and(Plant::is_unproved), self.now_ns);
         let running = self.nodes[id.0 as usize - 1].running_mut();
         let identity = running.identity;
         let own = &mut running.workers[worker];
-        let mut steps = 0;
+        let mut steps = 0_usize;
         while let Some(confirmed) = own.sequencer.poll_confirmed() {
             if confirmed.proved_by() == ProvedBy::Lease {
                 self.summary.leases += 1;
                 self.history.proved_by_lease(identity, confirmed.term());
                 own.confirmed.push_back(confirmed);
-                steps += 1;
+                steps += usize::from(stall_ns.is_none());
                 continue;
             }
             running.completed_ns = now_ns;
@@ -320,6 +321,10 @@ impl World {
         }
         for _ in 0..steps {
             self.next_step(id, Event::Allocate { worker });
+        }
+        if let Some(stall_ns) = stall_ns {
+            let after_ns = stall_ns + self.random.u64(0..=self.conditions.step_ns);
+            self.schedule_own(id, after_ns, Event::Allocate { worker });
         }
         self.want_turn(id, worker);
     }

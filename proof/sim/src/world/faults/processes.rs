@@ -53,7 +53,7 @@ impl World {
         self.drive(node, Consensus::handle_shutdown_request);
     }
 
-    pub(super) fn stop_at_once(&mut self, node: NodeId, down_ns: u64) {
+    pub(crate) fn stop_at_once(&mut self, node: NodeId, down_ns: u64) {
         self.count(if down_ns > 0 { "crash" } else { "restart at once" });
         self.crash(node);
         if self.random.bool() {

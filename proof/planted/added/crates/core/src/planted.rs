@@ -76,7 +76,8 @@ bugs! {
     LeaseWaitByLeaseOnly "lease-wait-by-lease-only",
     /// A lease counts from its commit, not from its proposal.
     ///
-    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol (`FromCommit`).
+    /// Breaks S20; found by `S20` within 1,500 seeds. Seen: the model of this protocol
+    /// (`FromCommit`).
     LeaseFromCommit "lease-from-commit",
     /// A marked reservation is a lease as soon as it is proposed.
     ///
@@ -93,6 +94,42 @@ bugs! {
     /// Breaks S20; found by `S20` within 100 seeds. Seen: the model of this protocol
     /// (`LastEntryOnly`).
     LeaseOfLastEntryOnly "lease-of-last-entry-only",
+    /// A request joins a batch that a lease has proved, until the batch is answered.
+    ///
+    /// Breaks S20; found by `order` within 100 seeds. Seen: the model of this protocol
+    /// (`JoinAfterCheck`).
+    LeaseJoinAfterCheck "lease-join-after-check",
+    /// A worker uses the lease of the publication that it followed last. It does not read the
+    /// publication again after the batch is closed.
+    ///
+    /// Breaks S20; found by `S20` within 500 seeds. Seen: the proof of this protocol, in which the
+    /// publication is read after the batch is closed.
+    LeaseReadBeforeClose "lease-read-before-close",
+    /// A node that installs a snapshot does not wait for the leases that the snapshot hides.
+    ///
+    /// Breaks S20; found by `S20` within 1,500 seeds. Seen: snapshots are not in the model of this
+    /// protocol.
+    LeaseHiddenBySnapshot "lease-hidden-by-snapshot",
+    /// A leader proposes a release, and its workers keep the lease.
+    ///
+    /// Breaks S20; found by `S20` within 800 seeds. Seen: the model of this protocol
+    /// (`ReleaseBeforeWithdrawal`).
+    LeaseKeptAtRelease "lease-kept-at-release",
+    /// What an owner marks after its release does not count.
+    ///
+    /// Breaks S20; found by `S20` within 200 seeds. Seen: the model of this protocol
+    /// (`ReleaseIsForEver`).
+    LeaseReleasedForEver "lease-released-for-ever",
+    /// A leader takes the lease of a reservation that it marked before its release.
+    ///
+    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol
+    /// (`LeaseFromBeforeRelease`).
+    LeaseFromBeforeRelease "lease-from-before-release",
+    /// A reservation is marked between the publication without a lease and the release.
+    ///
+    /// Breaks S20; found by `S20` within 2,000 seeds. Seen: the proof of this protocol
+    /// (`marked-between`).
+    LeaseMarkedBetween "lease-marked-between",
     // Rounds and quorums.
     /// A yes counts for every round in flight, even if it answered another round or term.
     ///
