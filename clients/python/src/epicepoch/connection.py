@@ -17,8 +17,8 @@ from .errors import (
     ProtocolError,
     RefusedError,
     UnauthorizedError,
-    UnsupportedError,
     UnreachableError,
+    UnsupportedError,
     WrongClusterError,
     refusal,
 )
