@@ -95,7 +95,8 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| anyhow!("{text:?} is not a change; allowed is NAME=VALUE"))?;
-    let name = SettingName::named(name).ok_or_else(|| {
+    let offered = |name: &SettingName| SettingName::ALL.contains(name);
+    let name = SettingName::named(name).filter(offered).ok_or_else(|| {
         let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
         anyhow!("{name:?} is not a setting of a cluster; allowed are {}", names.join(", "))
     })?;

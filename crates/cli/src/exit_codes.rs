@@ -82,7 +82,7 @@ fn wrong_values(command: &str, argument: &str) -> &'static [&'static str] {
         (_, "time") => &["yesterday", "-1s"],
         (_, "member") => &["4", "0=n4:60001", "4=n4"],
         (_, "ahead-max") => &["1", "367d"],
-        (_, "changes") => &["MAX_N", "NO_SUCH=1", "MAX_N=0", "LEADER_ZONES=a,,b"],
+        (_, "changes") => &["MAX_N", "NO_SUCH=1", "MAX_N=0", "LEADER_ZONES=a,,b", "LEASE_MS=0"],
         (_, "metrics-bind") => &["here", "localhost:1"],
         (_, "nodes") => &["0", "10"],
         (_, "http-port" | "raft-port" | "http-port-base" | "raft-port-base") => &["0", "65536"],

@@ -23,7 +23,8 @@ use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
 
 /// A batch whose leader has proved that it still leads, by a round that a quorum has confirmed or by
-/// a lease: the only key to the allocator. It is used once, and only for the timestamps that its own batch asked for, or to read the latest timestamp.
+/// a lease: the only key to the allocator. It is used once, and only for the timestamps that its own
+/// batch asked for, or to read the latest timestamp.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Confirmed {
     term: Term,

@@ -190,10 +190,12 @@ impl Replica {
         }
         let lease_before = self.state.settings.as_ref().map(|before| before.lease_ms);
         let lease_ms = settings.lease_ms;
-        if lease_ms > 0 && !self.is_lease_clock_fit {
+        // The length in effect may stay, also under a leader that takes no lease itself.
+        let is_lease_new = lease_before != Some(lease_ms);
+        if is_lease_new && lease_ms > 0 && !self.is_lease_clock_fit {
             return Err(SettingsError::LeaseClock);
         }
-        if lease_before != Some(lease_ms) && lease_ms > election_ms {
+        if is_lease_new && lease_ms > election_ms {
             return Err(SettingsError::LeaseTooLong { lease_ms, election_ms });
         }
         if self.state.format < FORMAT_OF_SETTINGS {

@@ -224,6 +224,23 @@ fn a_lease_that_may_not_be_is_refused_with_the_reason() {
     assert!(matches!(change(&mut bench), Err(SettingsError::Format { .. })));
 }
 
+#[test]
+fn a_leader_that_takes_no_lease_still_changes_other_settings_and_switches_leases_off() {
+    let seed = Command::Settings { nonce: 3, is_seed: true, settings: settings(LEASE_MS) };
+    let mut bench = follower(&[seed]);
+    take_over(&mut bench);
+    let longer = SettingsError::LeaseClock;
+    assert_eq!(bench.replica.change_settings(0, 7, &settings(LEASE_MS + 1)), Err(longer));
+    let other = ClusterSettings { max_n: 50, ..settings(LEASE_MS) };
+    for new in [other, settings(0)] {
+        assert_eq!(bench.replica.change_settings(0, 8, &new), Ok(()));
+        bench.persist();
+        bench.ack_all(2);
+        bench.persist();
+        assert_eq!(bench.replica.settings(), Some(&new));
+    }
+}
+
 /// Node 1 as a follower with these entries of node 2, which led term 2. They arrived when its clock
 /// showed five seconds.
 fn follower(commands: &[Command]) -> Bench {
