@@ -200,8 +200,8 @@ fn topology(name: &str) -> Result<Topology, Failure> {
     file::read(path).map_err(|error| Failure::usage(anyhow!("{name}: {error}")))
 }
 
-/// The file that an argument names, open to be written; `None` if the argument is not given. What an
-/// older file has stays there until [`replace`].
+/// Opens the output file of an argument; `None` without the argument. The content of an older file
+/// stays until [`replace`].
 fn opened(matches: &ArgMatches, argument: &str) -> Result<Option<File>, Failure> {
     let path = matches.get_one::<String>(argument);
     let create = |path: &String| {

@@ -246,9 +246,9 @@ impl Client {
     /// **It is no watermark:** a writer that has a timestamp at or below it may not have written
     /// yet. It is not unique, so it must not be used as an id.
     ///
-    /// Calls that wait at the same time share a request, as for [`Self::timestamps`]. A node that is
-    /// too old for the request is asked for one timestamp, which nobody else gets. Over HTTP
-    /// ([`Via::Http`]), each call has its own request.
+    /// Calls that wait at the same time share a request, as for [`Self::timestamps`]. An old node
+    /// does not know the request; the client then takes one timestamp from it, for these calls only.
+    /// Over HTTP ([`Via::Http`]), each call has its own request.
     ///
     /// # Errors
     /// See [`TimestampsError`]. Over HTTP, a node that is too old refuses with `NOT_FOUND`.

@@ -189,10 +189,10 @@ pub enum FailedAttempt {
     },
 }
 
-/// What to do if a node refuses a guarantee. A node does so only if it does not know guarantees.
+/// The advice for a guarantee that a node refuses. Only old nodes, without guarantees, refuse one.
 pub(crate) const TOO_OLD: &str = "this node is too old for guarantees: update it, or leave \
                                   guarantee out (--guarantee of a command)";
-/// What is wrong with an answer that a lease has proved, for a client that accepts only rounds.
+/// The error for an answer by a lease, if the client accepts rounds only.
 pub(crate) const BY_LEASE: &str =
     "an answer that a lease has proved, which this client has not asked for";
 

@@ -100,7 +100,7 @@ impl Pursuit {
         self
     }
 
-    /// The parameter that names the guarantee, behind `begin`; empty if there is none.
+    /// The query parameter `guarantee`, with `begin` (`?` or `&`) before it; empty without a guarantee.
     fn guarantee(&self, begin: char) -> String {
         let named = self.guarantee.map(|guarantee| format!("{begin}guarantee={guarantee}"));
         named.unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use epicepoch_core::lease::Lease;
 use epicepoch_core::publication::Published;
-use epicepoch_core::replica::{HandOver, SettingsError};
+use epicepoch_core::replica::{AdvanceError, HandOver, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_LEASES, FORMATS, Owner, State};
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
@@ -320,4 +320,22 @@ fn entries_that_were_overwritten_and_a_restart_are_waited_for() {
     bench.replica.handle_lease_clock(9_000 * MS + HOLD_NS);
     bench.tick();
     assert!(bench.shared.published().grant.is_some());
+}
+
+#[test]
+fn a_leader_that_waits_for_the_lease_of_another_reports_no_advance() {
+    let mut bench = follower(&[marked()]);
+    take_over(&mut bench);
+    // Its range is above both times, but the other leader may still answer below them.
+    for to in [Epoch(1), Epoch(2_000_000)] {
+        assert_eq!(bench.replica.plan_advance(to, u64::MAX), Err(AdvanceError::NotServing));
+        let advance = bench.replica.advance(bench.now_ns, to, u64::MAX);
+        assert_eq!(advance, Err(AdvanceError::NotServing));
+    }
+    bench.replica.handle_lease_clock(5_000 * MS + HOLD_NS);
+    bench.tick();
+    let to = Epoch(2_000_000);
+    bench.replica.advance(bench.now_ns, to, u64::MAX).expect("it serves");
+    bench.drain();
+    assert!(bench.reports.contains(&Report::Advanced { to }));
 }

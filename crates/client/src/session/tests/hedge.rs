@@ -21,7 +21,7 @@ fn the_second_answer_of_a_hedged_request_goes_to_no_caller() {
         let (mut world, first, second) = World::hedging();
         let (call, request, copy) = asked_twice(&mut world, first, second);
         // Two calls wait when the second answer arrives: `sent`, whose request was sent already,
-        // and `open`. The timestamps of that second answer go to nobody.
+        // and `open`. No call gets the timestamps of that second answer.
         world.pass(AFTER / 4);
         let sent = world.call(1);
         let next = world.asked(first);
@@ -37,7 +37,7 @@ fn the_second_answer_of_a_hedged_request_goes_to_no_caller() {
         }
         assert_eq!((world.outcome(sent), world.outcome(open)), (None, None));
         let last = world.asked(first);
-        // The second answer, with index 20, went to nobody. So later answers below 20 are valid.
+        // No call got the second answer, with index 20. So later answers below 20 are valid.
         world.answer(first, next, 12);
         world.answer(first, last, 13);
         assert_eq!(world.outcome(sent), Some(Ok(range(12, 1))));
