@@ -136,7 +136,8 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 // not unique, so it must not be used as an id.
 //
 // Calls share requests, as those of [Client.Timestamps] do. That method also says more about errors.
-// An old node does not know this request. The client then takes one timestamp from it, for these calls only.
+// An old node does not know this request. The client then takes one timestamp from it, for these
+// calls only.
 func (c *Client) Latest(ctx context.Context) (Timestamp, error) {
 	answer, err := c.ask(ctx, latestCount)
 	return answer.First, err

@@ -58,18 +58,10 @@ STATE = {
 
 
 def axioms(w: World) -> dict:
-    def order(le, sort):
-        return AND(
-            w.all(sort, lambda a: le(a, a)),
-            w.all(f"{sort} {sort}", lambda a, b: IMP(AND(le(a, b), le(b, a)), EQ(a, b))),
-            w.all(f"{sort} {sort} {sort}", lambda a, b, c: IMP(AND(le(a, b), le(b, c)), le(a, c))),
-            w.all(f"{sort} {sort}", lambda a, b: OR(le(a, b), le(b, a))),
-        )
-
     return {
         **rounds.axioms(w),
-        "ticks": order(w.le_tick, "Tick"),
-        "lengths": order(w.le_length, "Length"),
+        "ticks": w.order(w.le_tick, "Tick"),
+        "lengths": w.order(w.le_length, "Length"),
         # Proved in arithmetic.py. A hold that does not begin before the lease, and is not that of a
         # shorter one, ends after it.
         "short-hold": w.all(

@@ -138,6 +138,15 @@ class World:
     def some(self, sorts: str, body: Callable[..., Formula]) -> Formula:
         raise NotImplementedError
 
+    def order(self, le: Callable[[Any, Any], Formula], sort: str) -> Formula:
+        """`le` is a total order of the sort."""
+        return AND(
+            self.all(sort, lambda a: le(a, a)),
+            self.all(f"{sort} {sort}", lambda a, b: IMP(AND(le(a, b), le(b, a)), EQ(a, b))),
+            self.all(f"{sort} {sort} {sort}", lambda a, b, c: IMP(AND(le(a, b), le(b, c)), le(a, c))),
+            self.all(f"{sort} {sort}", lambda a, b: OR(le(a, b), le(b, a))),
+        )
+
     def step(self, s: State, action: Callable, args: Sequence[Any]) -> tuple[list[tuple[str, Formula]], dict]:
         """Returns the rules of a step, without those that are broken, and the changes that the step
         makes."""

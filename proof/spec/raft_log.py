@@ -57,17 +57,9 @@ STATE = {
 
 
 def axioms(w: World) -> dict:
-    def order(le, sort):
-        return AND(
-            w.all(sort, lambda a: le(a, a)),
-            w.all(f"{sort} {sort}", lambda a, b: IMP(AND(le(a, b), le(b, a)), EQ(a, b))),
-            w.all(f"{sort} {sort} {sort}", lambda a, b, c: IMP(AND(le(a, b), le(b, c)), le(a, c))),
-            w.all(f"{sort} {sort}", lambda a, b: OR(le(a, b), le(b, a))),
-        )
-
     return {
-        "terms": order(w.le_term, "Term"),
-        "indexes": order(w.le_index, "Index"),
+        "terms": w.order(w.le_term, "Term"),
+        "indexes": w.order(w.le_index, "Index"),
         "first-term": w.all("Term", lambda t: w.le_term(w.term_of(w.root), t)),
         "first-index": w.all("Index", lambda i: w.le_index(w.index(w.root), i)),
         "genesis": w.is_change(w.root),

@@ -82,20 +82,12 @@ STATE = {
 
 
 def axioms(w: World) -> dict:
-    def order(le, sort):
-        return AND(
-            w.all(sort, lambda a: le(a, a)),
-            w.all(f"{sort} {sort}", lambda a, b: IMP(AND(le(a, b), le(b, a)), EQ(a, b))),
-            w.all(f"{sort} {sort} {sort}", lambda a, b, c: IMP(AND(le(a, b), le(b, c)), le(a, c))),
-            w.all(f"{sort} {sort}", lambda a, b: OR(le(a, b), le(b, a))),
-        )
-
     one_store = w.all(
         "Store Store", lambda m, n: IMP(AND(w.bound(m), w.bound(n), EQ(w.id_of(m), w.id_of(n))), EQ(m, n))
     )
     return {
-        "terms": order(w.le_term, "Term"),
-        "timestamps": order(w.le_ts, "Ts"),
+        "terms": w.order(w.le_term, "Term"),
+        "timestamps": w.order(w.le_ts, "Ts"),
         "one-store": one_store,
         "quorums": w.all("Quorum", lambda q: w.some("Store", lambda n: w.member(n, q))),
     }

@@ -17,7 +17,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::addresses::TokenFor;
 use crate::arguments::{is_json, output as output_argument, switch, text as text_argument};
-use crate::expected::{self, Expected};
 use crate::failure::Failure;
 use crate::{addresses, compare, load, output};
 
@@ -143,13 +142,7 @@ fn targets(
         let (addrs, _) = addresses::given(matches, environment)?;
         return (1..).zip(addrs).map(|(id, name)| load::target(id, name)).collect();
     }
-    let (client, deadline) = addresses::client(matches, environment)?;
-    let expected = Expected::of(matches, environment)?;
-    let members = addresses::block_on(async {
-        expected::check(expected.as_ref(), &client, deadline).await?;
-        Ok::<_, Failure>(client.members(deadline).await?)
-    })??;
-    load::targets(&members)
+    load::members(matches, environment)
 }
 
 /// Returns the version and build of this program, for the report.

@@ -15,10 +15,12 @@ use epicepoch_bench::run::config::{
     RATE_MIN, THREADS_MAX,
 };
 use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_config::Environment;
 use epicepoch_wire::http::RANGE_COUNT_MAX;
 
 use crate::addresses;
 use crate::arguments::{client_arguments, guarantee, guarantee_of, number, switch, text};
+use crate::expected::{self, Expected};
 use crate::failure::Failure;
 
 /// Adds the arguments that every load command has.
@@ -251,8 +253,22 @@ pub(crate) fn target(id: u64, name: String) -> Result<Target, Failure> {
     Ok(Target { id, name, addr })
 }
 
+/// Asks the cluster that the arguments name for its members. The leader comes first.
+pub(crate) fn members(
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<Vec<Target>, Failure> {
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let expected = Expected::of(matches, environment)?;
+    let members = addresses::block_on(async {
+        expected::check(expected.as_ref(), &client, deadline).await?;
+        Ok::<_, Failure>(client.members(deadline).await?)
+    })??;
+    targets(&members)
+}
+
 /// Returns the members with their addresses, the leader first.
-pub(crate) fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
+fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::with_capacity(members.members.len());
     for member in &members.members {
         targets.push(target(member.node_id.0, member.addr.clone())?);

@@ -22,7 +22,6 @@ use crate::addresses::TokenFor;
 use crate::arguments::{
     client_arguments, is_json, number, output as output_argument, switch, text,
 };
-use crate::expected::{self, Expected};
 use crate::failure::Failure;
 use crate::logging;
 use crate::serve::colours;
@@ -80,7 +79,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     tracing::info!(metrics = %exporter.addr(), "started");
 
     let targets = loop {
-        match members(matches, environment) {
+        match load::members(matches, environment) {
             Ok(targets) => break targets,
             Err(failure) => {
                 account.searches_failed += 1;
@@ -142,16 +141,6 @@ fn watch(monitor: &Monitor, account: &mut Account, exporter: &Exporter, stopped:
             tracing::error!(violations, "answers were wrong");
         }
     }
-}
-
-fn members(matches: &ArgMatches, environment: &Environment) -> Result<Vec<Target>, Failure> {
-    let (client, deadline) = addresses::client(matches, environment)?;
-    let expected = Expected::of(matches, environment)?;
-    let members = addresses::block_on(async {
-        expected::check(expected.as_ref(), &client, deadline).await?;
-        Ok::<_, Failure>(client.members(deadline).await?)
-    })??;
-    load::targets(&members)
 }
 
 fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {

@@ -34,6 +34,17 @@ fn assigned(outcome: &Outcome) -> (u64, u64) {
 
 /// The next range begins at the end of the last one (S5, S18), so a state with a wrong end is not
 /// read.
+fn settings() -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 100,
+        leader_zones: vec![],
+        lease_ms: 0,
+    }
+}
+
 #[test]
 fn a_state_whose_last_range_ends_before_it_begins_or_above_the_ceiling_is_refused() {
     let mut state = state();
@@ -309,14 +320,7 @@ proptest! {
 
 #[test]
 fn a_state_with_settings_that_may_not_be_is_no_state() {
-    let settings = ClusterSettings {
-        epoch_interval_ms: 100,
-        reservation_ms: 1_000,
-        clock_offset_max_ms: 500,
-        max_n: 100,
-        leader_zones: vec![],
-        lease_ms: 0,
-    };
+    let settings = settings();
     let with = |settings: ClusterSettings, reservation_longest_ms, clock_offset_widest_ms| {
         let (format, settings) = (FORMAT_OF_SETTINGS, Some(settings));
         let state =
@@ -417,14 +421,7 @@ fn what_is_given_back_by_another_owner_term_or_range_changes_nothing() {
 #[test]
 fn leases_are_in_the_state_from_their_format_on_and_the_longest_is_kept() {
     let marked = |lease_ms| Command::Reserve { owner: owner(1, 1), until: Epoch(9_000), lease_ms };
-    let settings = ClusterSettings {
-        epoch_interval_ms: 100,
-        reservation_ms: 1_000,
-        clock_offset_max_ms: 500,
-        max_n: 100,
-        leader_zones: vec![],
-        lease_ms: 200,
-    };
+    let settings = ClusterSettings { lease_ms: 200, ..settings() };
     let set = Command::Settings { nonce: 7, is_seed: false, settings };
     let release = Command::Release { owner: owner(1, 1) };
     for command in [marked(0), marked(200), release.clone(), set.clone()] {

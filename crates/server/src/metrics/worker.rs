@@ -42,8 +42,6 @@ pub struct WorkerMetrics {
     pub(crate) rounds_begun: Count,
     /// Rounds that a quorum confirmed.
     pub(crate) rounds_confirmed: Count,
-    /// Batches that a lease has proved.
-    pub(crate) leases_used: Count,
     /// Rounds that failed, in the order of [`FAILURES`].
     pub(crate) rounds_failed: [Count; FAILURES.len()],
     /// Confirms from other nodes that this worker answered with yes.
@@ -98,7 +96,6 @@ impl Default for WorkerMetrics {
             batch_size: Histogram::of_sizes(),
             rounds_begun: Count::default(),
             rounds_confirmed: Count::default(),
-            leases_used: Count::default(),
             rounds_failed: Default::default(),
             confirms_yes: Count::default(),
             confirms_no: Count::default(),

@@ -307,8 +307,6 @@ impl Sequencer {
             let completed_ns = &self.shared.health.round_completed_ns;
             completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
             metrics.rounds_confirmed.add_alone(1);
-        } else {
-            metrics.leases_used.add_alone(1);
         }
         let size = confirmed.size();
         let mut allocated_ns = now.monotonic_ns;
