@@ -15,7 +15,7 @@ use epicepoch_bench::exporter::Exporter;
 use epicepoch_bench::probe::Account;
 use epicepoch_bench::run::config::COUNT_MAX;
 use epicepoch_bench::run::monitor::Monitor;
-use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Transport};
 use epicepoch_config::{Environment, Logging};
 
 use crate::addresses::TokenFor;

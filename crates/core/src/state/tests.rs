@@ -1,5 +1,6 @@
 //! The replicated state: named cases, and its arithmetic near the last epoch.
 
+use epicepoch_wire::BootId;
 use proptest::prelude::*;
 
 use super::*;
