@@ -7,7 +7,8 @@
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
 //! `docs/safety.md` that the bug breaks. `found by` names the checker that must find it, and within
 //! how many seeds. `Seen` tells where such a bug comes from: another project that had it, or the
-//! reason why somebody could write it.
+//! reason why somebody could write it. The list is one table, so it stays in one file although it is
+//! long.
 
 use epicepoch_wire::Epoch;
 
