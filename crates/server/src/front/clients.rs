@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::deadlines::{ClientState, SWEEP_INTERVAL, Timeout};
@@ -38,8 +36,8 @@ use crate::security::limits::ConnectionPermit;
 use crate::security::tls::handshake::{Handshakes, Shaken};
 use crate::security::tls::socket::Socket;
 use crate::sync::signal::Signal;
+use crate::worker::client_tasks::ClientTasks;
 use crate::worker::sequencer::Sequencer;
-use crate::worker::turns::Turns;
 
 /// At most this many header lines in a request. This is also hyper's default.
 const HEADERS_MAX: usize = 100;
@@ -65,7 +63,7 @@ const LINGER_LEN_MAX: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Clients {
     sequencer: Rc<Sequencer>,
-    turns: Arc<Turns>,
+    tasks: Rc<ClientTasks>,
     /// The settings of hyper for HTTP/1.1.
     protocol: http1::Builder,
     native: Rc<Common<Native>>,
@@ -83,9 +81,9 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Starts without connections.
-    pub(crate) fn new(sequencer: Rc<Sequencer>, turns: Arc<Turns>) -> Rc<Self> {
+    pub(crate) fn new(sequencer: Rc<Sequencer>, tasks: Rc<ClientTasks>) -> Rc<Self> {
         Rc::new(Self {
-            turns,
+            tasks,
             native: Common::new(sequencer.clone()),
             handshakes: Handshakes::default(),
             http1: Common::new(sequencer.clone()),
@@ -120,7 +118,7 @@ impl Clients {
         let caller = Caller { from, port, is_encrypted: false };
         let (id, state) = self.enlist(caller, permit);
         let clients = self.clone();
-        spawn_local(async move {
+        self.tasks.spawn(async move {
             let Some(stream) = clients.secure(&state, stream).await else {
                 return clients.forget(id);
             };
@@ -392,7 +390,6 @@ impl Clients {
         mut poll: impl FnMut(&mut C, &mut Context<'_>) -> Poll<Result<T, E>>,
     ) -> Result<T, E> {
         let mut close = Some(close);
-        let position = self.turns.position();
         poll_fn(|context| {
             state.record_waker(context);
             if state.is_cut.get() {
@@ -405,9 +402,6 @@ impl Clients {
             }
             if state.gives_back() {
                 give_back(&mut connection);
-            }
-            if position.must_wait(context) {
-                return Poll::Pending;
             }
             poll(&mut connection, context)
         })

@@ -27,8 +27,8 @@ use crate::worker::turns::Turns;
 /// # Errors
 /// When the system cannot create a thread or an event queue.
 pub fn spawn_workers(shared: Arc<NodeShared>, metrics: Arc<Metrics>) -> io::Result<Workers> {
-    Workers::spawn(shared, metrics, |sequencer, turns| {
-        Box::new(Door { clients: Clients::new(sequencer, turns.clone()), turns })
+    Workers::spawn(shared, metrics, |sequencer, turns, tasks| {
+        Box::new(Door { clients: Clients::new(sequencer, tasks), turns })
     })
 }
 

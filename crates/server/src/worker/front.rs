@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::client_tasks::ClientTasks;
 pub(crate) use super::quic::QuicSocket;
 use super::sequencer::Sequencer;
 use super::turns::Turns;
@@ -35,4 +36,4 @@ pub(crate) trait Front {
 }
 
 /// Opens the front of a worker, on the worker's thread.
-pub(crate) type OpenFront = fn(Rc<Sequencer>, Arc<Turns>) -> Box<dyn Front>;
+pub(crate) type OpenFront = fn(Rc<Sequencer>, Arc<Turns>, Rc<ClientTasks>) -> Box<dyn Front>;

@@ -11,6 +11,7 @@
 //! - `view`: the publication as a worker last read it.
 //! - `links`, `link`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
+//! - `client_tasks`: the tasks of clients, in the order in which they became ready.
 //! - `turns`: splits long work, so that peers are served in between.
 //! - `watched`: futures of the event loop that are polled only when they were woken.
 
@@ -31,6 +32,7 @@ use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
 
 mod admission;
+pub(crate) mod client_tasks;
 mod confirm_answer;
 mod confirm_link;
 mod ended;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -22,6 +22,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::admission::AdmissionLimit;
+use super::client_tasks::ClientTasks;
 use super::confirm_answer::Caller;
 use super::ended::EndGuard;
 use super::front::{Front, OpenFront};
@@ -93,17 +94,22 @@ impl Start {
             let links = Links::new(me, worker, boxes.clone(), metrics.clone(), timeout, ALONE_NS);
             let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, admission));
             let turns = Arc::new(Turns::default());
+            let tasks = Rc::new(ClientTasks::default());
             let worker = Worker {
-                front: open_front(sequencer.clone(), turns.clone()),
+                front: open_front(sequencer.clone(), turns.clone(), tasks.clone()),
                 sequencer,
                 boxes,
                 callers: RefCell::default(),
                 watch: Arc::default(),
                 turns,
+                tasks: tasks.clone(),
                 peers: RefCell::default(),
             };
-            runtime.block_on(local.run_until(worker.serve(messages)));
-            // Clients' tasks are dropped first, because they hold slots of the sequencer.
+            runtime.block_on(local.run_until(async {
+                worker.serve(messages).await;
+                // Clients' tasks are dropped first, because they hold slots of the sequencer.
+                tasks.clear();
+            }));
             drop(local);
             drop(runtime);
             drop(ended);
@@ -142,6 +148,7 @@ struct Worker {
     callers: RefCell<Callers>,
     watch: Arc<Watch>,
     turns: Arc<Turns>,
+    tasks: Rc<ClientTasks>,
     /// New links that the event loop does not poll yet.
     peers: RefCell<Vec<Watched<'static>>>,
 }
@@ -155,7 +162,10 @@ impl Worker {
         let mut late = Watched::new(&self.watch, self.ask_late());
         let chores = self.front.chores().into_iter();
         let mut chores: Vec<_> = chores.map(|it| Watched::new(&self.watch, it)).collect();
-        let mut turns = pin!(spawn_local(self.sequencer.clone().take_turns()));
+        let (tasks, turns) = (self.tasks.clone(), self.turns.clone());
+        let clients = spawn_local(async move { tasks.run(&turns).await });
+        // The tasks that never end. The batch closes after the clients that are ready.
+        let mut endless = [clients, spawn_local(self.sequencer.clone().take_turns())];
         let mut peers = Vec::new();
         poll_fn(|context| {
             self.watch.record_waker(context);
@@ -171,15 +181,19 @@ impl Worker {
                 let _: Poll<()> = chore.poll();
             }
             self.turns.begin(context);
-            match turns.as_mut().poll(context) {
-                Poll::Ready(Err(error)) if error.is_panic() => {
-                    std::panic::resume_unwind(error.into_panic())
+            for task in &mut endless {
+                if let Poll::Ready(Err(error)) = Pin::new(task).poll(context)
+                    && error.is_panic()
+                {
+                    std::panic::resume_unwind(error.into_panic());
                 }
-                Poll::Ready(_) | Poll::Pending => Poll::Pending,
             }
+            Poll::Pending
         })
         .await;
-        turns.abort();
+        for task in endless {
+            task.abort();
+        }
     }
 
     async fn read_mail(&self, mut messages: mpsc::Receiver<WorkerMessage>) {

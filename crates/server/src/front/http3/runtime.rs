@@ -10,7 +10,8 @@ use std::time::Instant;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::task::spawn_local;
 
-use crate::worker::turns::{Paced, TURN_MAX, Turns};
+use crate::worker::client_tasks::TURN_MAX;
+use crate::worker::turns::{Paced, Turns};
 
 /// The runtime of one worker's endpoint.
 #[derive(Debug)]
