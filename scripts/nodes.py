@@ -379,9 +379,10 @@ def echo_p50(seconds=0.3, spinning=False):
 UNITS = {"us": 1, "ms": 1e3, "s": 1e6}
 
 
-def wrk(url, connections, seconds):
-    """Runs wrk with one thread. Returns requests per second, answers, p50 and p99 in microseconds, failed requests."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", url]
+def wrk(url, connections, seconds, before=()):
+    """Runs wrk with one thread, under the command `before` if given. Returns requests per second, answers, p50 and p99
+    in microseconds, failed requests."""
+    command = [*before, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", url]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     times = {share: float(value) * UNITS[unit] for share, value, unit in
              re.findall(r"^ +(50|99)% +([0-9.]+)(us|ms|s)$", text, re.M)}
