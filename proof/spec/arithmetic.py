@@ -151,8 +151,9 @@ def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
 def hold(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
     """The hold is over after the last moment at which the lease may look good. The owner's clock
     read `began` at the true time `start`, and `read` at `checked`. The other node's clock read
-    `came` at `arrival`, and `ended` at `answered`. In the time `x`, a clock goes ahead by 8/9 to
-    10/9 of `x`. Nothing is assumed of what a clock shows."""
+    `came` at `arrival`, and `ended` at `answered`. In the time `x`, the owner's clock goes
+    ahead by at least 8/9 of `x`, and the other's by at most 10/9: it may stand still. Nothing is
+    assumed of what a clock shows."""
     lease, hold, longest = z3.Reals("lease hold longest")
     began, read, came, ended = z3.Reals("began read came ended")
     start, checked, arrival, answered = z3.Reals("start checked arrival answered")

@@ -93,7 +93,7 @@ pub(crate) fn guarantee() -> Arg {
             "Guarantee that requests ask for. With lease, the leader may answer without asking a \
              quorum; if a clock then runs at a wrong rate, a timestamp may lie below an earlier one. \
              Use one guarantee for all that share a keyspace. By default requests name none, and \
-             get a quorum.",
+             get that of the cluster (GUARANTEE_DEFAULT): a quorum, unless it was changed.",
         )
 }
 

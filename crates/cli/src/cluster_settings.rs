@@ -29,13 +29,18 @@ pub(crate) fn command() -> Command {
              returns with 0, the leader uses them and a majority has them on disk. The other nodes \
              use them from the leader's next message on: at most a heartbeat later, or once they are \
              back. Several settings change together, or, if the order is refused, not at all.\n\n\
+             LEASE_MS lets the leader answer without a round, and GUARANTEE_DEFAULT says whether \
+             requests accept that if they name no guarantee. Then the order of timestamps depends on \
+             clocks: read docs/operations/leases.md first. A leader that may take no lease refuses \
+             LEASE_MS, except 0.\n\n\
              A zone without a voter is refused, because it may be misspelt. If a voter whose zone is \
              unknown could be there, the zone is set, with a warning.",
         )
         .after_help(
             "Examples:\n  epicepoch settings set RESERVATION_MS=2000\n  \
              epicepoch settings set LEADER_ZONES=near,far EPOCH_INTERVAL_MS=50\n  \
-             epicepoch settings set LEADER_ZONES=",
+             epicepoch settings set LEADER_ZONES=\n  \
+             epicepoch settings set LEASE_MS=200 GUARANTEE_DEFAULT=lease",
         )
         .arg(
             Arg::new("changes")
@@ -108,14 +113,15 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     Ok((name, value.to_owned()))
 }
 
-/// Returns the advice to take a new backup if one of the changed settings is `RESERVATION_MS` or
-/// `CLOCK_OFFSET_MAX_MS`. A restore computes its floor from these two settings in the backup.
+/// Returns the advice to take a new backup if one of the changed settings is `RESERVATION_MS`,
+/// `CLOCK_OFFSET_MAX_MS` or `LEASE_MS`. A restore computes from these settings in the backup.
 fn after_change<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
-    let is_proved_by = [SettingName::ReservationMs, SettingName::ClockOffsetMaxMs];
+    let is_proved_by =
+        [SettingName::ReservationMs, SettingName::ClockOffsetMaxMs, SettingName::LeaseMs];
     let is_named = names.any(|name| is_proved_by.iter().any(|it| it.text() == name));
     if is_named {
-        "take a new backup if RESERVATION_MS or CLOCK_OFFSET_MAX_MS is longer now: a restore relies on \
-         them, and an older backup has the old ones\n"
+        "take a new backup if RESERVATION_MS, CLOCK_OFFSET_MAX_MS or LEASE_MS is longer now: a restore \
+         relies on them, and an older backup has the old ones\n"
     } else {
         ""
     }
@@ -193,6 +199,7 @@ mod tests {
     fn a_backup_is_advised_when_a_restore_would_go_by_what_was_set() {
         assert!(after_change(["MAX_N", "RESERVATION_MS"].into_iter()).contains("new backup"));
         assert!(after_change(["CLOCK_OFFSET_MAX_MS"].into_iter()).contains("new backup"));
+        assert!(after_change(["LEASE_MS"].into_iter()).contains("new backup"));
         assert_eq!(after_change(["MAX_N", "EPOCH_INTERVAL_MS", "LEADER_ZONES"].into_iter()), "");
     }
 

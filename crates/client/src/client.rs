@@ -84,7 +84,7 @@ pub struct Options {
     /// given twice. All clients of a keyspace must use one guarantee. A node that is too old
     /// for guarantees refuses the client. So name one only when all nodes are new enough, and stop
     /// naming it before they go back. Default none: the requests name none, and get that of the
-    /// cluster, a quorum.
+    /// cluster (`GUARANTEE_DEFAULT`), which is a quorum by default.
     pub guarantee: Option<Guarantee>,
     /// Seed of the random part of waits. Default random, so that clients do not retry at the same
     /// moment. Set it to repeat a test.

@@ -172,12 +172,12 @@ impl Pursuit {
         }
     }
 
-    /// Whether this call may use an answer with this proof. Only a call that has asked for a lease
-    /// accepts another proof than a round. A node that is too old for guarantees names no proof; it
-    /// has proved the answer with a round.
+    /// Whether this call may use an answer with this proof. A call that names a quorum accepts only a
+    /// round. A call that names no guarantee accepts what the cluster's default allows. A node that
+    /// is too old for guarantees names no proof; it has proved the answer with a round.
     fn accepts_proof(&self, answer: &Answer) -> bool {
         let is_round = answer.proof.as_ref().is_none_or(|proof| proof == ProvedBy::Round.name());
-        is_round || self.guarantee == Some(Guarantee::Lease)
+        is_round || self.guarantee != Some(Guarantee::Quorum)
     }
 
     fn handle_members(

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use epicepoch_wire::settings::LEASE_MS;
+
 use crate::addresses::{host_and_port, host_ip, is_loopback};
 use crate::allowed_from::AllowedFrom;
 use crate::config::{
@@ -39,6 +41,7 @@ impl Config {
             worker_cpus,
             heartbeat,
             reservation,
+            lease,
             leader_zones,
             client_authorities,
             names,
@@ -302,6 +305,15 @@ fn reservation(config: &Config) -> Result<(), ConfigError> {
     let min_ms = election_ms * RESERVATION_ELECTIONS_MIN;
     if reservation_ms < min_ms {
         return Err(ConfigError::ReservationTooShort { reservation_ms, election_ms, min_ms });
+    }
+    Ok(())
+}
+
+fn lease(config: &Config) -> Result<(), ConfigError> {
+    let (lease_ms, election_ms) = (millis(config.leases.length), millis(config.election_timeout));
+    let min_ms = *LEASE_MS.start();
+    if lease_ms > 0 && !(min_ms..=election_ms).contains(&lease_ms) {
+        return Err(ConfigError::LeaseLength { lease_ms, election_ms, min_ms });
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use epicepoch_wire::{Epoch, NodeId};
 
 use crate::addresses::host_and_port;
 use crate::authz::AuthorizationConfig;
+use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::links::Links;
 use crate::logging::Logging;
@@ -104,6 +105,8 @@ pub struct Config {
     /// Default 500 ms: far above the usual error with NTP, and far below the error of a wrong
     /// clock.
     pub clock_offset_max: Duration,
+    /// Settings of leader leases.
+    pub leases: Leases,
     /// At most this many timestamps in one answer (`MAX_N`). Default 65536, which is 1 MiB.
     /// `format=range` has its own, larger maximum.
     pub max_n: u64,
@@ -154,7 +157,8 @@ impl Config {
             clock_offset_max_ms: millis(self.clock_offset_max),
             max_n: self.max_n,
             leader_zones: self.placement.leaders.clone(),
-            lease_ms: 0,
+            lease_ms: millis(self.leases.length),
+            guarantee_default: self.leases.guarantee_default,
         }
     }
 

@@ -12,6 +12,7 @@ use epicepoch_wire::NodeId;
 use crate::addresses::{host_and_port, host_ip, is_loopback};
 use crate::authz::AuthorizationConfig;
 use crate::config::{Config, WORKERS_MAX};
+use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::links::Links;
 use crate::logging::Logging;
@@ -53,6 +54,7 @@ impl Config {
             request_buffer: 0,
             reservation: Duration::ZERO,
             clock_offset_max: Duration::ZERO,
+            leases: Leases::default(),
             max_n: 0,
             election_timeout: Duration::ZERO,
             heartbeat: Duration::ZERO,

@@ -246,6 +246,19 @@ pub enum ConfigError {
         /// The lowest allowed value.
         min_ms: u64,
     },
+    /// The lease is too short, or longer than an election timeout. Change it, or set it to 0.
+    #[error(
+        "LEASE_MS is {lease_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is 0, or {min_ms} ms \
+         to ELECTION_TIMEOUT_MS"
+    )]
+    LeaseLength {
+        /// Length of the lease.
+        lease_ms: u64,
+        /// Election timeout.
+        election_ms: u64,
+        /// The lowest allowed value that is not 0.
+        min_ms: u64,
+    },
     /// `WORKER_CPUS` does not have one processor for each worker. Name one for each, or none.
     #[error(
         "WORKER_CPUS has {cpus} processors and WORKERS is {workers}; allowed is one for each \
@@ -321,6 +334,7 @@ impl ConfigError {
             Self::OperationsClash { setting, .. } => vec!["OPS_ADDR", setting],
             Self::HeartbeatTooSlow { .. } => vec!["HEARTBEAT_MS", "ELECTION_TIMEOUT_MS"],
             Self::ReservationTooShort { .. } => vec!["RESERVATION_MS", "ELECTION_TIMEOUT_MS"],
+            Self::LeaseLength { .. } => vec!["LEASE_MS", "ELECTION_TIMEOUT_MS"],
             Self::WorkerCpus { .. } => vec!["WORKER_CPUS", "WORKERS"],
             Self::DuplicateCpu { .. } => vec!["WORKER_CPUS"],
             Self::ClusterName { .. } => vec!["CLUSTER"],

@@ -8,8 +8,8 @@
 //!   it.
 //! - [`sources`]: the priority of the sources: flag, environment variable, file, default.
 //! - [`mod@file`]: the TOML file; [`values`]: the text of a setting becomes a value.
-//! - [`addresses`], [`allowed_from`], [`authz`], [`limits`], [`links`], [`logging`], [`tls`]: parts
-//!   of a configuration.
+//! - [`addresses`], [`allowed_from`], [`authz`], [`leases`], [`limits`], [`links`], [`logging`],
+//!   [`tls`]: parts of a configuration.
 //! - [`timing`]: which election settings links of a given round trip need; [`tune`]: whether a
 //!   cluster has them.
 //! - [`error`]: why a configuration is refused.
@@ -22,6 +22,7 @@ pub mod config;
 pub mod defaults;
 pub mod error;
 pub mod file;
+pub mod leases;
 pub mod limits;
 pub mod links;
 pub mod logging;
@@ -41,6 +42,7 @@ pub use config::{
 };
 pub use defaults::{default_raft_bind, default_reservation};
 pub use error::ConfigError;
+pub use leases::{LeaseClock, Leases};
 pub use limits::Limits;
 pub use links::{Links, PeerTlsMode};
 pub use logging::Logging;

@@ -31,6 +31,8 @@ struct Present {
     request_timeout: Option<u64>,
     /// `None` if the node's version does not report it.
     clock_offset_max: Option<u64>,
+    /// 0 without leases; `None` if the node's version does not report it.
+    lease: Option<u64>,
 }
 
 /// The answer of a node.
@@ -47,13 +49,18 @@ struct Raised {
     reservation: Option<u64>,
     request_timeout: Option<u64>,
     clock_offset_max: Option<u64>,
+    /// Also if the lease is too long.
+    lease: Option<u64>,
 }
 
 impl Raised {
     /// Returns the command that raises the settings of the cluster.
     fn command(&self) -> Option<String> {
-        let named =
-            [("RESERVATION_MS", self.reservation), ("CLOCK_OFFSET_MAX_MS", self.clock_offset_max)];
+        let named = [
+            ("RESERVATION_MS", self.reservation),
+            ("CLOCK_OFFSET_MAX_MS", self.clock_offset_max),
+            ("LEASE_MS", self.lease),
+        ];
         let changes: String =
             named.into_iter().filter_map(|(name, ms)| Some(format!(" {name}={}", ms?))).collect();
         (!changes.is_empty()).then(|| format!("epicepoch settings set{changes}"))
@@ -139,7 +146,16 @@ impl Report {
             self.present.values().any(|it| is_too_small(of(it), least)).then_some(more)
         };
         let is_short = self.present.values().any(|it| it.reservation < least);
+        // A lease is renewed when two fifths of it have passed. The rest must be enough for a commit.
+        let usual_ms = self.longest().unwrap_or_default().as_secs_f64() * 1e3;
+        let renewable_ms = LEASE_ROUND_TRIPS_MIN * usual_ms;
+        let is_unsuitable = |it: &Present| {
+            let lease_ms = it.lease.unwrap_or(0);
+            lease_ms > 0 && ((lease_ms as f64) < renewable_ms || lease_ms > it.election)
+        };
+        let is_lease_wrong = self.present.values().any(is_unsuitable);
         Raised {
+            lease: is_lease_wrong.then_some(election),
             reservation: is_short.then_some(window.as_millis() as u64),
             request_timeout: needed(2 * election, |it| it.request_timeout),
             clock_offset_max: needed(longest.ceil() as u64, |it| it.clock_offset_max),
@@ -181,6 +197,7 @@ impl Report {
                 "heartbeatMs": present.heartbeat, "reservationMs": present.reservation,
                 "requestTimeoutMs": present.request_timeout,
                 "clockOffsetMaxMs": present.clock_offset_max,
+                "leaseMs": present.lease,
             })).collect::<Vec<_>>(),
             "unmeasured": self.unmeasured.iter().map(|(from, to)| json!({"fromNodeID": from, "toNodeID": to}))
                 .collect::<Vec<_>>(),
@@ -194,6 +211,7 @@ impl Report {
                     "reservationMs": ms(it.reservation),
                     "requestTimeoutMs": raised.request_timeout,
                     "clockOffsetMaxMs": raised.clock_offset_max,
+                    "leaseMs": raised.lease,
                     "clusterCommand": raised.command(),
                 })
             }),
@@ -246,6 +264,10 @@ impl Report {
             let why = "above the longest round trip, or the nodes cannot compare clocks";
             let _infallible = writeln!(text, "advised     CLOCK_OFFSET_MAX_MS={ms}: {why}");
         }
+        if let Some(ms) = raised.lease {
+            let why = "long enough to be renewed in time, and at most an election timeout";
+            let _infallible = writeln!(text, "advised     LEASE_MS={ms}: {why}");
+        }
         if let Some(ms) = raised.reservation {
             let why = "at least four election timeouts of every node";
             let _infallible = writeln!(text, "advised     RESERVATION_MS={ms}: {why}");
@@ -290,6 +312,7 @@ fn read(node: u64, said: &Value) -> Result<NodeReport, String> {
         reservation: required("reservationMs")?,
         request_timeout: setting("requestTimeoutMs")?,
         clock_offset_max: setting("clockOffsetMaxMs")?,
+        lease: setting("leaseMs")?,
     };
     let links = said["roundTrips"].as_array().ok_or(OTHER_VERSION)?.iter().map(|link| {
         Ok(Link {
@@ -342,6 +365,9 @@ fn kind(round_trip: Duration) -> &'static str {
     }
 }
 
+/// A lease is at least so many usual round trips long. A commit takes one round trip and the time of
+/// two disks, and has to fit into three fifths of the lease.
+const LEASE_ROUND_TRIPS_MIN: f64 = 5.0;
 /// Advised times are rounded up to a multiple of this, in ms.
 const STEP_MS: u64 = 50;
 /// Greatest setting of any version, and greatest measured round trip, in ms: a day.
@@ -485,6 +511,33 @@ the settings suit the links
         let report = with(1_601, 161);
         assert!(report.text().ends_with("the settings suit the links\n"));
         assert_eq!(report.document()["advised"]["requestTimeoutMs"], Value::Null);
+    }
+
+    #[test]
+    fn a_lease_that_cannot_be_renewed_in_time_or_outlasts_an_election_is_reported() {
+        let with = |lease_ms: Option<u64>, election_ms, trip_ms| {
+            let mut row = row(1, election_ms, &[(2, trip_ms)]);
+            let said = row.1.as_mut().expect("said");
+            said["reservationMs"] = json!(4_000);
+            said["leaseMs"] = json!(lease_ms);
+            Report::of([row])
+        };
+        for (lease_ms, election_ms, trip_ms, advised_ms) in [
+            (None, 200, 0.5, None),
+            (Some(0), 800, 80.0, None),
+            (Some(50), 200, 0.5, None),
+            (Some(400), 800, 80.0, None),
+            (Some(399), 800, 80.0, Some(800)),
+            (Some(201), 200, 0.5, Some(200)),
+        ] {
+            let report = with(lease_ms, election_ms, trip_ms);
+            let (text, document) = (report.text(), report.document());
+            assert_eq!(document["advised"]["leaseMs"], json!(advised_ms), "{text}");
+            let command = advised_ms.map(|ms| format!("epicepoch settings set LEASE_MS={ms}"));
+            assert_eq!(document["advised"]["clusterCommand"], json!(command), "{text}");
+            assert_eq!(text.contains("advised     LEASE_MS="), advised_ms.is_some(), "{text}");
+            assert!(report.is_well());
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! has the reservation in its log. It answers nobody until the lease is over, with a margin for two
 //! clocks that run at different rates.
 //!
-//! All times here are of one clock that goes on while the machine is suspended, and each is
-//! compared only with times of the same node. This module reads no clock.
+//! All times here are of one node, and are compared only with times of the same node. A leader
+//! measures its lease with a clock that goes on while the machine is suspended. A node that waits
+//! for the lease of another measures with one that stands still then: it only waits longer. This
+//! module reads no clock.
 //!
 //! The idea is that of `LeaseGuard` (Davis, Demirbas, Deng 2025, arXiv 2512.15659). Here a lease is
 //! counted from its arrival, so that no two clocks are compared.
@@ -16,13 +18,24 @@ use epicepoch_wire::{BootId, LogIndex, NodeId, Term};
 
 use crate::state::{Command, Owner};
 
+/// The two clocks of leases, read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseClocks {
+    /// The clock of a node's own lease, nanoseconds. It never shows too little time: it goes on while
+    /// the machine is suspended.
+    pub own_ns: u64,
+    /// The clock of the wait for leases of others, nanoseconds. It never shows too much time: it
+    /// stands still while the machine is suspended.
+    pub wait_ns: u64,
+}
+
 /// The lease of a leader, as its workers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The term of the grant that it belongs to.
     pub term: Term,
-    /// The leader may answer without a round as long as its clock shows less than this,
-    /// nanoseconds.
+    /// The leader may answer without a round as long as [`LeaseClocks::own_ns`] shows less than
+    /// this, nanoseconds.
     pub until_ns: u64,
 }
 
@@ -67,7 +80,7 @@ impl LeaseWait {
         }
     }
 
-    /// Sets the clock, nanoseconds. It never goes back.
+    /// Sets the clock: [`LeaseClocks::wait_ns`]. It never goes back.
     pub fn set_clock(&mut self, clock_ns: u64) {
         self.clock_ns = self.clock_ns.max(clock_ns);
         let at_start_ms = std::mem::take(&mut self.at_start_ms);

@@ -21,6 +21,7 @@ use epicepoch_wire::{BootId, Epoch, NodeId, StoreId, StorePosition};
 
 use crate::clock::{ClockReading, ClockStatus, TrustedClock, clocks_of};
 use crate::durable::{Restored, Write};
+use crate::lease::LeaseClocks;
 use crate::positions::RolledBack;
 use crate::publication::{Published, Shared};
 use crate::quorum::Voters;
@@ -168,9 +169,9 @@ impl Node {
         (status != before).then_some(status)
     }
 
-    /// Handles a reading of the clock of the leases: [`Replica::handle_lease_clock`].
-    pub fn handle_lease_clock(&mut self, clock_ns: u64) {
-        self.replica.handle_lease_clock(clock_ns);
+    /// Handles a reading of the clocks of the leases: [`Replica::handle_lease_clocks`].
+    pub fn handle_lease_clocks(&mut self, clocks: LeaseClocks) {
+        self.replica.handle_lease_clocks(clocks);
     }
 
     /// Handles a message of the peer `from`, whose connection has proved the data directory

@@ -29,10 +29,12 @@ use std::collections::BTreeSet;
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::EntryKind;
+use epicepoch_wire::settings::LEASE_MS_MAX;
 use epicepoch_wire::{Epoch, HistoryId, LogIndex, NodeId};
 use thiserror::Error;
 
 use crate::durable::Restored;
+use crate::lease::hold_ns;
 use crate::replica::RestoreError;
 use crate::replica::stopped::committed;
 use crate::state::{Command, State};
@@ -262,6 +264,18 @@ pub struct Surroundings {
     pub clock_offset_max_ms: u64,
 }
 
+/// For how long a founder waits before it begins the new history, nanoseconds: until every lease of
+/// the old history is over (S20). No leader of the old history has taken a lease since the founder
+/// began to wait, because its followers do not run (S13). `own_ms` is the longest lease that the
+/// founder's own settings allow. It counts because leases may have been switched on, or made
+/// longer, after the backup.
+#[must_use]
+pub fn lease_wait_ns(backup: &Backup, own_ms: u64) -> u64 {
+    let set_ms = backup.settings.as_ref().map_or(0, |settings| settings.lease_ms);
+    let longest_ms = backup.lease_longest_ms.max(set_ms).max(own_ms);
+    hold_ns(longest_ms.min(LEASE_MS_MAX))
+}
+
 /// The backup of a state, applied up to `index`. Its window and bound are the longest that the
 /// state ever had or its surroundings have. A range may have been reserved before the window was
 /// shortened, and assigned afterwards. Trusted time may be off by the old bound until a majority
@@ -279,6 +293,7 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
         taken_ns: around.taken_ns,
         reservation_ms,
         clock_offset_max_ms,
+        lease_longest_ms: state.lease_longest_ms,
         settings: state.settings.clone(),
         removed: state.removed.iter().copied().collect(),
         members: state.members.values().cloned().collect(),
@@ -296,6 +311,7 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
 pub fn newest(one: Backup, other: Backup) -> Backup {
     let reservation_ms = one.reservation_ms.max(other.reservation_ms);
     let clock_offset_max_ms = one.clock_offset_max_ms.max(other.clock_offset_max_ms);
+    let lease_longest_ms = one.lease_longest_ms.max(other.lease_longest_ms);
     let early_ns = one.taken_ns.min(other.taken_ns);
     let late_ns = one.taken_ns.max(other.taken_ns);
     let newest = if other.index > one.index { other } else { one };
@@ -304,7 +320,7 @@ pub fn newest(one: Backup, other: Backup) -> Backup {
         |taken_ns| margins.into_iter().fold(taken_ns, u64::saturating_add) >= newest.ceiling.0;
     let is_early_wrong = !is_plausible(early_ns) && is_plausible(late_ns);
     let taken_ns = if is_early_wrong { late_ns } else { early_ns };
-    Backup { reservation_ms, clock_offset_max_ms, taken_ns, ..newest }
+    Backup { reservation_ms, clock_offset_max_ms, lease_longest_ms, taken_ns, ..newest }
 }
 
 /// The backup of a stopped node's directory. Every reservation in its log counts, committed or not.

@@ -155,7 +155,7 @@ impl State {
         if settings.check().is_err() {
             return Outcome::Refused("settings that may not be");
         }
-        if settings.lease_ms > 0 && self.format < FORMAT_OF_LEASES {
+        if !settings.is_without_leases() && self.format < FORMAT_OF_LEASES {
             return Outcome::Refused("the state has no room for leases yet");
         }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
@@ -348,7 +348,9 @@ impl State {
         }
         if self.format >= FORMAT_OF_LEASES {
             out.put_u64(self.lease_longest_ms);
-            out.put_u64(self.settings.as_ref().map_or(0, |settings| settings.lease_ms));
+            if let Some(settings) = &self.settings {
+                settings.encode_leases(&mut out);
+            }
         }
         out
     }
@@ -404,11 +406,8 @@ impl State {
         let mut lease_longest_ms = 0;
         if format >= FORMAT_OF_LEASES {
             lease_longest_ms = read_lease_ms(&mut reader)?;
-            let lease_ms = read_lease_ms(&mut reader)?;
-            match &mut settings {
-                Some(settings) => settings.lease_ms = lease_ms,
-                None if lease_ms == 0 => {}
-                None => return Err(DecodeError::BadValue { field: "lease", value: lease_ms }),
+            if let Some(settings) = &mut settings {
+                settings.read_leases(&mut reader)?;
             }
             check_settings(settings.as_ref(), reservation_longest_ms, clock_offset_widest_ms)?;
         }

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use epicepoch_certs::rustls;
 use epicepoch_core::allocator::Allocator;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
-use epicepoch_wire::{BootId, NodeId, Term};
+use epicepoch_wire::{BootId, Guarantee, NodeId, Term};
 use http::HeaderValue;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
@@ -26,6 +26,7 @@ use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::front::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::front::{self, http3};
+use crate::lease_clock::LeaseClock;
 use crate::metrics::Metrics;
 use crate::metrics::hiccup::HiccupMeter;
 use crate::reload::Reloader;
@@ -34,7 +35,7 @@ use crate::security::authz::{Authorization, Port};
 use crate::security::tls::peers::{PeerTls, PeerTlsError};
 use crate::security::tls::reloader::{CertificateReloader, Certificates};
 use crate::security::tls::{self, ClientTls, TlsError};
-use crate::shared::{Health, NodeClock, NodeShared};
+use crate::shared::{Health, NodeClock, NodeShared, nanos};
 use crate::storage::{OpenError, Opened, Storage};
 use crate::worker::{ProcessorError, Workers, processor};
 
@@ -227,8 +228,6 @@ impl Node {
         let positions = restored.as_ref().map(|r| r.positions.clone()).unwrap_or_default();
         let began = positions.own;
         core.set_positions(positions);
-        let interval_ns = config.epoch_interval.as_nanos() as u64;
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (admin_queue, admin_requests) = AdminQueue::open();
         let shared = Arc::new(NodeShared {
             build,
@@ -236,8 +235,9 @@ impl Node {
             client_addr: config.advertise_addr_at(http_addr.port()),
             identity,
             began,
-            allocator: Allocator::new(core.clone(), interval_ns),
-            clock: NodeClock::new(wall.as_nanos() as u64),
+            allocator: Allocator::new(core.clone(), nanos(config.epoch_interval)),
+            clock: NodeClock::new(wall_ns()),
+            lease_clock: LeaseClock::new(config.leases.clock),
             health: Health::default(),
             authz,
             peer_tls,
@@ -246,6 +246,7 @@ impl Node {
             certificates,
             alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),
             max_n: config.max_n.into(),
+            is_lease_default: AtomicBool::new(config.leases.guarantee_default == Guarantee::Lease),
             core,
             config,
         });
@@ -396,6 +397,11 @@ impl Node {
             consensus.hand_over(target);
         }
     }
+}
+
+/// The wall clock, Unix nanoseconds; 0 if it is before 1970.
+fn wall_ns() -> u64 {
+    nanos(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// Warns of settings that do not fit this machine or each other. For example, elections are delayed

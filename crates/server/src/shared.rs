@@ -11,13 +11,13 @@ use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{NodeId, StorePosition};
-use rustix::time::{ClockId, clock_gettime};
+use epicepoch_wire::{Guarantee, NodeId, StorePosition};
 
 use crate::addresses::Addresses;
 use crate::admin_queue::AdminQueue;
 use crate::build::Build;
 use crate::config::{Config, host_and_port};
+use crate::lease_clock::LeaseClock;
 use crate::security::authz::{Authorization, Caller, Reason, Right};
 use crate::security::tls::ClientTls;
 use crate::security::tls::peers::PeerTls;
@@ -42,6 +42,8 @@ pub struct NodeShared {
     pub allocator: Allocator,
     /// Monotonic and trusted time.
     pub clock: NodeClock,
+    /// The clocks of the leases, and whether this node may take leases.
+    pub lease_clock: LeaseClock,
     /// The health of each plane, as far as the other plane needs it.
     pub health: Health,
     /// TLS for the client port; `None` when it is off.
@@ -61,6 +63,9 @@ pub struct NodeShared {
     /// The most timestamps that one answer may have. This is the node's own `MAX_N` until the
     /// cluster's settings are known.
     pub max_n: AtomicU64,
+    /// Whether requests that name no guarantee accept a lease. This is the node's own
+    /// `GUARANTEE_DEFAULT` until the cluster's settings are known.
+    pub is_lease_default: AtomicBool,
 }
 
 impl NodeShared {
@@ -79,6 +84,7 @@ impl NodeShared {
             client_addr: "n1:2".to_owned(),
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(trusted_ns),
+            lease_clock: LeaseClock::new(config.leases.clock),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: None,
@@ -88,6 +94,7 @@ impl NodeShared {
             peer_tls: None,
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
+            is_lease_default: AtomicBool::new(config.leases.guarantee_default == Guarantee::Lease),
             config,
             core,
         })
@@ -139,6 +146,14 @@ impl NodeShared {
     #[must_use]
     pub fn max_n(&self) -> u64 {
         self.max_n.load(Ordering::Relaxed)
+    }
+
+    /// The guarantee of requests that name none, at present.
+    #[inline]
+    #[must_use]
+    pub fn guarantee_default(&self) -> Guarantee {
+        let is_lease = self.is_lease_default.load(Ordering::Relaxed);
+        if is_lease { Guarantee::Lease } else { Guarantee::Quorum }
     }
 
     /// The settings that all nodes share. They come from the replicated state or, while it has
@@ -203,14 +218,6 @@ impl NodeClock {
     #[must_use]
     pub fn monotonic_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
-    }
-
-    /// Time since the machine started, nanoseconds; it goes on while the machine is suspended. Leases
-    /// are measured with it (S20), because [`Instant`] stands still then.
-    #[must_use]
-    pub fn lease_ns(&self) -> u64 {
-        let now = clock_gettime(ClockId::Boottime);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 
     /// Returns monotonic and trusted time, from one clock reading.

@@ -19,7 +19,8 @@
 //! crc32 8d1f03c2
 //! ```
 //! There is a line for each setting of the cluster. If the replicated state has no settings yet,
-//! these lines are missing, and the format is 1.
+//! these lines are missing, and the format is 1. A cluster that has or had leases also has a line
+//! `lease_longest_ms` and the settings `LEASE_MS` and `GUARANTEE_DEFAULT`, and the format is 3.
 //!
 //! The checksum covers every line before it; it detects damage, not forgery. The first line and the
 //! syntax of the second never change, so any version can tell a newer file from a damaged one.
@@ -29,6 +30,7 @@ use std::fmt::Write as _;
 use thiserror::Error;
 
 use crate::bootstrap::{MEMBERS_MAX, Member};
+use crate::guarantee::Guarantee;
 use crate::id::{ClusterId, HistoryId, LogIndex, NodeId, StoreId};
 use crate::settings::{
     CLOCK_OFFSET_MAX_MS, ClusterSettings, EPOCH_INTERVAL_MS, MAX_N, RESERVATION_MS, SettingName,
@@ -36,7 +38,9 @@ use crate::settings::{
 use crate::timestamp::Epoch;
 
 /// The newest format of a backup that this version reads.
-pub const FORMAT: u64 = 2;
+pub const FORMAT: u64 = 3;
+/// The format of a backup without leases.
+const FORMAT_WITHOUT_LEASES: u64 = 2;
 /// The format of a backup without settings of the cluster.
 const FORMAT_WITHOUT_SETTINGS: u64 = 1;
 /// Longest backup, bytes: enough for thousands of removed ids and all members.
@@ -64,6 +68,8 @@ pub struct Backup {
     pub reservation_ms: u64,
     /// The longest known `CLOCK_OFFSET_MAX_MS` of any node, milliseconds.
     pub clock_offset_max_ms: u64,
+    /// The longest lease that the cluster ever had, milliseconds; 0 if it never had one.
+    pub lease_longest_ms: u64,
     /// The settings of the cluster, which the new history keeps; `None` if the replicated state has
     /// none.
     pub settings: Option<ClusterSettings>,
@@ -100,7 +106,7 @@ impl Backup {
         // The format is checked before the checksum, because a newer format may have another
         // checksum.
         match field(lines.next(), "format").and_then(|format| format.parse::<u64>().ok()) {
-            Some(FORMAT_WITHOUT_SETTINGS | FORMAT) => {}
+            Some(FORMAT_WITHOUT_SETTINGS..=FORMAT) => {}
             Some(found) if found > FORMAT => return Err(BackupError::Newer { found }),
             Some(_) | None => return Err(BackupError::Damaged),
         }
@@ -124,12 +130,15 @@ impl Backup {
             taken_ns: number("taken")?,
             reservation_ms: number("reservation_ms")?,
             clock_offset_max_ms: number("clock_offset_max_ms")?,
+            lease_longest_ms: 0,
             settings: None,
             removed: Vec::new(),
             members: Vec::new(),
         };
         for line in lines {
-            if let Some(setting) = line.strip_prefix("setting ") {
+            if let Some(longest) = line.strip_prefix("lease_longest_ms ") {
+                backup.lease_longest_ms = longest.parse().ok()?;
+            } else if let Some(setting) = line.strip_prefix("setting ") {
                 let (name, value) = setting.split_once('=')?;
                 let settings = backup.settings.get_or_insert_with(least);
                 *settings = settings.with(SettingName::named(name)?, value)?;
@@ -159,17 +168,36 @@ impl Backup {
         crc32fast::hash(self.body().as_bytes())
     }
 
+    /// Whether the cluster has or had leases, so that the backup names them.
+    fn has_leases(&self) -> bool {
+        let settings = self.settings.as_ref();
+        self.lease_longest_ms > 0 || settings.is_some_and(|it| !it.is_without_leases())
+    }
+
     fn body(&self) -> String {
         let Self { name, cluster, history, index, ceiling, taken_ns, .. } = self;
         let Self { reservation_ms, clock_offset_max_ms, settings, removed, members, .. } = self;
-        let format = if settings.is_some() { FORMAT } else { FORMAT_WITHOUT_SETTINGS };
+        let has_leases = self.has_leases();
+        let format = match settings {
+            _ if has_leases => FORMAT,
+            Some(_) => FORMAT_WITHOUT_LEASES,
+            None => FORMAT_WITHOUT_SETTINGS,
+        };
         let mut text = format!(
             "{TITLE}\nformat {format}\nname {name}\ncluster {cluster}\nhistory {:016x}\nindex {index}\n\
              ceiling {ceiling}\ntaken {taken_ns}\nreservation_ms {reservation_ms}\n\
              clock_offset_max_ms {clock_offset_max_ms}\n",
             history.0
         );
-        for (name, settings) in SettingName::ALL.iter().zip(settings.iter().cycle()) {
+        if has_leases {
+            writeln!(text, "lease_longest_ms {}", self.lease_longest_ms).expect(INFALLIBLE);
+        }
+        let is_named = |name: &SettingName| {
+            let is_of_leases = matches!(name, SettingName::LeaseMs | SettingName::GuaranteeDefault);
+            has_leases || !is_of_leases
+        };
+        let names = SettingName::ALL.iter().filter(|name| is_named(name));
+        for (name, settings) in names.zip(settings.iter().cycle()) {
             writeln!(text, "setting {name}={}", settings.text(*name)).expect(INFALLIBLE);
         }
         for node in removed {
@@ -212,6 +240,7 @@ fn least() -> ClusterSettings {
         max_n: *MAX_N.start(),
         leader_zones: Vec::new(),
         lease_ms: 0,
+        guarantee_default: Guarantee::Quorum,
     }
 }
 
@@ -240,6 +269,7 @@ mod tests {
             taken_ns: 1_700_000_000_000_000_000,
             reservation_ms: 1_000,
             clock_offset_max_ms: 500,
+            lease_longest_ms: 0,
             settings: Some(ClusterSettings {
                 epoch_interval_ms: 50,
                 reservation_ms: 900,
@@ -260,6 +290,8 @@ mod tests {
             taken_ns: u64,
             removed: Vec<u64>,
             has_settings: bool,
+            lease_longest_ms in prop_oneof![Just(0), any::<u64>()],
+            lease_ms in prop_oneof![Just(0), 50..60_000_u64],
         ) {
             let removed = removed.into_iter().map(NodeId).collect();
             let backup = Backup {
@@ -268,7 +300,11 @@ mod tests {
                 ceiling: Epoch(ceiling),
                 taken_ns,
                 removed,
-                settings: backup().settings.filter(|_| has_settings),
+                lease_longest_ms,
+                settings: backup()
+                    .settings
+                    .filter(|_| has_settings)
+                    .map(|it| ClusterSettings { lease_ms, ..it }),
                 ..backup()
             };
             prop_assert_eq!(Backup::parse(&backup.text()), Ok(backup));
@@ -311,11 +347,33 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_of_a_cluster_with_leases_names_them_and_has_a_format_of_its_own() {
+        let settings = |lease_ms, guarantee_default| {
+            backup().settings.map(|it| ClusterSettings { lease_ms, guarantee_default, ..it })
+        };
+        for (longest, settings, format, lines) in [
+            (0, settings(0, Guarantee::Quorum), 2, ""),
+            (0, None, 1, ""),
+            (200, None, 3, "lease_longest_ms 200\nremoved"),
+            (200, settings(0, Guarantee::Quorum), 3, "\nsetting LEASE_MS=0\n"),
+            (0, settings(50, Guarantee::Quorum), 3, "lease_longest_ms 0\nsetting EPOCH"),
+            (0, settings(0, Guarantee::Lease), 3, "\nsetting GUARANTEE_DEFAULT=lease\n"),
+        ] {
+            let with = Backup { lease_longest_ms: longest, settings, ..backup() };
+            let text = with.text();
+            assert!(text.contains(&format!("format {format}\n")), "{text}");
+            assert!(text.contains(lines), "{lines} in {text}");
+            assert_eq!(text.contains("lease"), format == 3, "{text}");
+            assert_eq!(Backup::parse(&text), Ok(with));
+        }
+    }
+
+    #[test]
     fn a_newer_format_differs_from_damage_and_an_odd_address_is_one_word() {
-        let newer = format!("{TITLE}\nformat 3\nof another shape\n");
-        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 3 }));
+        let newer = format!("{TITLE}\nformat 4\nof another shape\n");
+        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 4 }));
         assert_eq!(
-            Backup::parse(&newer.replace("format 3", "format 0")),
+            Backup::parse(&newer.replace("format 4", "format 0")),
             Err(BackupError::Damaged)
         );
         // The format says whether there are settings.

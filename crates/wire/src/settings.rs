@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::cursor::{DecodeError, Reader, Writer};
+use crate::guarantee::Guarantee;
 use crate::voter_status::{ZONE_LEN_MAX, Zone};
 
 /// The bounds of `EPOCH_INTERVAL_MS`.
@@ -38,23 +39,21 @@ pub enum SettingName {
     LeaderZones,
     /// How long a leader may answer without a round, in milliseconds; 0 for never.
     LeaseMs,
+    /// The guarantee of requests that name none.
+    GuaranteeDefault,
 }
 
 impl SettingName {
-    /// All settings that operators see. `LEASE_MS` is none of them yet, because no node may take a
-    /// lease.
-    pub const ALL: [Self; 5] = [
+    /// All settings.
+    pub const ALL: [Self; 7] = [
         Self::EpochIntervalMs,
         Self::ReservationMs,
         Self::ClockOffsetMaxMs,
         Self::MaxN,
         Self::LeaderZones,
+        Self::LeaseMs,
+        Self::GuaranteeDefault,
     ];
-
-    /// All settings in the replicated state.
-    fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain([Self::LeaseMs])
-    }
 
     /// Returns the name as text. A node's environment variable has the same name.
     #[must_use]
@@ -66,13 +65,14 @@ impl SettingName {
             Self::MaxN => "MAX_N",
             Self::LeaderZones => "LEADER_ZONES",
             Self::LeaseMs => "LEASE_MS",
+            Self::GuaranteeDefault => "GUARANTEE_DEFAULT",
         }
     }
 
     /// The setting with this name.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
-        Self::every().find(|name| name.text() == text)
+        Self::ALL.into_iter().find(|name| name.text() == text)
     }
 
     /// Returns the allowed values of the setting, as text for people.
@@ -87,6 +87,7 @@ impl SettingName {
             Self::ClockOffsetMaxMs => number(CLOCK_OFFSET_MAX_MS),
             Self::MaxN => number(MAX_N),
             Self::LeaseMs => format!("0, or {}", number(LEASE_MS)),
+            Self::GuaranteeDefault => "quorum or lease".to_owned(),
             Self::LeaderZones => {
                 format!(
                     "up to {LEADER_ZONES_MAX} zones such as a,b, each once, or nothing for none"
@@ -118,6 +119,8 @@ pub struct ClusterSettings {
     /// `LEASE_MS`, milliseconds; 0 for no leases. It has no place in [`ClusterSettings::encode`],
     /// because it came later.
     pub lease_ms: u64,
+    /// `GUARANTEE_DEFAULT`. It came together with `lease_ms`.
+    pub guarantee_default: Guarantee,
 }
 
 impl ClusterSettings {
@@ -153,6 +156,7 @@ impl ClusterSettings {
             SettingName::ClockOffsetMaxMs => self.clock_offset_max_ms.to_string(),
             SettingName::MaxN => self.max_n.to_string(),
             SettingName::LeaseMs => self.lease_ms.to_string(),
+            SettingName::GuaranteeDefault => self.guarantee_default.to_string(),
             SettingName::LeaderZones => {
                 let names: Vec<_> = self.leader_zones.iter().map(Zone::name).collect();
                 names.join(",")
@@ -174,6 +178,7 @@ impl ClusterSettings {
             SettingName::ClockOffsetMaxMs => settings.clock_offset_max_ms = number()?,
             SettingName::MaxN => settings.max_n = number()?,
             SettingName::LeaseMs => settings.lease_ms = number()?,
+            SettingName::GuaranteeDefault => settings.guarantee_default = text.parse().ok()?,
             SettingName::LeaderZones if text.is_empty() => settings.leader_zones.clear(),
             SettingName::LeaderZones => {
                 settings.leader_zones = text.split(',').map(Zone::new).collect::<Option<_>>()?;
@@ -184,10 +189,33 @@ impl ClusterSettings {
 
     /// The settings that differ in `other`.
     pub fn differing(&self, other: &Self) -> impl Iterator<Item = SettingName> {
-        SettingName::every().filter(move |name| self.text(*name) != other.text(*name))
+        SettingName::ALL.into_iter().filter(move |name| self.text(*name) != other.text(*name))
     }
 
-    /// Appends the fields, except `lease_ms`.
+    /// Whether `lease_ms` and `guarantee_default` have the values that a state without leases has.
+    #[must_use]
+    pub fn is_without_leases(&self) -> bool {
+        self.lease_ms == 0 && self.guarantee_default == Guarantee::Quorum
+    }
+
+    /// Appends the fields that concern leases: `lease_ms` and `guarantee_default`.
+    pub fn encode_leases(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.lease_ms);
+        out.put_bool(self.guarantee_default == Guarantee::Lease);
+    }
+
+    /// Reads what [`ClusterSettings::encode_leases`] wrote, without a check of the bounds.
+    ///
+    /// # Errors
+    /// The bytes are not valid.
+    pub fn read_leases(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        self.lease_ms = reader.u64("lease")?;
+        let is_lease = reader.bool("default guarantee")?;
+        self.guarantee_default = if is_lease { Guarantee::Lease } else { Guarantee::Quorum };
+        Ok(())
+    }
+
+    /// Appends the fields, except those that concern leases.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch_interval_ms);
         out.put_u64(self.reservation_ms);
@@ -200,7 +228,7 @@ impl ClusterSettings {
     }
 
     /// Reads the settings, but does not check their bounds: call [`ClusterSettings::check`] for
-    /// that. `lease_ms` is 0.
+    /// that. `lease_ms` is 0, and `guarantee_default` is a quorum.
     ///
     /// # Errors
     /// The bytes are not valid settings.
@@ -212,6 +240,7 @@ impl ClusterSettings {
             max_n: reader.u64("max n")?,
             leader_zones: Vec::new(),
             lease_ms: 0,
+            guarantee_default: Guarantee::Quorum,
         };
         for _ in 0..reader.count("leader zones", LEADER_ZONES_MAX)? {
             let name = reader.text("zone", ZONE_LEN_MAX)?;
@@ -237,6 +266,7 @@ mod tests {
             max_n: 65_536,
             leader_zones: vec![],
             lease_ms: 0,
+            guarantee_default: Guarantee::Quorum,
         }
     }
 
@@ -246,14 +276,14 @@ mod tests {
             let [epoch_interval_ms, reservation_ms, clock_offset_max_ms, max_n] = numbers;
             let zone = |name: &String| Zone::new(name).expect("a name");
             let leader_zones = zones.iter().map(zone).collect();
-            let settings = ClusterSettings {
+            let all = ClusterSettings {
                 epoch_interval_ms, reservation_ms, clock_offset_max_ms, max_n, leader_zones,
-                lease_ms: 0,
+                ..settings()
             };
             let mut bytes = Vec::new();
-            settings.encode(&mut bytes);
+            all.encode(&mut bytes);
             let mut reader = Reader::new(&bytes);
-            prop_assert_eq!(ClusterSettings::read(&mut reader), Ok(settings));
+            prop_assert_eq!(ClusterSettings::read(&mut reader), Ok(all));
             prop_assert_eq!(reader.finish(), Ok(()));
         }
 
@@ -273,6 +303,7 @@ mod tests {
             (SettingName::MaxN, "1"),
             (SettingName::LeaderZones, "near,far"),
             (SettingName::LeaseMs, "200"),
+            (SettingName::GuaranteeDefault, "lease"),
         ] {
             let before = all.clone();
             all = all.with(name, text).expect("it may be");
@@ -294,6 +325,7 @@ mod tests {
             (SettingName::ClockOffsetMaxMs, ["0", "60001", " 5", "5.0"]),
             (SettingName::MaxN, ["0", "1048577", "99999999999999999999", "x"]),
             (SettingName::LeaseMs, ["49", "60001", "-1", "0.5"]),
+            (SettingName::GuaranteeDefault, ["", "round", "Lease", "lease "]),
             (SettingName::LeaderZones, ["a,a", ",", "a b", "1,2,3,4,5,6,7,8,9,10"]),
         ] {
             for text in texts {
@@ -302,5 +334,22 @@ mod tests {
         }
         let wrong = ClusterSettings { max_n: 0, ..settings() };
         assert_eq!(wrong.check(), Err(SettingName::MaxN));
+    }
+
+    #[test]
+    fn the_fields_of_leases_round_trip_by_themselves() {
+        for lease_ms in [0, 50, u64::MAX] {
+            for guarantee_default in [Guarantee::Quorum, Guarantee::Lease] {
+                let all = ClusterSettings { lease_ms, guarantee_default, ..settings() };
+                let mut bytes = Vec::new();
+                all.encode_leases(&mut bytes);
+                let (mut read, mut reader) = (settings(), Reader::new(&bytes));
+                assert_eq!((read.read_leases(&mut reader), reader.finish()), (Ok(()), Ok(())));
+                assert_eq!(read, all);
+                assert_eq!(all.is_without_leases(), all == settings());
+            }
+        }
+        let wrong = [vec![0; 8], vec![2]].concat();
+        assert!(settings().read_leases(&mut Reader::new(&wrong)).is_err());
     }
 }

@@ -25,7 +25,7 @@ use epicepoch_wire::raft_message::{
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 use epicepoch_wire::{
-    BootId, ClusterId, Epoch, EpochIndex, HistoryId, LogIndex, NodeId, Round, StoreId,
+    BootId, ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, LogIndex, NodeId, Round, StoreId,
     StorePosition, Term, Timestamp, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
@@ -239,6 +239,7 @@ fn settings() -> ClusterSettings {
         max_n: 65_536,
         leader_zones: Zone::new("near").into_iter().collect(),
         lease_ms: 0,
+        guarantee_default: Guarantee::Quorum,
     }
 }
 
@@ -283,6 +284,7 @@ fn files() -> io::Result<()> {
         taken_ns: 1_794_999_999_000_000_000,
         reservation_ms: 1_000,
         clock_offset_max_ms: 500,
+        lease_longest_ms: 0,
         settings: Some(settings()),
         removed: vec![NodeId(4), NodeId(9)],
         members: (1..=3).map(member).collect(),

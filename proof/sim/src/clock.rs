@@ -39,7 +39,8 @@ pub(crate) struct LeaseClock {
     since_ns: u64,
     /// How much too fast it runs, thousandths of true time.
     per_thousand: i64,
-    /// For a planted bug: for how long the machine was suspended so far, nanoseconds.
+    /// For how long the machine was suspended so far, nanoseconds. The clock of the wait for leases
+    /// stood still meanwhile.
     pub(crate) suspended_ns: u64,
 }
 

@@ -1,5 +1,6 @@
 //! Figures that every run shares: units, limits, and the configuration of all nodes.
 
+use epicepoch_wire::Guarantee;
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 
@@ -45,5 +46,6 @@ pub(crate) const fn initial_settings(leader_zones: Vec<Zone>, lease_ms: u64) -> 
         max_n: 65_536,
         leader_zones,
         lease_ms,
+        guarantee_default: Guarantee::Quorum,
     }
 }

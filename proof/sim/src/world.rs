@@ -194,13 +194,13 @@ impl World {
         self.monitor_start(id, index, &state);
         let placement = self.placement(id).unwrap_or_default();
         let (has_leases, lease_ms) = (self.has(Feature::Leases), self.initial_lease_ms());
-        let clock_ns = self.lease_clock_ns(id);
+        let clocks = self.lease_clocks(id);
         let replica = self.node(id).running_mut().consensus.replica_mut();
         replica.seed_settings(initial_settings(placement.leaders.clone(), lease_ms));
         if has_leases {
             replica.allow_leases();
         }
-        replica.handle_lease_clock(clock_ns);
+        replica.handle_lease_clocks(clocks);
         if placement.zone.is_some() {
             replica.place(placement);
         }
@@ -342,9 +342,9 @@ impl World {
     pub(crate) fn pass<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Consensus, u64) -> R) -> R {
         assert!(!self.is_paused(id), "the consensus plane of {id} is called in a pause");
         self.settle(id);
-        let (monotonic_ns, clock_ns) = (self.monotonic_ns(id), self.lease_clock_ns(id));
+        let (monotonic_ns, clocks) = (self.monotonic_ns(id), self.lease_clocks(id));
         let consensus = &mut self.node(id).running_mut().consensus;
-        consensus.handle_lease_clock(clock_ns);
+        consensus.handle_lease_clocks(clocks);
         let result = call(consensus, monotonic_ns);
         consensus.follow_offer(monotonic_ns);
         result

@@ -214,10 +214,10 @@ pub fn lease(topology: &Topology) -> Advice {
     };
     let costs: Vec<String> = topology.clients.keys().filter_map(of).collect();
     Advice::new(
-        "a lease (not in this version)",
+        "a lease (LEASE_MS, off by default)",
         format!(
-            "would answer without a round: {}. It would ask for clocks whose rates differ little, and \
-             a new leader would have to wait for its end",
+            "would answer without a round: {}. It needs clocks that never stand still and whose rates \
+             differ little, and after the loss of a leader the next one waits for its end",
             costs.join(", ")
         ),
     )
@@ -337,9 +337,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_yet_is_named_as_such() {
+    fn what_is_off_or_does_not_exist_yet_is_named_as_such() {
         let regions = of("three-regions");
-        says(&lease(&regions), &["not in this version", "eu 81.4 to 0.4 ms"]);
+        says(&lease(&regions), &["off by default", "eu 81.4 to 0.4 ms"]);
         says(&forwarder(), &["not in this version"]);
         says(&interval(&regions), &["not in this version", "us 0.4 ms"]);
         assert_eq!(all(&regions).len(), 7);

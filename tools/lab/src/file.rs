@@ -334,7 +334,7 @@ fn measure(
             "quorum" => modes.push(Mode::Quorum),
             other => {
                 return Err(wrong(format!(
-                    "measure.modes has {other}, which this version does not have; allowed is quorum"
+                    "measure.modes has {other}, which the lab does not have; allowed is quorum"
                 )));
             }
         }

@@ -12,7 +12,7 @@ const SERVER: Rows = &[
     &["sync", "abort", "build", "reload", "faults", "framed"],
     &["metrics"],
     &["security"],
-    &["admin_queue", "addresses"],
+    &["admin_queue", "addresses", "lease_clock"],
     &["shared"],
     &["peers"],
     &["worker"],

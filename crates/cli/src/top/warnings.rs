@@ -339,6 +339,15 @@ fn of_state(status: &Status, is_view: bool, of: &mut OfNode<'_>) {
         format!("The clock of node {node} jumped, and too few nodes answer to confirm it"),
         "Compare it with other clocks. If it is wrong, set it right; if it is right, restart this node.",
     );
+    let has_leases = status.setting("settings", "LEASE_MS").is_some_and(|lease_ms| lease_ms > 0.0);
+    let clock = status.text("leaseClock");
+    of.add(
+        leads && has_leases && !["", "allowed"].contains(&clock),
+        "lease",
+        Urgency::Soon,
+        format!("The leader, node {node}, takes no lease: {clock}"),
+        "It answers by rounds. Its log says why, and docs/operations/leases.md what to do.",
+    );
 }
 
 /// What a node did lately, and how its links are.
@@ -433,6 +442,16 @@ mod tests {
         assert_eq!(of(|it| it["impaired"] = json!(true)), one(Urgency::Now, disk));
         let clock = "The clock of node 1 is wrong, and the clocks of the others are used";
         assert_eq!(of(|it| it["status"] = json!("outvoted")), one(Urgency::Now, clock));
+        let lease = "The leader, node 1, takes no lease: virtual";
+        let with_leases = |clock: &'static str| {
+            of(move |it| {
+                it["settings"]["LEASE_MS"] = json!("200");
+                it["leaseClock"] = json!(clock);
+            })
+        };
+        assert_eq!(with_leases("virtual"), one(Urgency::Soon, lease));
+        assert_eq!(with_leases("allowed"), []);
+        assert_eq!(of(|it| it["leaseClock"] = json!("virtual")), [], "there are no leases");
         let stuck = "The consensus thread of node 1 has been stuck for 4 s";
         assert_eq!(of(|it| it["tickAgeMs"] = json!(4_000.0)), one(Urgency::Now, stuck));
         let grant = "The leader may not answer yet";
@@ -574,7 +593,7 @@ mod tests {
 
     /// A status of node 1 that breaks one rule after the other, so that every name is seen.
     fn names_here() -> BTreeSet<String> {
-        let breaks: [fn(&mut Value); 18] = [
+        let breaks: [fn(&mut Value); 19] = [
             |it| it["leaving"] = json!("stopping"),
             |it| it["leader"] = Value::Null,
             |it| it["hasGrant"] = json!(false),
@@ -583,6 +602,10 @@ mod tests {
             |it| it["quorumReached"] = json!(false),
             |it| it["members"][2]["answerAgeMs"] = json!(9_000.0),
             |it| it["status"] = json!("jumped"),
+            |it| {
+                it["settings"]["LEASE_MS"] = json!("200");
+                it["leaseClock"] = json!("unknown");
+            },
             |it| it["members"][1]["offsetMs"] = json!(-501.0),
             |it| it["members"][2]["behind"] = json!(17),
             |it| it["members"][1]["usualMs"] = json!(126.0),

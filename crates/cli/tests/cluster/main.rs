@@ -39,6 +39,7 @@ mod together {
     mod init;
     mod intruders;
     mod lab;
+    mod leases;
     mod links;
     mod logs;
     mod members;

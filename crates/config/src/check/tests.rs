@@ -151,6 +151,16 @@ fn settings_that_depend_on_each_other_are_checked_together() {
     assert!(matches!(error, E::HeartbeatTooSlow { max_ms: 66, .. }), "{error}");
     let error = refused(|c| c.reservation = ms(799));
     assert!(matches!(error, E::ReservationTooShort { min_ms: 800, .. }), "{error}");
+    for lease_ms in [1, 49, 201] {
+        let error = refused(|c| c.leases.length = ms(lease_ms));
+        let expected = E::LeaseLength { lease_ms, election_ms: 200, min_ms: 50 };
+        assert_eq!(error, expected);
+    }
+    for lease_ms in [0, 50, 200] {
+        let mut config = three();
+        config.leases.length = ms(lease_ms);
+        assert_eq!(config.check(), Ok(()));
+    }
     let error = refused(|c| c.worker_cpus = vec![0, 1]);
     assert!(matches!(error, E::WorkerCpus { cpus: 2, workers: 1 }), "{error}");
     let error = refused(|c| c.worker_cpus = vec![3, 3]);

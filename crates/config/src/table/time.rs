@@ -3,9 +3,10 @@
 use epicepoch_wire::settings;
 
 use crate::config::ELECTION_TIMEOUT_MS;
+use crate::leases::LeaseClock;
 use crate::setting::DefaultValue::{Is, Words};
 use crate::setting::{Kind, Setting};
-use crate::values::{millis, ms};
+use crate::values::{millis, ms, put};
 
 pub(crate) const TIME: &[Setting] = &[
     Setting {
@@ -56,6 +57,41 @@ pub(crate) const TIME: &[Setting] = &[
             unit: "ms",
             get: |c| millis(c.clock_offset_max),
             set: |c, n| c.clock_offset_max = ms(n),
+        },
+    },
+    Setting {
+        name: "LEASE_MS",
+        value: "MS",
+        default: Is("0"),
+        help: "How long the leader may answer without a round to requests that accept a lease, \
+               50 to ELECTION_TIMEOUT_MS; 0 for never. The order of timestamps then depends on \
+               clocks",
+        kind: Kind::Number {
+            range: 0..=settings::LEASE_MS_MAX,
+            unit: "ms",
+            get: |c| millis(c.leases.length),
+            set: |c, n| c.leases.length = ms(n),
+        },
+    },
+    Setting {
+        name: "GUARANTEE_DEFAULT",
+        value: "quorum|lease",
+        default: Is("quorum"),
+        help: "The guarantee of requests that name none",
+        kind: Kind::Text {
+            allowed: "quorum or lease",
+            set: |c, text| put(&mut c.leases.guarantee_default, text.parse().ok()),
+        },
+    },
+    Setting {
+        name: "LEASE_CLOCK",
+        value: "auto|trusted|never",
+        default: Is("auto"),
+        help: "Whether this node may take leases: auto (only on a machine that is known not to be \
+               virtual), trusted (the clock never stands still), never",
+        kind: Kind::Text {
+            allowed: "auto, trusted or never",
+            set: |c, text| put(&mut c.leases.clock, LeaseClock::parse(text)),
         },
     },
     Setting {

@@ -15,14 +15,15 @@ use raft::StateRole;
 
 use super::Replica;
 use crate::durable::Restored;
+use crate::lease::LeaseClocks;
 use crate::state::{Command, FORMAT_OF_LEASES, State};
 
 impl Replica {
-    /// Sets the clock of the leases, nanoseconds. It goes on while the machine is suspended. Read it
-    /// after an event has arrived, and call this before the event is handled: an entry counts from
-    /// this reading.
-    pub fn handle_lease_clock(&mut self, clock_ns: u64) {
-        self.lease_wait.set_clock(clock_ns);
+    /// Sets the clocks of the leases. Read them after an event has arrived, and call this before the
+    /// event is handled: an entry counts from this reading.
+    pub fn handle_lease_clocks(&mut self, clocks: LeaseClocks) {
+        self.lease_clock_ns = self.lease_clock_ns.max(clocks.own_ns);
+        self.lease_wait.set_clock(clocks.wait_ns);
     }
 
     /// Allows leases to this node: its clock of the leases never stands still while the process
@@ -30,6 +31,21 @@ impl Replica {
     /// others, and takes none.
     pub const fn allow_leases(&mut self) {
         self.is_lease_clock_fit = true;
+    }
+
+    /// Takes the right to leases away: the clock of the leases may have stood still. If this node has
+    /// a lease, workers lose it now.
+    pub fn forbid_leases(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.is_lease_clock_fit = false;
+        self.release_lease();
+        self.settle();
+    }
+
+    /// Whether this node may take leases.
+    #[must_use]
+    pub const fn may_take_leases(&self) -> bool {
+        self.is_lease_clock_fit
     }
 
     /// Records when a request last asked for a lease, by the same clock as `now_ns`; 0 before the
@@ -50,7 +66,7 @@ impl Replica {
     #[must_use]
     pub fn lease_left_ns(&self) -> u64 {
         let lease = self.lease.published(Term(self.raw.raft.term));
-        lease.map_or(0, |lease| lease.until_ns.saturating_sub(self.lease_wait.clock_ns()))
+        lease.map_or(0, |lease| lease.until_ns.saturating_sub(self.lease_clock_ns))
     }
 
     /// Publishes a grant that was held back, once the leases of others are over.
@@ -78,7 +94,7 @@ impl Replica {
         let lease_ms = self.lease_to_mark_ms();
         let is_due = lease_ms > 0
             && self.grant.is_some()
-            && self.lease.is_due(self.lease_wait.clock_ns(), lease_ms);
+            && self.lease.is_due(self.lease_clock_ns, lease_ms);
         if is_due {
             self.reserve();
         }

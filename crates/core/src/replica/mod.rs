@@ -91,6 +91,8 @@ pub struct Replica {
     is_grant_held: bool,
     lease: OwnLease,
     lease_wait: LeaseWait,
+    /// The clock of this node's own lease as it was last read, nanoseconds.
+    lease_clock_ns: u64,
     /// Whether this node may take leases.
     is_lease_clock_fit: bool,
     /// When a request last asked for a lease, monotonic nanoseconds; 0 before the first.
@@ -163,6 +165,7 @@ impl Replica {
                 config.identity.boot,
                 lease::longest_ms(&state, restored),
             ),
+            lease_clock_ns: 0,
             is_lease_clock_fit: false,
             lease_asked_ns: 0,
             is_published: false,

@@ -151,7 +151,7 @@ impl Replica {
         let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
         let until = beyond.map_or(until, |beyond| until.max(beyond));
         // The clock of a lease is read before the proposal.
-        let (lease_ms, clock_ns) = (self.lease_to_mark_ms(), self.lease_wait.clock_ns());
+        let (lease_ms, clock_ns) = (self.lease_to_mark_ms(), self.lease_clock_ns);
         let command = Command::Reserve { owner, until, lease_ms };
         // If the proposal is dropped (too much is uncommitted), it is made again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {

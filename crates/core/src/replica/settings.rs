@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use epicepoch_wire::Term;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
+use epicepoch_wire::{Guarantee, Term};
 use raft::StateRole;
 use thiserror::Error;
 
@@ -92,9 +92,12 @@ pub enum SettingsError {
         /// The election timeout of the leader, milliseconds.
         election_ms: u64,
     },
-    /// This leader may not take leases: nobody has said that its clock never stands still
-    /// ([`Replica::allow_leases`]). Ask for 0.
-    #[error("LEASE_MS can only be 0: this node may not take leases")]
+    /// This leader may not take leases: its clock may stand still ([`Replica::allow_leases`]). Ask
+    /// for 0, or see what the node says of its clock.
+    #[error(
+        "LEASE_MS can only be 0: the leader may take no lease, because its clock may stand still; the \
+         field leaseClock of its /status says why, and LEASE_CLOCK may allow it"
+    )]
     LeaseClock,
     /// No voter is in a named zone. Correct the name, add a voter in that zone before this change,
     /// or force the change.
@@ -201,7 +204,7 @@ impl Replica {
         if self.state.format < FORMAT_OF_SETTINGS {
             return Err(SettingsError::Format { format: self.state.format });
         }
-        if self.state.format < FORMAT_OF_LEASES && lease_ms > 0 {
+        if self.state.format < FORMAT_OF_LEASES && !settings.is_without_leases() {
             return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
         if !self.may_settle() || self.state.settings.is_none() {
@@ -237,13 +240,14 @@ impl Replica {
         }
         let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
-        let is_readable = self.state.format >= FORMAT_OF_LEASES;
-        if seed.lease_ms > 0 && !is_readable && self.config.format_max >= FORMAT_OF_LEASES {
-            // The first settings have a lease, so they wait for the format that has leases.
-            return;
+        let mut settings = seed.clone();
+        if !seed.is_without_leases() && self.state.format < FORMAT_OF_LEASES {
+            if self.config.format_max >= FORMAT_OF_LEASES {
+                // The first settings have leases, so they wait for the format that has leases.
+                return;
+            }
+            (settings.lease_ms, settings.guarantee_default) = (0, Guarantee::Quorum);
         }
-        let lease_ms = if is_readable { seed.lease_ms } else { 0 };
-        let settings = ClusterSettings { lease_ms, ..seed.clone() };
         if self.may_settle() {
             self.settings.pause = self.config.election_ticks;
             let command = Command::Settings { nonce: 0, is_seed: true, settings };

@@ -2,14 +2,15 @@
 
 use epicepoch_wire::raft_message::{Configuration, LogEntry};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{BootId, ClusterId, StoreId, Term};
+use epicepoch_wire::{BootId, ClusterId, Guarantee, StoreId, Term};
 use proptest::prelude::*;
 
 use super::*;
 use crate::durable::{HardState, Record};
 use crate::positions::Positions;
 use crate::state::{
-    FORMAT_OF_SETTINGS, MembershipChange, MembershipStep, Outcome, Owner, WIDTH_MIN_NS,
+    FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, MembershipChange, MembershipStep, Outcome, Owner,
+    WIDTH_MIN_NS,
 };
 
 const MS: u64 = 1_000_000;
@@ -40,9 +41,47 @@ fn state(ceiling: u64) -> State {
     state
 }
 
+#[test]
+fn a_founder_waits_for_the_longest_lease_that_the_old_history_can_have() {
+    let mut led = State { format: FORMAT_OF_LEASES, ..state(TAKEN + S) };
+    let owner = Owner { term: Term(2), node: NodeId(1), boot: BootId(7) };
+    for lease_ms in [400, 100] {
+        let until = Epoch(TAKEN + 2 * S);
+        led.apply(Term(2), &Command::Reserve { owner, until, lease_ms });
+    }
+    let with_lease = backup(&led, LogIndex(41), around(TAKEN));
+    assert_eq!((with_lease.lease_longest_ms, taken().lease_longest_ms), (400, 0));
+    assert_eq!(newest(taken(), with_lease.clone()).lease_longest_ms, 400);
+    assert_eq!(newest(with_lease.clone(), taken()).lease_longest_ms, 400);
+    let mut set = with_lease.clone();
+    set.settings = Some(ClusterSettings { lease_ms: 1_000, ..settings(1_000, 500) });
+    for (backup, own_ms, wait_ms) in [
+        (&taken(), 0, 0),
+        (&taken(), 200, 250),
+        (&with_lease, 200, 500),
+        (&set, 200, 1_250),
+        (&set, 2_000, 2_500),
+        (&Backup { lease_longest_ms: u64::MAX, ..taken() }, 0, 75_000),
+    ] {
+        assert_eq!(lease_wait_ns(backup, own_ms), wait_ms * MS);
+    }
+}
+
 /// A backup of a healthy cluster: its ceiling is a window ahead of the clock.
 fn taken() -> Backup {
     backup(&state(TAKEN + S), LogIndex(40), around(TAKEN))
+}
+
+fn settings(reservation_ms: u64, clock_offset_max_ms: u64) -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms,
+        clock_offset_max_ms,
+        max_n: 100,
+        leader_zones: vec![],
+        lease_ms: 0,
+        guarantee_default: Guarantee::Quorum,
+    }
 }
 
 fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
@@ -128,15 +167,7 @@ fn of_two_backups_that_are_taken_together_the_earlier_time_counts() {
 #[test]
 fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was() {
     let set = |reservation_ms, clock_offset_max_ms| {
-        let (epoch_interval_ms, max_n, leader_zones) = (100, 100, vec![]);
-        let settings = ClusterSettings {
-            epoch_interval_ms,
-            reservation_ms,
-            clock_offset_max_ms,
-            max_n,
-            leader_zones,
-            lease_ms: 0,
-        };
+        let settings = settings(reservation_ms, clock_offset_max_ms);
         Command::Settings { nonce: 1, is_seed: false, settings }
     };
     let mut changed = State { format: FORMAT_OF_SETTINGS, ..state(TAKEN + S) };

@@ -18,7 +18,8 @@ use crate::epoch_range::EpochRange;
 /// - 2: the format can be raised: [`Command::Raise`].
 /// - 3: there are settings: [`Command::Settings`].
 /// - 4: a leader gives back what it did not use: [`Command::GiveBack`].
-/// - 5: a reservation may be a lease: `lease_ms` and [`Command::Release`].
+/// - 5: a reservation may be a lease: `lease_ms` and [`Command::Release`]. There are settings of
+///   leases.
 pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_LEASES };
 /// The first format with leases in it.
 pub const FORMAT_OF_LEASES: u32 = 5;
@@ -71,7 +72,8 @@ pub enum Command {
         /// The epochs that are given back: none of them was given or will be.
         range: EpochRange,
     },
-    /// Sets the settings of the cluster; in the log since format 3, and with a lease since format 5.
+    /// Sets the settings of the cluster; in the log since format 3, and with those of leases since
+    /// format 5.
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
@@ -195,12 +197,13 @@ impl Command {
                 out.put_u32(*to);
             }
             Self::Settings { nonce, is_seed, settings } => {
-                out.put_u8(if settings.lease_ms == 0 { 4 } else { 8 });
+                let has_leases = !settings.is_without_leases();
+                out.put_u8(if has_leases { 8 } else { 4 });
                 out.put_u64(*nonce);
                 out.put_bool(*is_seed);
                 settings.encode(&mut out);
-                if settings.lease_ms > 0 {
-                    out.put_u64(settings.lease_ms);
+                if has_leases {
+                    settings.encode_leases(&mut out);
                 }
             }
             Self::GiveBack { owner, range } => {
@@ -215,13 +218,13 @@ impl Command {
 
     /// The format that a state must have to apply the command.
     #[must_use]
-    pub const fn format(&self) -> u32 {
+    pub fn format(&self) -> u32 {
         match self {
             Self::Reserve { lease_ms, .. } if *lease_ms > 0 => FORMAT_OF_LEASES,
             Self::Reserve { .. } | Self::Readdress(_) => 1,
             Self::Release { .. } => FORMAT_OF_LEASES,
             Self::Raise(to) => *to,
-            Self::Settings { settings, .. } if settings.lease_ms > 0 => FORMAT_OF_LEASES,
+            Self::Settings { settings, .. } if !settings.is_without_leases() => FORMAT_OF_LEASES,
             Self::Settings { .. } => FORMAT_OF_SETTINGS,
             Self::GiveBack { .. } => FORMAT_OF_GIVING_BACK,
         }
@@ -267,7 +270,12 @@ impl Command {
                 let nonce = reader.u64("nonce")?;
                 let is_seed = reader.bool("is seed")?;
                 let mut settings = ClusterSettings::read(&mut reader)?;
-                settings.lease_ms = read_marked(&mut reader)?;
+                settings.read_leases(&mut reader)?;
+                // Without leases, the command has another encoding.
+                if settings.is_without_leases() || settings.lease_ms > LEASE_MS_MAX {
+                    let value = settings.lease_ms;
+                    return Err(DecodeError::BadValue { field: "lease", value });
+                }
                 Self::Settings { nonce, is_seed, settings }
             }
             value => {

@@ -1,6 +1,6 @@
 //! The replicated state: named cases, and its arithmetic near the last epoch.
 
-use epicepoch_wire::BootId;
+use epicepoch_wire::{BootId, Guarantee};
 use proptest::prelude::*;
 
 use super::*;
@@ -43,6 +43,7 @@ fn settings() -> ClusterSettings {
         max_n: 100,
         leader_zones: vec![],
         lease_ms: 0,
+        guarantee_default: Guarantee::Quorum,
     }
 }
 
@@ -82,6 +83,7 @@ fn a_format_rises_by_one_and_settings_need_room_and_sense() {
             max_n,
             leader_zones: vec![],
             lease_ms: 0,
+            guarantee_default: Guarantee::Quorum,
         },
     };
     assert!(matches!(state.apply(Term(1), &set(10)), Outcome::Refused(_)), "no room yet");
@@ -422,25 +424,49 @@ fn what_is_given_back_by_another_owner_term_or_range_changes_nothing() {
 #[test]
 fn leases_are_in_the_state_from_their_format_on_and_the_longest_is_kept() {
     let marked = |lease_ms| Command::Reserve { owner: owner(1, 1), until: Epoch(9_000), lease_ms };
-    let settings = ClusterSettings { lease_ms: 200, ..settings() };
-    let set = Command::Settings { nonce: 7, is_seed: false, settings };
+    let set = |lease_ms, guarantee_default| {
+        let settings = ClusterSettings { lease_ms, guarantee_default, ..settings() };
+        Command::Settings { nonce: 7, is_seed: false, settings }
+    };
+    let plain = set(0, Guarantee::Quorum);
+    let default = set(0, Guarantee::Lease);
+    let longer = set(60_001, Guarantee::Quorum);
+    let set = set(200, Guarantee::Lease);
     let release = Command::Release { owner: owner(1, 1) };
-    for command in [marked(0), marked(200), release.clone(), set.clone()] {
+    let since = FORMAT_OF_LEASES;
+    for (command, format) in [
+        (marked(0), 1),
+        (marked(200), since),
+        (release.clone(), since),
+        (plain.clone(), FORMAT_OF_SETTINGS),
+        (default.clone(), since),
+        (set.clone(), since),
+    ] {
+        assert_eq!(command.format(), format);
         assert_eq!(Command::decode(&command.encode()), Ok(command));
     }
-    let formats = [marked(0), marked(200), release.clone(), set.clone()].map(|it| it.format());
-    assert_eq!(formats, [1, FORMAT_OF_LEASES, FORMAT_OF_LEASES, FORMAT_OF_LEASES]);
+    // Settings without leases have one encoding only, and those of a lease that is too long none.
+    let mut twice = plain.encode();
+    twice[0] = default.encode()[0];
+    twice.extend([0; 9]);
+    assert!(Command::decode(&twice).is_err() && Command::decode(&longer.encode()).is_err());
     let mut too_long = marked(60_000).encode();
     *too_long.last_mut().unwrap() += 1;
     assert!(Command::decode(&too_long).is_err());
     let mut old = State { format: FORMAT_OF_LEASES - 1, ..state() };
-    assert!(matches!(old.apply(Term(1), &set), Outcome::Refused(_)));
+    for early in [&set, &default] {
+        assert!(matches!(old.apply(Term(1), early), Outcome::Refused(_)));
+    }
+    assert_eq!(old.apply(Term(1), &plain), Outcome::Set);
     let mut state = State { format: FORMAT_OF_LEASES, ..state() };
     for (lease_ms, longest_ms) in [(0, 0), (200, 200), (100, 200), (400, 400)] {
         state.apply(Term(1), &marked(lease_ms));
         assert_eq!(state.lease_longest_ms, longest_ms);
     }
     assert_eq!(state.apply(Term(1), &release), Outcome::Nothing);
-    assert_eq!(state.apply(Term(1), &set), Outcome::Set);
-    assert_eq!(State::decode(&state.encode()), Ok(state));
+    assert_eq!(State::decode(&state.encode()), Ok(state.clone()), "without settings");
+    for command in [&plain, &default, &set] {
+        assert_eq!(state.apply(Term(1), command), Outcome::Set);
+        assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+    }
 }

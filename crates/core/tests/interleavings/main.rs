@@ -6,6 +6,7 @@
 //! `cargo test -p epicepoch-core --features loom --test interleavings`
 
 mod allocator;
+mod leases;
 mod promise;
 mod publication;
 mod rounds;

@@ -1,13 +1,13 @@
 //! The lease of a leader, and how long the next leader waits for it (S20).
 
-use epicepoch_core::lease::Lease;
+use epicepoch_core::lease::{Lease, LeaseClocks};
 use epicepoch_core::publication::Published;
 use epicepoch_core::replica::{AdvanceError, HandOver, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_LEASES, FORMATS, Owner, State};
-use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
+use epicepoch_wire::raft_message::{Configuration, LogEntry, MessageKind, RaftMessage, Snapshot};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::VoterStatus;
-use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term};
+use epicepoch_wire::{BootId, Epoch, Guarantee, LogIndex, NodeId, Term};
 
 use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
@@ -24,6 +24,7 @@ fn settings(lease_ms: u64) -> ClusterSettings {
         max_n: 100,
         leader_zones: vec![],
         lease_ms,
+        guarantee_default: Guarantee::Quorum,
     }
 }
 
@@ -47,10 +48,17 @@ fn led() -> Bench {
 /// A tick in which everything is durable and acknowledged. The clock of the leases shows the time
 /// since the start, and five seconds.
 fn beat(bench: &mut Bench) {
-    bench.replica.handle_lease_clock(clock_ns(bench));
+    let clock_ns = clock_ns(bench);
+    show(bench, clock_ns);
     bench.beats(1, &[2, 3]);
     bench.ack_all(2);
     bench.ack_all(3);
+}
+
+/// Both clocks of the leases show this.
+fn show(bench: &mut Bench, clock_ns: u64) {
+    let clocks = LeaseClocks { own_ns: clock_ns, wait_ns: clock_ns };
+    bench.replica.handle_lease_clocks(clocks);
 }
 
 fn clock_ns(bench: &Bench) -> u64 {
@@ -110,11 +118,11 @@ fn a_lease_begins_when_somebody_asks_is_renewed_and_ends_when_nobody_does() {
 fn a_lease_counts_from_before_its_proposal_and_needs_a_commit() {
     let mut bench = led();
     ask(&mut bench);
-    bench.replica.handle_lease_clock(clock_ns(&bench));
     let proposed_ns = clock_ns(&bench);
+    show(&mut bench, proposed_ns);
     bench.tick();
     assert_eq!(lease(&bench), None, "it is proposed only");
-    bench.replica.handle_lease_clock(proposed_ns + 40 * MS);
+    show(&mut bench, proposed_ns + 40 * MS);
     bench.persist();
     assert_eq!(lease(&bench), None, "it is durable here only");
     bench.ack_all(2);
@@ -129,7 +137,8 @@ fn a_handover_withdraws_the_lease_and_then_releases_it() {
     beat(&mut bench);
     assert!(lease(&bench).is_some());
     // Another marked reservation is under way.
-    bench.replica.handle_lease_clock(clock_ns(&bench) + 30 * MS);
+    let later_ns = clock_ns(&bench) + 30 * MS;
+    show(&mut bench, later_ns);
     bench.tick();
     bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::DiskStuck);
     bench.drain();
@@ -248,7 +257,7 @@ fn follower(commands: &[Command]) -> Bench {
     state.format = FORMAT_OF_LEASES;
     let disk = Disk::genesis_of(&genesis(&[1, 2, 3]), &state);
     let mut bench = Bench::made(disk, |config| config.format_max = FORMATS.newest);
-    bench.replica.handle_lease_clock(5_000 * MS);
+    show(&mut bench, 5_000 * MS);
     bench.tick();
     let mut said = append(2, (1, 1), commands.len() as u64, 1);
     for (entry, command) in said.entries.iter_mut().zip(commands) {
@@ -280,10 +289,10 @@ fn a_new_leader_publishes_no_grant_while_the_lease_of_another_may_run() {
     let granted = |bench: &Bench| bench.shared.published().grant.is_some();
     assert!(!granted(&bench) && bench.status().applied > LogIndex(2), "its range is assigned");
     assert_eq!(bench.replica.lease_wait_ns(), HOLD_NS);
-    bench.replica.handle_lease_clock(5_000 * MS + HOLD_NS - 1);
+    show(&mut bench, 5_000 * MS + HOLD_NS - 1);
     bench.tick();
     assert!(!granted(&bench));
-    bench.replica.handle_lease_clock(5_000 * MS + HOLD_NS);
+    show(&mut bench, 5_000 * MS + HOLD_NS);
     bench.tick();
     assert!(granted(&bench) && bench.replica.lease_wait_ns() == 0);
 }
@@ -313,11 +322,11 @@ fn entries_that_were_overwritten_and_a_restart_are_waited_for() {
     let mut bench = Bench::made(disk, |config| config.format_max = FORMATS.newest);
     take_over(&mut bench);
     assert!(bench.shared.published().grant.is_none(), "its clock was not read yet");
-    bench.replica.handle_lease_clock(9_000 * MS);
-    bench.replica.handle_lease_clock(9_000 * MS + HOLD_NS - 1);
+    show(&mut bench, 9_000 * MS);
+    show(&mut bench, 9_000 * MS + HOLD_NS - 1);
     bench.tick();
     assert!(bench.shared.published().grant.is_none());
-    bench.replica.handle_lease_clock(9_000 * MS + HOLD_NS);
+    show(&mut bench, 9_000 * MS + HOLD_NS);
     bench.tick();
     assert!(bench.shared.published().grant.is_some());
 }
@@ -332,10 +341,110 @@ fn a_leader_that_waits_for_the_lease_of_another_reports_no_advance() {
         let advance = bench.replica.advance(bench.now_ns, to, u64::MAX);
         assert_eq!(advance, Err(AdvanceError::NotServing));
     }
-    bench.replica.handle_lease_clock(5_000 * MS + HOLD_NS);
+    show(&mut bench, 5_000 * MS + HOLD_NS);
     bench.tick();
     let to = Epoch(2_000_000);
     bench.replica.advance(bench.now_ns, to, u64::MAX).expect("it serves");
     bench.drain();
     assert!(bench.reports.contains(&Report::Advanced { to }));
+}
+
+/// The machine of a node that waits is suspended, and its system counts that as too long a time.
+#[test]
+fn a_node_that_waits_counts_no_time_in_which_its_machine_was_suspended() {
+    let mut bench = follower(&[marked()]);
+    take_over(&mut bench);
+    let own_ns = 60_000 * MS;
+    for (wait_ns, is_granted) in [(HOLD_NS - 1, false), (HOLD_NS, true)] {
+        let wait_ns = 5_000 * MS + wait_ns;
+        bench.replica.handle_lease_clocks(LeaseClocks { own_ns, wait_ns });
+        bench.tick();
+        assert_eq!(bench.shared.published().grant.is_some(), is_granted);
+    }
+}
+
+/// The machine of a leader was suspended. Its lease is counted by the clock that went on.
+#[test]
+fn a_leader_counts_the_time_in_which_its_machine_was_suspended() {
+    let mut bench = led();
+    ask(&mut bench);
+    let clocks = |own_ms: u64| LeaseClocks { own_ns: own_ms * MS, wait_ns: 1 };
+    bench.replica.handle_lease_clocks(clocks(60_000));
+    bench.tick();
+    bench.persist();
+    bench.ack_all(2);
+    let until_ns = (60_000 + LEASE_MS) * MS;
+    assert_eq!(lease(&bench), Some(Lease { term: Term(2), until_ns }));
+    bench.replica.handle_lease_clocks(clocks(60_030));
+    assert_eq!(bench.replica.lease_left_ns(), (LEASE_MS - 30) * MS);
+}
+
+#[test]
+fn a_leader_whose_clock_may_have_stood_still_gives_its_lease_back_and_takes_none() {
+    let mut bench = led();
+    ask(&mut bench);
+    beat(&mut bench);
+    assert!(lease(&bench).is_some() && bench.replica.may_take_leases());
+    // Another marked reservation is under way.
+    let later_ns = clock_ns(&bench) + 30 * MS;
+    show(&mut bench, later_ns);
+    bench.tick();
+    bench.replica.forbid_leases(bench.now_ns);
+    bench.drain();
+    assert!(lease(&bench).is_none() && bench.shared.published().grant.is_some());
+    bench.persist();
+    assert_eq!(marks(&bench), [LEASE_MS, LEASE_MS, 0]);
+    for _ in 0..10 {
+        ask(&mut bench);
+        beat(&mut bench);
+    }
+    assert_eq!((lease(&bench), marks(&bench).len()), (None, 3));
+    let longer = bench.replica.change_settings(bench.now_ns, 7, &settings(LEASE_MS));
+    assert_eq!(longer, Ok(()), "the length in effect may stay");
+    assert!(!bench.replica.may_take_leases());
+}
+
+/// A follower gets a snapshot, which may hide a marked reservation of a leader that nobody names.
+#[test]
+fn a_snapshot_is_waited_for_with_the_longest_lease_so_far() {
+    for (longest_ms, is_waited_for) in [(0, false), (LEASE_MS, true)] {
+        let mut bench = follower(&[]);
+        let mut state = bench.replica.state().clone();
+        state.lease_longest_ms = longest_ms;
+        let data = state.encode();
+        let voters = [1, 2, 3].map(NodeId).to_vec();
+        let configuration = Configuration { voters, ..Configuration::default() };
+        let (index, term) = (LogIndex(9), Term(2));
+        let snapshot = Snapshot { index, term, configuration, data };
+        let sent = RaftMessage { snapshot: Some(snapshot), ..message(MessageKind::Snapshot, 2) };
+        show(&mut bench, 7_000 * MS);
+        bench.take(2, &sent).expect("a snapshot is taken");
+        bench.persist();
+        assert_eq!(bench.status().applied, index);
+        take_over(&mut bench);
+        let is_granted = |bench: &Bench| bench.shared.published().grant.is_some();
+        assert_eq!(is_granted(&bench), !is_waited_for, "{longest_ms}");
+        show(&mut bench, 7_000 * MS + HOLD_NS - 1);
+        bench.tick();
+        assert_eq!(is_granted(&bench), !is_waited_for, "{longest_ms}");
+        show(&mut bench, 7_000 * MS + HOLD_NS);
+        bench.tick();
+        assert!(is_granted(&bench));
+    }
+}
+
+#[test]
+fn the_default_guarantee_needs_the_format_of_leases_and_no_lease() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let default = ClusterSettings { guarantee_default: Guarantee::Lease, ..settings(0) };
+    let refused = bench.replica.change_settings(0, 7, &default);
+    assert!(matches!(refused, Err(SettingsError::Format { .. })), "{refused:?}");
+    let seed = Command::Settings { nonce: 3, is_seed: true, settings: settings(0) };
+    let mut bench = follower(&[seed]);
+    take_over(&mut bench);
+    assert_eq!(bench.replica.change_settings(0, 8, &default), Ok(()));
+    bench.persist();
+    bench.ack_all(2);
+    bench.persist();
+    assert_eq!(bench.replica.settings(), Some(&default));
 }

@@ -10,7 +10,7 @@ use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{Guarantee, LogIndex, NodeId, Term};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -31,6 +31,7 @@ fn told(reservation_ms: u64) -> ClusterSettings {
         max_n: 65_536,
         leader_zones: vec![],
         lease_ms: 0,
+        guarantee_default: Guarantee::Quorum,
     }
 }
 

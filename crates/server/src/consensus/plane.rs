@@ -19,7 +19,7 @@ use epicepoch_core::replica::{
 };
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{NodeId, Term};
+use epicepoch_wire::{Guarantee, NodeId, Term};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -38,6 +38,7 @@ use super::{admin_documents, bootstrap, restore};
 use crate::admin_queue::{AdminCommand, AdminRequest, AdminRequests, Answer};
 use crate::config::Config;
 use crate::faults::Faults;
+use crate::lease_clock::LeaseRight;
 use crate::metrics::Metrics;
 use crate::metrics::peers::Progress;
 use crate::peers::handshake::differing_settings;
@@ -255,6 +256,9 @@ fn node(
     let clock = TrustedClock::new(nanos(config.clock_offset_max), reading);
     let mut node = Node::new(replica, restored, shared.core.clone(), clock)?;
     node.replica_mut().place(config.placement.clone());
+    if shared.lease_clock.right() == LeaseRight::Allowed {
+        node.replica_mut().allow_leases();
+    }
     // Reports this node's present addresses, because the cluster may know older ones.
     node.handle_peer_addresses(Member {
         node: identity.node,
@@ -268,7 +272,7 @@ fn node(
 impl Plane {
     /// Carries out an order from another thread of this node.
     fn on_order(&mut self, order: Option<Order>) {
-        self.read_lease_clock();
+        self.read_lease_clocks();
         let now_ns = self.shared.clock.monotonic_ns();
         match order {
             Some(Order::HandOver { to }) => {
@@ -284,7 +288,7 @@ impl Plane {
 
     /// Answers a command that only reads, or passes it to the core, which answers it later.
     fn on_admin_request(&mut self, AdminRequest { command, answer }: AdminRequest) {
-        self.read_lease_clock();
+        self.read_lease_clocks();
         let published = self.shared.core.published();
         let now_ns = self.shared.clock.monotonic_ns();
         let document = match command {
@@ -334,7 +338,8 @@ impl Plane {
     }
 
     fn tick(&mut self) -> Result<(), ConsensusError> {
-        self.read_lease_clock();
+        self.look_for_suspension();
+        self.read_lease_clocks();
         let reading = reading(&self.shared.clock, &self.faults);
         let health = &self.shared.health;
         let data_plane = Health {
@@ -354,10 +359,12 @@ impl Plane {
         }
         self.metrics.consensus.set_ceiling(replica.ceiling());
         self.metrics.consensus.set_clock_status(clock.status());
+        self.metrics.consensus.lease_wait_ns.set(replica.lease_wait_ns());
         if reading.monotonic_ns.saturating_sub(self.progress_shown_ns) >= PROGRESS_INTERVAL_NS {
             self.progress_shown_ns = reading.monotonic_ns;
             self.metrics.consensus.peers.set_progress(&self.progress());
         }
+        self.reports.log_lease_wait(replica);
         self.reports.log_unproved_clock(replica, clock);
         self.reports.log_empty_zones(replica);
         self.reports.log_voters_without_zone(replica);
@@ -378,14 +385,24 @@ impl Plane {
         }
     }
 
-    /// Reads the clock of the leases for the event that is handled next. The event has arrived, so an
+    /// Reads the clocks of the leases for the event that is handled next. The event has arrived, so an
     /// entry in it counts from a later time than it was proposed (S20).
-    fn read_lease_clock(&mut self) {
-        self.node.handle_lease_clock(self.shared.clock.lease_ns());
+    fn read_lease_clocks(&mut self) {
+        self.node.handle_lease_clocks(self.shared.lease_clock.read());
+    }
+
+    /// Takes this node's right to leases away if the machine was suspended. Workers notice that by
+    /// themselves; this ends the lease for good.
+    fn look_for_suspension(&mut self) {
+        if self.shared.lease_clock.look_for_suspension() {
+            self.reports.log_lease_right();
+            let now_ns = self.shared.clock.monotonic_ns();
+            self.node.replica_mut().forbid_leases(now_ns);
+        }
     }
 
     fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
-        self.read_lease_clock();
+        self.read_lease_clocks();
         match completion {
             Completion::Written { number, duration } => {
                 self.metrics.consensus.fsync_ns.observe(duration.as_nanos() as u64);
@@ -398,7 +415,7 @@ impl Plane {
     }
 
     fn on_event(&mut self, event: Event) -> Result<(), ConsensusError> {
-        self.read_lease_clock();
+        self.read_lease_clocks();
         let now_ns = self.shared.clock.monotonic_ns();
         match event {
             Event::Message { from, store, message } => {
@@ -570,6 +587,11 @@ impl Plane {
             return;
         }
         self.shared.max_n.store(settings.max_n, Ordering::Relaxed);
+        let is_lease = settings.guarantee_default == Guarantee::Lease;
+        self.shared.is_lease_default.store(is_lease, Ordering::Relaxed);
+        if settings.lease_ms > 0 {
+            self.reports.log_lease_right();
+        }
         warn_of_short_window(settings, self.shared.config.election_timeout);
         log_settings_that_differ(&self.shared.config, before.as_deref(), settings);
     }

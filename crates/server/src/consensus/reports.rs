@@ -19,6 +19,7 @@ use epicepoch_wire::voter_status::Zone;
 
 use super::wall::AheadWarning;
 use crate::config::{Config, RESERVATION_ELECTIONS_MIN, default_reservation};
+use crate::lease_clock::LeaseRight;
 use crate::metrics::Metrics;
 use crate::shared::NodeShared;
 
@@ -39,6 +40,10 @@ pub(super) struct Reports {
     /// Voters without a zone that were logged.
     without_zone: BTreeSet<NodeId>,
     ahead: AheadWarning,
+    /// The reason that was last logged why this node takes no lease.
+    lease_right: LeaseRight,
+    /// Whether, at the last check, this leader waited for the lease of another.
+    is_waiting_for_lease: bool,
     /// For each peer, the last error when its messages were read. The error is logged once, because
     /// the peer sends the same message again and again.
     unreadable: BTreeMap<NodeId, MessageError>,
@@ -60,6 +65,8 @@ impl Reports {
             empty_zones: Vec::new(),
             without_zone: BTreeSet::new(),
             ahead: AheadWarning::default(),
+            lease_right: LeaseRight::Allowed,
+            is_waiting_for_lease: false,
             unreadable: BTreeMap::new(),
         }
     }
@@ -84,6 +91,29 @@ impl Reports {
                  it is not followed; set it right, or restart this node to accept it"
             ),
         }
+    }
+
+    /// Logs why this node takes no lease, once for each reason. Call it when the cluster has leases,
+    /// or the reason has changed.
+    pub(super) fn log_lease_right(&mut self) {
+        let right = self.shared.lease_clock.right();
+        if let Some(advice) = right.advice().filter(|_| right != self.lease_right) {
+            tracing::warn!(lease_clock = right.name(), "this node takes no lease: {advice}");
+        }
+        self.lease_right = right;
+    }
+
+    /// Logs that this leader begins to wait for the lease of another.
+    pub(super) fn log_lease_wait(&mut self, replica: &Replica) {
+        let wait_ms = replica.lease_wait_ns().div_ceil(1_000_000);
+        let is_waiting = wait_ms > 0;
+        if is_waiting && !self.is_waiting_for_lease {
+            tracing::info!(
+                wait_ms,
+                "this leader answers nobody until the lease of an earlier leader is over"
+            );
+        }
+        self.is_waiting_for_lease = is_waiting;
     }
 
     pub(super) fn log_unproved_clock(&mut self, replica: &Replica, clock: &TrustedClock) {

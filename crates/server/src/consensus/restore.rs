@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use epicepoch_core::durable::Restored;
@@ -19,7 +20,7 @@ use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{ClusterId, Epoch, HistoryId, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::error::ConsensusError;
 use super::old_members;
@@ -222,6 +223,7 @@ impl Restore {
     ) -> Result<Genesis, ConsensusError> {
         if let Some(backup) = &self.backup {
             old_members::check(shared, backup).await?;
+            wait_for_leases(shared, backup).await;
         }
         let config = &shared.config;
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -264,6 +266,23 @@ impl Restore {
         Ok(genesis)
     }
 }
+
+/// Waits until every lease of the old history is over (S13, S20).
+async fn wait_for_leases(shared: &NodeShared, backup: &Backup) {
+    let config = &shared.config;
+    // A leader refuses a lease that is longer than its election timeout.
+    let own = config.leases.length.max(config.election_timeout);
+    let wait = Duration::from_nanos(restore::lease_wait_ns(backup, own.as_millis() as u64));
+    tracing::info!(wait_ms = wait.as_millis(), "the founder waits until old leases are over");
+    let end = Instant::now() + wait;
+    while Instant::now() < end {
+        shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
+        sleep(LEASE_WAIT_STEP.min(end - Instant::now())).await;
+    }
+}
+
+/// While the founder waits for leases, it shows this often that it runs.
+const LEASE_WAIT_STEP: Duration = Duration::from_millis(100);
 
 impl Answered {
     fn sample(&self) -> Option<WallSample> {
@@ -343,6 +362,7 @@ mod tests {
             taken_ns: wall_ns(&Faults::none()),
             reservation_ms: 5_000,
             clock_offset_max_ms: 500,
+            lease_longest_ms: 0,
             settings: Some(ClusterSettings { max_n: 77, ..config.shared() }),
             removed: vec![],
             members: vec![],

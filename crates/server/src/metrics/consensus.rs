@@ -29,6 +29,8 @@ pub struct ConsensusMetrics {
     pub raft_messages_dropped: Count,
     /// Since when this node has seen the present leader, or none, monotonic nanoseconds.
     pub leader_since_ns: Count,
+    /// How long this leader still waits for the leases of others, nanoseconds.
+    pub lease_wait_ns: Count,
     /// The other members.
     pub peers: Peers,
     ceiling: Count,
@@ -48,6 +50,7 @@ impl Default for ConsensusMetrics {
             raft_messages_sent: Count::default(),
             raft_messages_dropped: Count::default(),
             leader_since_ns: Count::default(),
+            lease_wait_ns: Count::default(),
             peers: Peers::default(),
             ceiling: Count::default(),
             clock_status: Count::default(),

@@ -10,6 +10,7 @@ use super::{StartError, bind_clients, bind_operations, bind_peers, check_beginni
 use crate::config::Config;
 use crate::consensus::restore::Restore;
 use crate::faults::Faults;
+use crate::lease_clock::LeaseClock;
 use crate::security::authz::tokens::Tokens;
 use crate::security::tls::peers::PeerTls;
 use crate::security::tls::{ClientTls, load_pair};
@@ -31,6 +32,7 @@ pub fn preflight(config: &Config) -> Preflight {
     let mut found = Preflight::default();
     found.add(processor::check(&config.worker_cpus));
     let is_running = found.data_directory(config);
+    found.leases(config);
     found.certificates(config);
     found.tokens(config);
     found.names(config);
@@ -64,6 +66,15 @@ impl Preflight {
             self.add(Restore::read(config, &Faults::none()).map_err(StartError::Restore));
         }
         false
+    }
+
+    /// Warns if this node would take no lease, although its settings ask for leases.
+    fn leases(&mut self, config: &Config) {
+        let right = LeaseClock::new(config.leases.clock).right();
+        let is_asked_for = !config.shared().is_without_leases();
+        if let Some(advice) = right.advice().filter(|_| is_asked_for) {
+            self.warnings.push(format!("LEASE_CLOCK: this node takes no lease: {advice}"));
+        }
     }
 
     fn certificates(&mut self, config: &Config) {
@@ -208,6 +219,23 @@ mod tests {
         for part in ["KEY_FILE: other users", "ADVERTISE_ADDR: the name in name.invalid:1"] {
             assert!(found.warnings.iter().any(|text| text.contains(part)), "{part}: {found:#?}");
         }
+    }
+
+    #[test]
+    fn a_node_that_would_take_no_lease_says_so_if_it_is_set_to_have_leases() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = config(dir.path());
+        let is_told = |config: &Config| {
+            let found = preflight(config);
+            assert!(found.problems.is_empty(), "{:?}", texts(&found));
+            found.warnings.iter().any(|it| it.ends_with("takes no lease: LEASE_CLOCK is never"))
+        };
+        config.leases.clock = crate::config::LeaseClock::Never;
+        assert!(!is_told(&config));
+        config.leases.length = std::time::Duration::from_millis(100);
+        assert!(is_told(&config));
+        config.leases.clock = crate::config::LeaseClock::Trusted;
+        assert!(!is_told(&config));
     }
 
     #[test]

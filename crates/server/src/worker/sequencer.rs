@@ -266,7 +266,7 @@ impl Sequencer {
             let write_ns = now_ns.saturating_sub(answered_ns);
             self.metrics().write_ns.observe_alone(write_ns, requests);
         }
-        let (core, lease_clock) = (&self.shared.core, || self.shared.clock.lease_ns());
+        let (core, lease_clock) = (&self.shared.core, || self.shared.lease_clock.own_ns());
         let mut state = self.state.borrow_mut();
         let begun = state.handle_turn(now_ns, core, lease_clock, Waker::wake);
         let (is_proved, asked_ns) = (state.has_proved(), state.lease_asked_ns());
@@ -303,7 +303,8 @@ impl Sequencer {
     fn complete(&self, confirmed: ConfirmedBatch) {
         let metrics = self.metrics();
         let now = self.shared.clock.now();
-        if confirmed.proved_by() == ProvedBy::Round {
+        let proved_by = confirmed.proved_by();
+        if proved_by == ProvedBy::Round {
             let completed_ns = &self.shared.health.round_completed_ns;
             completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
             metrics.rounds_confirmed.add_alone(1);
@@ -331,6 +332,9 @@ impl Sequencer {
                 metrics.confirm_ns.observe_alone(confirm_ns, size.requests);
                 metrics.allocate_ns.observe_alone(took_ns, size.requests);
                 metrics.timestamps.add_alone(taken);
+                if proved_by == ProvedBy::Lease {
+                    metrics.proved_by_lease.add_alone(1);
+                }
                 self.answered.borrow_mut().push_back((allocated_ns, size.requests));
                 self.due.set();
             }

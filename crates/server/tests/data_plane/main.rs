@@ -10,6 +10,7 @@ mod http2;
 mod http2_frames;
 mod http3;
 mod latest;
+mod leases;
 mod limits;
 mod malformed;
 mod native;

@@ -33,8 +33,15 @@ fn serving_alone() -> (Cluster, TestNode) {
 pub(crate) enum Got {
     Welcome(Box<Welcome>),
     Answer(u64, TimestampRange),
+    /// An answer that says that a lease has proved it.
+    Leased(u64, TimestampRange),
     Latest(u64, Timestamp),
-    Error { code: Option<ErrorCode>, closes: bool, id: u64, text: String },
+    Error {
+        code: Option<ErrorCode>,
+        closes: bool,
+        id: u64,
+        text: String,
+    },
     Leader(NodeId, String),
     Pong(u64),
     Goodbye,
@@ -90,7 +97,9 @@ impl Native {
             if let Some(frame) = split(&self.buffer, TO_CLIENT_TAIL_LEN_MAX).unwrap() {
                 let got = match ToClient::decode(&frame).unwrap() {
                     ToClient::Welcome(welcome) => Got::Welcome(welcome),
-                    ToClient::Answer { proved_by: ProvedBy::Lease, .. } => panic!("no lease"),
+                    ToClient::Answer { id, range, proved_by: ProvedBy::Lease, .. } => {
+                        Got::Leased(id, range)
+                    }
                     ToClient::Answer { id, range, is_latest: false, .. } => Got::Answer(id, range),
                     ToClient::Answer { id, range, is_latest: true, .. } => {
                         Got::Latest(id, range.first())

@@ -18,6 +18,7 @@ use epicepoch_server::build::Build;
 use epicepoch_server::faults::Faults;
 use epicepoch_server::front;
 use epicepoch_server::front::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
+use epicepoch_server::lease_clock::LeaseClock;
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::security::authz::{Authorization, Port};
 use epicepoch_server::security::tls::ClientTls;
@@ -126,6 +127,7 @@ impl Cluster {
             client_addr: self.members[&id].client_addr.clone(),
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(START_NS),
+            lease_clock: LeaseClock::new(config.leases.clock),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: ClientTls::load(&config).unwrap(),
@@ -135,6 +137,7 @@ impl Cluster {
             peer_tls: None,
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
+            is_lease_default: AtomicBool::new(false),
             config,
             core,
         });

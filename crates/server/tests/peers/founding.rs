@@ -172,6 +172,7 @@ fn a_slow_answer_delays_a_restore_and_does_not_end_it() {
         taken_ns: now_ns(),
         reservation_ms: 5000,
         clock_offset_max_ms: 500,
+        lease_longest_ms: 0,
         settings: None,
         removed: vec![],
         members: vec![],

@@ -38,6 +38,7 @@ fn backup(fixture: &Fixture, addrs: &[String]) -> PathBuf {
         taken_ns,
         reservation_ms: 5000,
         clock_offset_max_ms: 500,
+        lease_longest_ms: 0,
         settings: None,
         removed: vec![],
         members: (11..).zip(addrs).map(member).collect(),

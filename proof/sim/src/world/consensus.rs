@@ -49,7 +49,7 @@ impl World {
 
     pub(crate) fn tick(&mut self, id: NodeId) {
         self.settle(id);
-        let (reading, clock_ns) = (self.at(id).clock.read(self.now_ns), self.lease_clock_ns(id));
+        let (reading, clocks) = (self.at(id).clock.read(self.now_ns), self.lease_clocks(id));
         let are_accepts_failing = self.do_accepts_fail(id);
         let running = self.node(id).running_mut();
         running.ticks += 1;
@@ -57,7 +57,7 @@ impl World {
         let published = running.shared.published();
         let (round_completed_ns, lease_asked_ns) = (running.completed_ns, running.lease_asked_ns);
         let health = Health { round_completed_ns, are_accepts_failing, lease_asked_ns };
-        running.consensus.handle_lease_clock(clock_ns);
+        running.consensus.handle_lease_clocks(clocks);
         let result = running.consensus.handle_tick(reading, health);
         let clock = running.consensus.clock();
         running.trusted_offset_ns = clock.offset_ns();

@@ -2,6 +2,7 @@
 //! These clocks are wrong by almost as much as is allowed. Often one is slow and all others are
 //! fast, which is the worst case.
 
+use epicepoch_core::lease::LeaseClocks;
 use epicepoch_wire::{Guarantee, NodeId, Term};
 
 use crate::event::{AdminCommand, Event};
@@ -56,7 +57,14 @@ impl World {
         if asks { Guarantee::Lease } else { Guarantee::Quorum }
     }
 
-    /// What the clock of the leases of a machine shows now, nanoseconds.
+    /// What both clocks of the leases of a machine show now.
+    pub(crate) fn lease_clocks(&self, id: NodeId) -> LeaseClocks {
+        let clock = &self.at(id).clock.lease;
+        let wait_ns = clock.read(self.now_ns).saturating_sub(clock.suspended_ns);
+        LeaseClocks { own_ns: self.lease_clock_ns(id), wait_ns }
+    }
+
+    /// What the clock of the lease of a leader shows now, nanoseconds.
     pub(crate) fn lease_clock_ns(&self, id: NodeId) -> u64 {
         let clock = &self.at(id).clock.lease;
         let read_ns = clock.read(self.now_ns);

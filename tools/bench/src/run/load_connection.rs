@@ -215,9 +215,15 @@ impl LoadConnection {
         }
     }
 
-    /// Whether a lease may prove answers. A path of another service has no guarantee.
-    pub(super) fn accepts_lease(&self) -> bool {
-        self.config.guarantee == Some(Guarantee::Lease) || self.config.path.is_some()
+    /// Whether a lease may prove answers. Without a named guarantee, the cluster's default may be a
+    /// lease.
+    fn accepts_lease(&self) -> bool {
+        self.config.guarantee != Some(Guarantee::Quorum)
+    }
+
+    /// Whether requests name the guarantee of a lease.
+    pub(super) fn asks_for_lease(&self) -> bool {
+        self.config.guarantee == Some(Guarantee::Lease)
     }
 
     /// Counts an answer that came at `now` or earlier. Returns which node to ask next.

@@ -86,7 +86,8 @@ impl Protocol for Ids {
             at += frame.len();
             let judged = match ToClient::decode(&frame).map_err(|_| load.violated())? {
                 ToClient::Answer { is_latest: true, .. } => return Err(load.violated()),
-                ToClient::Answer { proved_by: ProvedBy::Lease, .. } if !load.accepts_lease() => {
+                // A node says it only on a connection whose hello names a guarantee.
+                ToClient::Answer { proved_by: ProvedBy::Lease, .. } if !load.asks_for_lease() => {
                     return Err(load.violated());
                 }
                 ToClient::Answer { id, range, is_latest: false, proved_by: _ } => {

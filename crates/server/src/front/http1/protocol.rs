@@ -52,8 +52,8 @@ impl Waiting for Request {
     }
 
     #[inline]
-    fn guarantee(&self) -> Guarantee {
-        self.ask.guarantee()
+    fn guarantee(&self) -> Option<Guarantee> {
+        self.ask.guarantee
     }
 
     #[inline]
@@ -131,7 +131,7 @@ impl Protocol for Http1 {
         let mut templates = common.templates();
         let proved_by = answers.proved_by();
         answers.each(|Request { ask, closes, .. }, request_id, first| {
-            let proof = ask.guarantee.map(|_| proved_by);
+            let proof = ask.shown(proved_by);
             templates.answer(ask, Echo { request_id, closes, proof }, first, out);
         });
     }

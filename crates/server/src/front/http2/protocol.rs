@@ -65,8 +65,8 @@ impl Waiting for Request {
     }
 
     #[inline]
-    fn guarantee(&self) -> Guarantee {
-        self.ask.guarantee()
+    fn guarantee(&self) -> Option<Guarantee> {
+        self.ask.guarantee
     }
 
     #[inline]
@@ -169,7 +169,7 @@ impl Protocol for Http2 {
         let proved_by = answers.proved_by();
         answers.each(|Request { stream: id, ask, .. }, request_id, first| {
             let body_len = ask.body_len();
-            let proof = ask.guarantee.map(|_| proved_by);
+            let proof = ask.shown(proved_by);
             let Some(is_whole) = session.spend_all(id, body_len) else { return };
             let is_usual = request_id.is_empty() && proof.is_none();
             if is_whole && ask.count == 1 && is_usual && ask.format == Format::Binary {

@@ -175,8 +175,8 @@ impl Protocol for Native {
     }
 
     #[inline]
-    fn guarantee(&self, _: &Queue<Request>) -> Guarantee {
-        self.guarantee.unwrap_or_default()
+    fn guarantee(&self, _: &Queue<Request>, default: Guarantee) -> Guarantee {
+        self.guarantee.unwrap_or(default)
     }
 
     #[inline]

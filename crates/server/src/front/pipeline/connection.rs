@@ -164,7 +164,8 @@ impl<P: Protocol> Connection<P> {
     /// and earlier requests of this connection are in a batch; otherwise they are refused. Returns
     /// whether there is something new to settle.
     fn join(&mut self) -> bool {
-        let guarantee = self.protocol.guarantee(&self.line.queue);
+        let default = self.common.sequencer.shared.guarantee_default();
+        let guarantee = self.protocol.guarantee(&self.line.queue, default);
         let Line { state, queue, .. } = &mut self.line;
         let wanted = queue.wanted();
         if wanted == 0 {

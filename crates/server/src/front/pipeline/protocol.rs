@@ -65,10 +65,11 @@ pub(crate) trait Protocol: Sized {
     /// Handles the end of the client's bytes. The held bytes, if any, are an incomplete request.
     fn end_input(&mut self, line: &mut Line<Self::Request>);
 
-    /// The guarantee with which the new requests of the connection join a batch.
+    /// The guarantee with which the new requests of the connection join a batch. Requests that name
+    /// none ask for `default`.
     #[inline]
-    fn guarantee(&self, queue: &Queue<Self::Request>) -> Guarantee {
-        queue.guarantee()
+    fn guarantee(&self, queue: &Queue<Self::Request>, default: Guarantee) -> Guarantee {
+        queue.guarantee(default)
     }
 
     /// Appends the answers to requests that got timestamps.

@@ -35,9 +35,9 @@ pub(crate) trait Waiting: Copy {
         0
     }
 
-    /// The guarantee that the request asks for.
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::Quorum
+    /// The guarantee that the request names, if it names one.
+    fn guarantee(&self) -> Option<Guarantee> {
+        None
     }
 
     /// Bytes of the request id; 0 if there is none.
@@ -79,8 +79,8 @@ pub(crate) struct Queue<R> {
     cancelled: usize,
     /// How many requests ask for the latest timestamp.
     latest: usize,
-    /// How many requests ask for the guarantee of a lease.
-    leased: usize,
+    /// How many requests name a guarantee.
+    named: usize,
     owed_len: usize,
     /// The request ids, one after the other.
     request_ids: VecDeque<u8>,
@@ -102,7 +102,7 @@ impl<R> Default for Queue<R> {
             bursts: VecDeque::new(),
             cancelled: 0,
             latest: 0,
-            leased: 0,
+            named: 0,
             owed_len: 0,
             request_ids: VecDeque::new(),
         }
@@ -120,7 +120,7 @@ impl<R: Waiting> Queue<R> {
         if asks_for_latest(&request) {
             self.latest += 1;
         }
-        self.leased += usize::from(request.guarantee() == Guarantee::Lease);
+        self.named += usize::from(request.guarantee().is_some());
         self.requests.push_back(request);
     }
 
@@ -228,15 +228,16 @@ impl<R: Waiting> Queue<R> {
 
     /// The guarantee with which the requests that are not in a batch yet can join one. A burst has
     /// one range, so it has the strongest guarantee that one of its requests asks for: a lease only
-    /// if all of them accept that.
+    /// if all of them accept that. A request that names none asks for `default`.
     #[inline]
-    pub(crate) fn guarantee(&self) -> Guarantee {
-        if self.leased == 0 {
-            return Guarantee::Quorum;
+    pub(crate) fn guarantee(&self, default: Guarantee) -> Guarantee {
+        if self.named == 0 {
+            return default;
         }
         let mut new = self.requests.range(self.joined..);
+        let asked = |it: &R| it.guarantee().unwrap_or(default);
         let wants_quorum =
-            |it: &R| it.interest() == Interest::Wanted && it.guarantee() == Guarantee::Quorum;
+            |it: &R| it.interest() == Interest::Wanted && asked(it) == Guarantee::Quorum;
         if new.any(wants_quorum) { Guarantee::Quorum } else { Guarantee::Lease }
     }
 
@@ -301,7 +302,7 @@ impl<R: Waiting> Queue<R> {
             if asks_for_latest(&request) {
                 self.latest -= 1;
             }
-            self.leased -= usize::from(request.guarantee() == Guarantee::Lease);
+            self.named -= usize::from(request.guarantee().is_some());
             let len = request.request_id_len();
             if len == 0 {
                 each(request, &[]);
@@ -455,14 +456,14 @@ mod tests {
     #[test]
     fn a_burst_asks_for_a_lease_only_if_all_its_requests_do() {
         #[derive(Clone, Copy)]
-        struct Named(Guarantee, Interest);
+        struct Named(Option<Guarantee>, Interest);
 
         impl Waiting for Named {
             fn count(&self) -> u64 {
                 1
             }
 
-            fn guarantee(&self) -> Guarantee {
+            fn guarantee(&self) -> Option<Guarantee> {
                 self.0
             }
 
@@ -476,26 +477,33 @@ mod tests {
         }
 
         use Guarantee::{Lease, Quorum};
-        for (asked, joins) in [
-            (&[][..], Quorum),
-            (&[Quorum], Quorum),
-            (&[Lease, Lease], Lease),
-            (&[Lease, Quorum], Quorum),
-            (&[Quorum, Lease, Lease], Quorum),
+        let (quorum, lease) = (Some(Quorum), Some(Lease));
+        for (asked, default, joins) in [
+            (&[][..], Quorum, Quorum),
+            (&[], Lease, Lease),
+            (&[None, None], Quorum, Quorum),
+            (&[None, None], Lease, Lease),
+            (&[quorum], Lease, Quorum),
+            (&[lease, lease], Quorum, Lease),
+            (&[lease, quorum], Lease, Quorum),
+            (&[quorum, lease, lease], Quorum, Quorum),
+            (&[lease, None], Quorum, Quorum),
+            (&[lease, None], Lease, Lease),
+            (&[None, quorum], Lease, Quorum),
         ] {
             let mut queue = Queue::default();
             for it in asked {
                 queue.push(Named(*it, Interest::Wanted), &[]);
             }
-            assert_eq!(queue.guarantee(), joins, "{asked:?}");
+            assert_eq!(queue.guarantee(default), joins, "{asked:?} {default}");
             // Requests that joined a batch before do not count, and neither do cancelled ones.
             queue.joined = queue.requests.len();
-            queue.push(Named(Quorum, Interest::Dropped), &[]);
+            queue.push(Named(quorum, Interest::Dropped), &[]);
             queue.cancelled += 1;
-            queue.push(Named(Lease, Interest::Wanted), &[]);
-            assert_eq!(queue.guarantee(), Lease, "{asked:?}");
+            queue.push(Named(lease, Interest::Wanted), &[]);
+            assert_eq!(queue.guarantee(default), Lease, "{asked:?} {default}");
             queue.drain(0..queue.len(), |_, _| {});
-            assert_eq!((queue.leased, queue.guarantee()), (0, Quorum));
+            assert_eq!((queue.named, queue.guarantee(default)), (0, default));
         }
     }
 

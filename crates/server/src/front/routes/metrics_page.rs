@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process_page::ProcessScrape;
+use crate::lease_clock::LeaseRight;
 use crate::metrics::cell::{Count, Histogram, Sum};
 use crate::metrics::consensus::CLOCK_STATUSES;
 use crate::metrics::worker::{Abuse, FAILURES, PathLabel, STATUSES, WorkerMetrics};
@@ -268,6 +269,7 @@ impl Page<'_, '_> {
             None,
             self.sum(|w| &w.links) as f64,
         )?;
+        self.leases()?;
         let published = self.shared.core.published();
         let here = published.identity.node;
         let others = published.members.keys().filter(|member| **member != here).count();
@@ -277,6 +279,48 @@ impl Page<'_, '_> {
             None,
             (others * self.metrics.workers().len()) as f64,
         )
+    }
+
+    fn leases(&mut self) -> fmt::Result {
+        let batches = self.fold(|w| &w.batch_size, 1.0).count;
+        let by_lease = self.sum(|w| &w.proved_by_lease);
+        self.counters(
+            "proofs",
+            "Batches of requests that were answered, by what has proved that this node still leads: \
+             round, or lease.",
+            "by",
+            &[("round", batches.saturating_sub(by_lease)), ("lease", by_lease)],
+        )?;
+        let (lease_clock, seconds) = (&self.shared.lease_clock, Some(&Unit::Seconds));
+        let lease = self.shared.core.published().lease;
+        let left_ns = lease.map_or(0, |it| it.until_ns.saturating_sub(lease_clock.own_ns()));
+        self.gauge(
+            "lease",
+            "For how long this leader may still answer by its lease; 0 without one.",
+            seconds,
+            left_ns as f64 / NS_PER_SECOND,
+        )?;
+        self.gauge(
+            "lease_wait",
+            "For how long this leader still answers nobody, because the lease of an earlier leader \
+             may last.",
+            seconds,
+            self.metrics.consensus.lease_wait_ns.load() as f64 / NS_PER_SECOND,
+        )?;
+        let right = lease_clock.right();
+        let mut family = self.describe(
+            "lease_clock",
+            "1 for whether this node may take leases: allowed; never (LEASE_CLOCK); virtual (this \
+             machine is virtual); unknown (whether it is); suspended (the machine was suspended \
+             since the process started).",
+            None,
+            MetricType::Gauge,
+        )?;
+        for one in LeaseRight::ALL {
+            let labels = [("status", one.name())];
+            family.encode_family(&labels)?.encode_gauge(&i64::from(one == right))?;
+        }
+        Ok(())
     }
 
     fn connections(&mut self) -> fmt::Result {

@@ -5,7 +5,7 @@
 
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, REQUEST_ID_LEN_MAX};
-use epicepoch_wire::{EpochIndex, Guarantee, Timestamp, TimestampRange};
+use epicepoch_wire::{EpochIndex, Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 /// At most this many bytes in a query on a fast path: all parameters with their longest values.
 const FAST_QUERY_LEN_MAX: usize = 64;
@@ -33,8 +33,8 @@ pub struct Ask {
     pub count: u64,
     /// The form of the answer.
     pub format: Format,
-    /// The guarantee that the request names, if it names one. Then the answer says what has proved
-    /// it.
+    /// The guarantee that the request names, if it names one. Then the answer always says what has
+    /// proved it.
     pub guarantee: Option<Guarantee>,
 }
 
@@ -48,13 +48,16 @@ pub struct BadQuery {
 }
 
 impl Ask {
-    const ONE: Self = Self { count: 1, format: Format::Binary, guarantee: None };
+    /// A request for one timestamp.
+    pub(crate) const ONE: Self = Self { count: 1, format: Format::Binary, guarantee: None };
 
-    /// The guarantee that the request asks for. A request that names none asks for a quorum.
+    /// What the answer says of its proof, if `proved_by` has proved it. The answer to a request that
+    /// names no guarantee says it only of a lease.
     #[inline]
     #[must_use]
-    pub fn guarantee(self) -> Guarantee {
-        self.guarantee.unwrap_or_default()
+    pub fn shown(self, proved_by: ProvedBy) -> Option<ProvedBy> {
+        let is_shown = self.guarantee.is_some() || proved_by == ProvedBy::Lease;
+        is_shown.then_some(proved_by)
     }
 
     /// Parses a query for the latest timestamp, with its question mark, that a fast path can
@@ -317,7 +320,9 @@ mod tests {
             for ask in [Ask::parse(Some(query), 9), Ask::parse_latest(Some(query))] {
                 let ask = ask.expect("a valid query");
                 assert_eq!(ask.guarantee, named, "{query}");
-                assert_eq!(ask.guarantee(), named.unwrap_or(Guarantee::Quorum));
+                let (round, lease) = (ProvedBy::Round, ProvedBy::Lease);
+                assert_eq!(ask.shown(round), named.map(|_| round), "{query}");
+                assert_eq!(ask.shown(lease), Some(lease), "{query}");
             }
         }
         for query in [

@@ -187,7 +187,7 @@ impl NodeService {
     }
 
     fn refuse(&self, label: PathLabel, code: ErrorCode) -> Answer {
-        self.settled(label, Err(code), Format::default(), false)
+        self.settled(label, Err(code), Ask::ONE)
     }
 
     fn refuse_right(&self, right: Right, label: PathLabel, reason: Reason) -> Answer {
@@ -265,24 +265,17 @@ impl NodeService {
 
     /// Joins the open batch.
     fn wait(&self, rated: Rated, label: PathLabel, ask: Ask) -> Step {
-        match rated.join(&self.sequencer, ask.guarantee(), |_| ask.count) {
-            Ok(ticket) => {
-                let Ask { format, guarantee, .. } = ask;
-                Step::Waiting { ticket, label, format, says_proof: guarantee.is_some() }
-            }
+        let default = self.sequencer.shared.guarantee_default();
+        let guarantee = ask.guarantee.unwrap_or(default);
+        match rated.join(&self.sequencer, guarantee, |_| ask.count) {
+            Ok(ticket) => Step::Waiting { ticket, label, ask },
             Err(code) => Step::Done(self.refuse(label, code)),
         }
     }
 
-    /// The answer with timestamps in `format`, or the refusal. The answer says what has proved it if
-    /// the request names a guarantee.
-    fn settled(
-        &self,
-        label: PathLabel,
-        outcome: Outcome,
-        format: Format,
-        says_proof: bool,
-    ) -> Answer {
+    /// The answer with timestamps in the format that `ask` names, or the refusal.
+    fn settled(&self, label: PathLabel, outcome: Outcome, ask: Ask) -> Answer {
+        let format = ask.format;
         let count = |it: &WorkerMetrics, status, n| it.count_answers(label, status, n);
         match settle(&self.sequencer, outcome, 1, count) {
             Ok(sequencer::Answer { range, proved_by }) => {
@@ -293,8 +286,8 @@ impl NodeService {
                     Format::Json => Body::json(range),
                 };
                 let mut answer = answer::timestamps(&self.sequencer.view(), format, body);
-                if says_proof {
-                    let proof = HeaderValue::from_static(proved_by.name());
+                if let Some(proof) = ask.shown(proved_by) {
+                    let proof = HeaderValue::from_static(proof.name());
                     answer.headers_mut().insert(&PROOF, proof);
                 }
                 answer
@@ -367,7 +360,7 @@ pub(crate) struct Answering {
 
 enum Step {
     Done(Answer),
-    Waiting { ticket: Ticket, label: PathLabel, format: Format, says_proof: bool },
+    Waiting { ticket: Ticket, label: PathLabel, ask: Ask },
     Reading(Pin<Box<dyn Future<Output = Step>>>),
     Taken,
 }
@@ -379,11 +372,11 @@ impl Future for Answering {
         let mut answer = loop {
             match &mut self.step {
                 Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
-                Step::Waiting { ticket, label, format, says_proof } => {
+                Step::Waiting { ticket, label, ask } => {
                     let outcome = ready!(Pin::new(ticket).poll(context));
-                    let (label, format, says_proof) = (*label, *format, *says_proof);
+                    let (label, ask) = (*label, *ask);
                     self.step = Step::Taken;
-                    break self.service.settled(label, outcome, format, says_proof);
+                    break self.service.settled(label, outcome, ask);
                 }
                 Step::Done(_) => {
                     let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {

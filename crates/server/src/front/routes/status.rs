@@ -69,6 +69,12 @@ struct Document<'a> {
     ceiling: String,
     lead_ms: f64,
     lag_ms: Option<f64>,
+    /// For how long this leader may still answer by its lease; `None` without one.
+    lease_left_ms: Option<f64>,
+    /// For how long this leader still answers nobody, because of the lease of another.
+    lease_wait_ms: f64,
+    /// Whether this node may take leases, or why not.
+    lease_clock: &'static str,
     members: Vec<Row<'a>>,
     confirm_links: u64,
     /// How many confirm links there are if all is well.
@@ -201,6 +207,9 @@ impl<'a> Document<'a> {
             ceiling: ceiling_ns.to_string(),
             lead_ms: apart_ms(ceiling_ns, wall_ns),
             lag_ms: epoch_ns.map(|epoch_ns| apart_ms(wall_ns, epoch_ns)),
+            lease_left_ms: lease_left_ms(shared, published),
+            lease_wait_ms: of_ms(consensus.lease_wait_ns.load()),
+            lease_clock: shared.lease_clock.right().name(),
             members: rows(metrics, published, peers, age_ms),
             confirm_links: sum(|w| &w.links),
             confirm_links_max: config.workers as u64 * others,
@@ -216,6 +225,13 @@ impl<'a> Document<'a> {
             latencies,
         }
     }
+}
+
+/// The rest of this leader's lease; `None` if it has none or it is over.
+fn lease_left_ms(shared: &NodeShared, published: &Published) -> Option<f64> {
+    let until_ns = published.lease?.until_ns;
+    let left_ns = until_ns.checked_sub(shared.lease_clock.own_ns())?;
+    (left_ns > 0).then_some(of_ms(left_ns))
 }
 
 fn rows<'a>(
@@ -266,6 +282,7 @@ fn node_settings(shared: &NodeShared) -> BTreeMap<&'static str, String> {
         ("CONNECTIONS_MAX", config.connections_max.to_string()),
         ("ELECTION_TIMEOUT_MS", config.election_timeout.as_millis().to_string()),
         ("HEARTBEAT_MS", config.heartbeat.as_millis().to_string()),
+        ("LEASE_CLOCK", config.leases.clock.name().to_owned()),
         ("REQUEST_TIMEOUT_MS", config.request_timeout.as_millis().to_string()),
         ("TIMESTAMP_REQUEST_BUFFER", config.request_buffer.to_string()),
         ("WORKERS", config.workers.to_string()),
@@ -306,6 +323,7 @@ fn counters(
         ("connectionsRefusedByAddress", refused[ConnectionRefusal::Address as usize] as f64),
         ("cpuMs", cpu.tv_sec as f64 * 1e3 + cpu.tv_nsec as f64 / 1e6),
         ("denied", denied as f64),
+        ("batchesByLease", sum(|w| &w.proved_by_lease) as f64),
         ("leaderChanges", consensus.leader_changes.load() as f64),
         ("raftMessagesDropped", consensus.raft_messages_dropped.load() as f64),
         ("reservationDeadlinesMissed", consensus.reservation_deadlines_missed.load() as f64),

@@ -259,6 +259,10 @@ function warnings(now, ageMs) {
     add("clock", "now", "The clock of this node jumped, and too few nodes answer to confirm it",
       "Compare it with other clocks. If it is wrong, set it right; if it is right, restart this node.");
   }
+  if (now.leads && now.settings.LEASE_MS > 0 && now.leaseClock !== "allowed") {
+    add("lease", "soon", `The leader takes no lease: ${now.leaseClock}`,
+      "It answers by rounds. Its log says why, and docs/operations/leases.md what to do.");
+  }
   const election = Number(now.nodeSettings.ELECTION_TIMEOUT_MS);
   for (const { nodeID, offsetMs, heard, behind, usualMs } of others.filter((it) => !isSilent(it))) {
     if (Math.abs(offsetMs) > now.settings.CLOCK_OFFSET_MAX_MS) {
