@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::deadlines::{ClientState, SWEEP_INTERVAL, Timeout};
@@ -57,7 +58,9 @@ const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
 /// The refusal of a client without TLS at a port that needs it.
 const PLAIN_REFUSED: &str = "this port speaks TLS: use https, or --ca-file of a command";
 /// After a client's last answer, the node reads and drops at most this many bytes.
-const LINGER_LEN_MAX: u64 = 4 << 20;
+const LINGER_LEN_MAX: usize = 4 << 20;
+/// At most this many of them at once.
+const LINGER_READ_LEN: usize = 16 << 10;
 
 /// The client connections of one worker.
 #[derive(Debug)]
@@ -444,7 +447,15 @@ fn protocol() -> http1::Builder {
 async fn linger(mut stream: Socket, limit: Duration) {
     let reading = async {
         stream.shutdown().await?;
-        tokio::io::copy(&mut stream.take(LINGER_LEN_MAX), &mut tokio::io::sink()).await
+        let (mut bytes, mut left) = (vec![0; LINGER_READ_LEN], LINGER_LEN_MAX);
+        loop {
+            match stream.read(&mut bytes).await? {
+                length if 0 < length && length < left => left -= length,
+                _ => return std::io::Result::Ok(()),
+            }
+            // Other clients come first.
+            yield_now().await;
+        }
     };
     // The connection is dropped now, however the reading ended.
     let _ = timeout(limit, reading).await;

@@ -1,7 +1,6 @@
 //! The tasks of a worker's clients. They run in the order in which they became ready, for at most
 //! [`TURN_MAX`] in a turn of the event loop; the others keep their order until the next turn. So
-//! peers are served after this time at the latest, and no client is served twice while another one
-//! waits.
+//! peers are served soon, and no client is served twice while another one waits.
 //!
 //! Each task has one connection, which itself gives way to others after some work. It is never
 //! polled by anything else. A panic ends only its own task.
@@ -21,9 +20,9 @@ use tokio::task::unconstrained;
 
 use super::turns::Turns;
 
-/// Time that clients may use in one turn. Then peers are served before any other client. Under the
-/// heaviest load a confirm frame waits for this time, plus the time of [`CLIENTS_PER_LOOK`]
-/// clients.
+/// Time that clients may use in one turn. Then peers are served before any other client. The time
+/// begins with the first clock reading, so under the heaviest load a confirm frame waits for this
+/// time and that of twice [`CLIENTS_PER_LOOK`] clients. Connections of HTTP/3 have as much again.
 pub(crate) const TURN_MAX: Duration = Duration::from_micros(500);
 /// Clients that are served between two clock readings. Most clients take microseconds, and a clock
 /// reading costs a hundredth of that.
@@ -41,8 +40,16 @@ pub(crate) struct ClientTasks {
 #[derive(Default)]
 struct Slots {
     /// The tasks that have not ended. A slot is empty while its task runs, and after its end.
-    tasks: Vec<Option<(Work, Waker)>>,
+    tasks: Vec<Option<Entry>>,
     free: Vec<usize>,
+    /// Number of tasks so far.
+    spawned: u64,
+}
+
+struct Entry {
+    id: u64,
+    work: Work,
+    waker: Waker,
 }
 
 /// The tasks that are ready.
@@ -58,12 +65,15 @@ struct Queue {
     /// Wakes [`ClientTasks::run`] when a task becomes ready; absent while it runs, and while it
     /// waits for the next turn.
     runner: Option<Waker>,
+    /// Whether the tasks were dropped: nothing is queued any more.
+    is_closed: bool,
 }
 
 /// What wakes a task.
 struct Task {
     slot: usize,
-    /// Whether the task is in the queue. It stays set after the task's end.
+    /// Tells the task from others that use the slot later.
+    id: u64,
     is_queued: AtomicBool,
     ready: Arc<Ready>,
 }
@@ -72,7 +82,8 @@ impl ClientTasks {
     /// Adds a task, which is ready at once.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         // Tokio limits what a task may do in one poll. All these tasks would share one limit,
-        // because they run in the event loop's task. Each has limits of its own instead.
+        // because they run in one task of tokio. Each must limit itself instead: connections by
+        // `TURNS_MAX`, hyper in its own loop, and the wait for a client's last bytes.
         let work: Work = Box::pin(unconstrained(work));
         let task = {
             let mut slots = self.slots.borrow_mut();
@@ -80,9 +91,10 @@ impl ClientTasks {
                 slots.tasks.push(None);
                 slots.tasks.len() - 1
             });
-            let is_queued = AtomicBool::new(false);
-            let task = Arc::new(Task { slot, is_queued, ready: self.ready.clone() });
-            slots.tasks[slot] = Some((work, task.clone().into()));
+            slots.spawned += 1;
+            let (id, is_queued) = (slots.spawned, AtomicBool::new(false));
+            let task = Arc::new(Task { slot, id, is_queued, ready: self.ready.clone() });
+            slots.tasks[slot] = Some(Entry { id, work, waker: task.clone().into() });
             task
         };
         task.wake();
@@ -115,36 +127,42 @@ impl ClientTasks {
 
     /// Polls a task, and forgets it if it has ended.
     fn poll(&self, task: &Task) {
-        // The flag is cleared before the poll, so that a wake-up during the poll counts.
-        task.is_queued.store(false, Ordering::Release);
-        let taken = self.slots.borrow_mut().tasks[task.slot].take();
-        let Some((mut work, waker)) = taken else { return };
-        let polled =
-            catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&waker))));
+        // The flag is cleared before the poll, so that a wake-up during the poll counts. This also
+        // shows the task all that its waker wrote before.
+        task.is_queued.swap(false, Ordering::AcqRel);
+        let Some(mut entry) = self.take(task) else { return };
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            entry.work.as_mut().poll(&mut Context::from_waker(&entry.waker))
+        }));
         if let Ok(Poll::Pending) = polled {
-            self.slots.borrow_mut().tasks[task.slot] = Some((work, waker));
+            self.slots.borrow_mut().tasks[task.slot] = Some(entry);
             return;
         }
-        // A wake-up that comes later must not reach the next task of this slot.
-        let was_queued = task.is_queued.swap(true, Ordering::AcqRel);
-        if was_queued {
-            self.ready.lock().tasks.retain(|it| !std::ptr::eq(Arc::as_ptr(it), task));
-        }
-        drop(work);
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(entry)));
         self.slots.borrow_mut().free.push(task.slot);
+    }
+
+    /// Takes a task out of its slot; `None` if it has ended.
+    fn take(&self, task: &Task) -> Option<Entry> {
+        let slot = &mut self.slots.borrow_mut().tasks[task.slot];
+        slot.take_if(|entry| entry.id == task.id)
     }
 
     /// Drops all tasks. Wake-ups have no effect any more.
     pub(super) fn clear(&self) {
+        let queued = {
+            let mut queue = self.ready.lock();
+            queue.is_closed = true;
+            (queue.runner.take(), std::mem::take(&mut queue.tasks))
+        };
+        drop(queued);
         loop {
-            let slots = std::mem::take(&mut *self.slots.borrow_mut());
-            if slots.tasks.is_empty() {
-                break;
-            }
-            // A task that is dropped may wake others.
-            drop(slots);
-            self.ready.lock().tasks.clear();
+            let entry = self.slots.borrow_mut().tasks.pop();
+            let Some(entry) = entry else { break };
+            // A task that is dropped may add others.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(entry)));
         }
+        self.slots.borrow_mut().free.clear();
     }
 }
 
@@ -165,23 +183,25 @@ impl Ready {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // As `poll` does, this always writes the flag. A task that only read it could see a value
+        // from before the poll that is running.
         if self.is_queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let ready = self.ready.clone();
         let runner = {
-            let mut queue = ready.lock();
-            queue.tasks.push_back(self);
+            let mut queue = self.ready.lock();
+            if queue.is_closed {
+                return;
+            }
+            queue.tasks.push_back(self.clone());
             queue.runner.take()
         };
         if let Some(runner) = runner {
             runner.wake();
-        }
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.is_queued.load(Ordering::Acquire) {
-            self.clone().wake();
         }
     }
 }
@@ -323,6 +343,17 @@ mod tests {
         old.borrow().as_ref().unwrap().wake_by_ref();
         assert!(!turn(&tasks, &clock));
         assert_eq!(polls.get(), 1, "a waker of the old client wakes nobody");
+        tasks.clear();
+        old.borrow().as_ref().unwrap().wake_by_ref();
+        assert_eq!(tasks.ready.lock().tasks.len(), 0, "nothing is queued any more");
+    }
+
+    /// Panics when it is dropped.
+    struct Fragile;
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("planted: a client's task panics at its end");
+        }
     }
 
     #[test]
@@ -331,10 +362,16 @@ mod tests {
         let served = Rc::new(Cell::new(false));
         let other = served.clone();
         tasks.spawn(async { panic!("planted: a client's task panics") });
+        tasks.spawn(async { drop(Fragile) });
+        let fragile = Fragile;
+        tasks.spawn(async move {
+            let _fragile = fragile;
+            poll_fn(|_| Poll::Ready(())).await;
+        });
         tasks.spawn(async move { other.set(true) });
         assert!(!turn(&tasks, &clock));
         assert!(served.get());
-        assert_eq!(tasks.slots.borrow().free.len(), 2);
+        assert_eq!(tasks.slots.borrow().free.len(), 4);
     }
 
     #[test]
