@@ -41,7 +41,10 @@ pub use guarantee::{Guarantee, ProvedBy};
 pub use id::{
     BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };
-pub use timestamp::{Epoch, EpochIndex, Timestamp, TimestampRange};
+pub use timestamp::{
+    COMPACT_EPOCH_NS, COMPACT_INDEX_BITS, COMPACT_INDEXES, COMPACT_MAX, Epoch, EpochIndex, Timestamp,
+    TimestampRange,
+};
 
 /// Compiles the example of the crate's own page as a test.
 #[cfg(doctest)]
