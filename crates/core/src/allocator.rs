@@ -129,11 +129,11 @@ impl Allocator {
         assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
         // S3: timestamps lie inside the range that apply assigned to this term and boot.
         assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
-        // S19: what is given after a timestamp was shown as the latest is above that one.
-        assert!(Some(first) > position.shown, "S19: given at or below the latest timestamp");
         // S21: if timestamps are compact, each has a compact spelling.
         let is_right = !published.is_compact() || range.compact_first().is_some();
         assert!(is_right, "S21: a timestamp without a compact spelling");
+        // S19: what is given after a timestamp was shown as the latest is above that one.
+        assert!(Some(first) > position.shown, "S19: given at or below the latest timestamp");
         *position = Position { next_index: next.next_index + count, ..next };
         self.shared.record_stamped(next.epoch);
         Ok(range)
