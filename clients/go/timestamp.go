@@ -13,6 +13,17 @@ import (
 // TimestampSize is the length of a timestamp in bytes.
 const TimestampSize = 16
 
+const (
+	// CompactIndexBits is how many low bits of a compact timestamp hold the index.
+	CompactIndexBits = 18
+	// CompactMax is the largest compact timestamp. It is below 2^63, so compact timestamps also fit
+	// into an int64, in the same order.
+	CompactMax = (math.MaxUint64/compactEpoch)<<CompactIndexBits | (compactIndexes - 1)
+
+	compactIndexes = uint64(1) << CompactIndexBits
+	compactEpoch   = uint64(time.Millisecond)
+)
+
 // Timestamp is a moment that the oracle gave to exactly one caller. Timestamps have the same order
 // as their bytes: first by epoch, then by index.
 type Timestamp struct {
@@ -83,6 +94,28 @@ func (t Timestamp) Bytes() [TimestampSize]byte {
 	binary.BigEndian.PutUint64(bytes[:8], t.Epoch)
 	binary.BigEndian.PutUint64(bytes[8:], t.Index)
 	return bytes
+}
+
+// Compact returns the compact spelling of the timestamp, milliseconds << 18 | index, and true. It
+// returns false if there is none: the epoch is not a whole millisecond, or the index is 2^18 or higher.
+// In a cluster with TIMESTAMP_FORMAT=compact every timestamp has a compact spelling. Both spellings
+// have the same order.
+func (t Timestamp) Compact() (uint64, bool) {
+	if t.Epoch%compactEpoch != 0 || t.Index >= compactIndexes {
+		return 0, false
+	}
+	return t.Epoch/compactEpoch<<CompactIndexBits | t.Index, true
+}
+
+// FromCompact reads a compact timestamp. It returns false above [CompactMax].
+func FromCompact(compact uint64) (Timestamp, bool) {
+	if compact > CompactMax {
+		return Timestamp{}, false
+	}
+	return Timestamp{
+		Epoch: compact >> CompactIndexBits * compactEpoch,
+		Index: compact % compactIndexes,
+	}, true
 }
 
 // Append appends the 16 bytes of the timestamp.

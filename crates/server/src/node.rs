@@ -225,16 +225,14 @@ impl Node {
         let core = Arc::new(Shared::new(durable_term, Published::nothing(identity)));
         // The positions from the data directory are set before the first peer connects. This node
         // compares the position in each peer's hello with the last one that it knows of that peer.
-        let positions = restored.as_ref().map(|r| r.positions.clone()).unwrap_or_default();
-        let began = positions.own;
-        core.set_positions(positions);
+        core.set_positions(restored.as_ref().map(|r| r.positions.clone()).unwrap_or_default());
         let (admin_queue, admin_requests) = AdminQueue::open();
         let shared = Arc::new(NodeShared {
             build,
             admin_queue,
             client_addr: config.advertise_addr_at(http_addr.port()),
             identity,
-            began,
+            began: core.positions().own,
             allocator: Allocator::new(core.clone(), nanos(config.epoch_interval)),
             clock: NodeClock::new(wall_ns()),
             lease_clock: LeaseClock::new(config.leases.clock),
@@ -247,6 +245,7 @@ impl Node {
             alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),
             max_n: config.max_n.into(),
             is_lease_default: AtomicBool::new(config.leases.guarantee_default == Guarantee::Lease),
+            is_compact: false.into(),
             core,
             config,
         });

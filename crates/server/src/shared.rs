@@ -11,7 +11,7 @@ use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{Guarantee, NodeId, StorePosition};
+use epicepoch_wire::{Guarantee, NodeId, StorePosition, TimestampRange};
 
 use crate::addresses::Addresses;
 use crate::admin_queue::AdminQueue;
@@ -66,6 +66,9 @@ pub struct NodeShared {
     /// Whether requests that name no guarantee accept a lease. This is the node's own
     /// `GUARANTEE_DEFAULT` until the cluster's settings are known.
     pub is_lease_default: AtomicBool,
+    /// Whether the cluster gives compact timestamps. Set once the setting is published, and never
+    /// taken back (S21).
+    pub is_compact: AtomicBool,
 }
 
 impl NodeShared {
@@ -95,6 +98,7 @@ impl NodeShared {
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
             is_lease_default: AtomicBool::new(config.leases.guarantee_default == Guarantee::Lease),
+            is_compact: AtomicBool::new(false),
             config,
             core,
         })
@@ -154,6 +158,19 @@ impl NodeShared {
     pub fn guarantee_default(&self) -> Guarantee {
         let is_lease = self.is_lease_default.load(Ordering::Relaxed);
         if is_lease { Guarantee::Lease } else { Guarantee::Quorum }
+    }
+
+    /// Whether the cluster gives compact timestamps. If so, every batch that is answered later has
+    /// them (S21).
+    #[must_use]
+    pub fn is_compact(&self) -> bool {
+        self.is_compact.load(Ordering::Acquire)
+    }
+
+    /// Whether the timestamps of a range are compact because the cluster gives such ones.
+    #[must_use]
+    pub fn gives_compact(&self, range: &TimestampRange) -> bool {
+        range.compact_first().is_some() && self.core.published().is_compact()
     }
 
     /// The settings that all nodes share. They come from the replicated state or, while it has

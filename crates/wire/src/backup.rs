@@ -20,7 +20,9 @@
 //! ```
 //! There is a line for each setting of the cluster. If the replicated state has no settings yet,
 //! these lines are missing, and the format is 1. A cluster that has or had leases also has a line
-//! `lease_longest_ms` and the settings `LEASE_MS` and `GUARANTEE_DEFAULT`, and the format is 3.
+//! `lease_longest_ms` and the settings `LEASE_MS` and `GUARANTEE_DEFAULT`. If timestamps are compact,
+//! there is a line for `TIMESTAMP_FORMAT`. In both cases the format is 3: a version that does not know
+//! these must not restore the cluster.
 //!
 //! The checksum covers every line before it; it detects damage, not forgery. The first line and the
 //! syntax of the second never change, so any version can tell a newer file from a damaged one.
@@ -36,10 +38,11 @@ use crate::settings::{
     CLOCK_OFFSET_MAX_MS, ClusterSettings, EPOCH_INTERVAL_MS, MAX_N, RESERVATION_MS, SettingName,
 };
 use crate::timestamp::Epoch;
+use crate::timestamp_format::TimestampFormat;
 
 /// The newest format of a backup that this version reads.
 pub const FORMAT: u64 = 3;
-/// The format of a backup without leases.
+/// The format of a backup with settings, without leases and with wide timestamps.
 const FORMAT_WITHOUT_LEASES: u64 = 2;
 /// The format of a backup without settings of the cluster.
 const FORMAT_WITHOUT_SETTINGS: u64 = 1;
@@ -154,6 +157,13 @@ impl Backup {
         Some(backup)
     }
 
+    /// Whether the cluster gives compact timestamps.
+    #[must_use]
+    pub fn is_compact(&self) -> bool {
+        let format = self.settings.as_ref().map(|settings| settings.timestamp_format);
+        format == Some(TimestampFormat::Compact)
+    }
+
     /// The text of the file.
     #[must_use]
     pub fn text(&self) -> String {
@@ -177,9 +187,9 @@ impl Backup {
     fn body(&self) -> String {
         let Self { name, cluster, history, index, ceiling, taken_ns, .. } = self;
         let Self { reservation_ms, clock_offset_max_ms, settings, removed, members, .. } = self;
-        let has_leases = self.has_leases();
+        let (has_leases, is_compact) = (self.has_leases(), self.is_compact());
         let format = match settings {
-            _ if has_leases => FORMAT,
+            _ if has_leases || is_compact => FORMAT,
             Some(_) => FORMAT_WITHOUT_LEASES,
             None => FORMAT_WITHOUT_SETTINGS,
         };
@@ -192,9 +202,10 @@ impl Backup {
         if has_leases {
             writeln!(text, "lease_longest_ms {}", self.lease_longest_ms).expect(INFALLIBLE);
         }
-        let is_named = |name: &SettingName| {
-            let is_of_leases = matches!(name, SettingName::LeaseMs | SettingName::GuaranteeDefault);
-            has_leases || !is_of_leases
+        let is_named = |name: &SettingName| match name {
+            SettingName::LeaseMs | SettingName::GuaranteeDefault => has_leases,
+            SettingName::TimestampFormat => is_compact,
+            _ => true,
         };
         let names = SettingName::ALL.iter().filter(|name| is_named(name));
         for (name, settings) in names.zip(settings.iter().cycle()) {
@@ -241,6 +252,7 @@ fn least() -> ClusterSettings {
         leader_zones: Vec::new(),
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
+        timestamp_format: TimestampFormat::Wide,
     }
 }
 
@@ -292,7 +304,11 @@ mod tests {
             has_settings: bool,
             lease_longest_ms in prop_oneof![Just(0), any::<u64>()],
             lease_ms in prop_oneof![Just(0), 50..60_000_u64],
+            is_compact: bool,
         ) {
+            let timestamp_format =
+                if is_compact { TimestampFormat::Compact } else { TimestampFormat::Wide };
+            let settings = backup().settings.map(|it| ClusterSettings { timestamp_format, ..it });
             let removed = removed.into_iter().map(NodeId).collect();
             let backup = Backup {
                 cluster: ClusterId(cluster),
@@ -301,8 +317,7 @@ mod tests {
                 taken_ns,
                 removed,
                 lease_longest_ms,
-                settings: backup()
-                    .settings
+                settings: settings
                     .filter(|_| has_settings)
                     .map(|it| ClusterSettings { lease_ms, ..it }),
                 ..backup()
@@ -381,6 +396,12 @@ mod tests {
         assert!(Backup::parse(&with).is_ok());
         let without = Backup { settings: None, ..backup() }.text();
         assert!(without.contains("format 1\n") && Backup::parse(&without).is_ok());
+        let mut compact = backup();
+        let settings = compact.settings.as_mut().expect("settings");
+        settings.timestamp_format = TimestampFormat::Compact;
+        let text = compact.text();
+        assert!(text.contains("format 3\n") && text.contains("setting TIMESTAMP_FORMAT=compact\n"));
+        assert_eq!(Backup::parse(&text), Ok(compact));
         let mut odd = backup();
         odd.members[0].client_addr = "a b\nremoved 9".into();
         let read = Backup::parse(&odd.text()).expect("whole");

@@ -34,6 +34,7 @@ pub mod peer_hello;
 pub mod raft_message;
 pub mod settings;
 pub mod timestamp;
+pub mod timestamp_format;
 pub mod voter_status;
 
 pub use cursor::DecodeError;
@@ -41,7 +42,11 @@ pub use guarantee::{Guarantee, ProvedBy};
 pub use id::{
     BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };
-pub use timestamp::{Epoch, EpochIndex, Timestamp, TimestampRange};
+pub use timestamp::{
+    COMPACT_EPOCH_NS, COMPACT_INDEX_BITS, COMPACT_INDEXES, COMPACT_MAX, Epoch, EpochIndex,
+    Timestamp, TimestampRange,
+};
+pub use timestamp_format::{TimestampFormat, UnknownTimestampFormat};
 
 /// Compiles the example of the crate's own page as a test.
 #[cfg(doctest)]

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::guarantee::Guarantee;
+use crate::timestamp_format::TimestampFormat;
 use crate::voter_status::{ZONE_LEN_MAX, Zone};
 
 /// The bounds of `EPOCH_INTERVAL_MS`.
@@ -41,11 +42,13 @@ pub enum SettingName {
     LeaseMs,
     /// The guarantee of requests that name none.
     GuaranteeDefault,
+    /// Which timestamps the cluster gives.
+    TimestampFormat,
 }
 
 impl SettingName {
     /// All settings.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::EpochIntervalMs,
         Self::ReservationMs,
         Self::ClockOffsetMaxMs,
@@ -53,6 +56,7 @@ impl SettingName {
         Self::LeaderZones,
         Self::LeaseMs,
         Self::GuaranteeDefault,
+        Self::TimestampFormat,
     ];
 
     /// Returns the name as text. A node's environment variable has the same name.
@@ -66,6 +70,7 @@ impl SettingName {
             Self::LeaderZones => "LEADER_ZONES",
             Self::LeaseMs => "LEASE_MS",
             Self::GuaranteeDefault => "GUARANTEE_DEFAULT",
+            Self::TimestampFormat => "TIMESTAMP_FORMAT",
         }
     }
 
@@ -88,6 +93,7 @@ impl SettingName {
             Self::MaxN => number(MAX_N),
             Self::LeaseMs => format!("0, or {}", number(LEASE_MS)),
             Self::GuaranteeDefault => "quorum or lease".to_owned(),
+            Self::TimestampFormat => "wide or compact".to_owned(),
             Self::LeaderZones => {
                 format!(
                     "up to {LEADER_ZONES_MAX} zones such as a,b, each once, or nothing for none"
@@ -121,6 +127,8 @@ pub struct ClusterSettings {
     pub lease_ms: u64,
     /// `GUARANTEE_DEFAULT`. It came together with `lease_ms`.
     pub guarantee_default: Guarantee,
+    /// `TIMESTAMP_FORMAT`. It came later, too. It never goes back from compact to wide (S21).
+    pub timestamp_format: TimestampFormat,
 }
 
 impl ClusterSettings {
@@ -157,6 +165,7 @@ impl ClusterSettings {
             SettingName::MaxN => self.max_n.to_string(),
             SettingName::LeaseMs => self.lease_ms.to_string(),
             SettingName::GuaranteeDefault => self.guarantee_default.to_string(),
+            SettingName::TimestampFormat => self.timestamp_format.to_string(),
             SettingName::LeaderZones => {
                 let names: Vec<_> = self.leader_zones.iter().map(Zone::name).collect();
                 names.join(",")
@@ -179,6 +188,7 @@ impl ClusterSettings {
             SettingName::MaxN => settings.max_n = number()?,
             SettingName::LeaseMs => settings.lease_ms = number()?,
             SettingName::GuaranteeDefault => settings.guarantee_default = text.parse().ok()?,
+            SettingName::TimestampFormat => settings.timestamp_format = text.parse().ok()?,
             SettingName::LeaderZones if text.is_empty() => settings.leader_zones.clear(),
             SettingName::LeaderZones => {
                 settings.leader_zones = text.split(',').map(Zone::new).collect::<Option<_>>()?;
@@ -215,7 +225,7 @@ impl ClusterSettings {
         Ok(())
     }
 
-    /// Appends the fields, except those that concern leases.
+    /// Appends the fields, except those that concern leases, and `timestamp_format`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch_interval_ms);
         out.put_u64(self.reservation_ms);
@@ -228,7 +238,7 @@ impl ClusterSettings {
     }
 
     /// Reads the settings, but does not check their bounds: call [`ClusterSettings::check`] for
-    /// that. `lease_ms` is 0, and `guarantee_default` is a quorum.
+    /// that. `lease_ms` is 0, `guarantee_default` is a quorum, and `timestamp_format` is wide.
     ///
     /// # Errors
     /// The bytes are not valid settings.
@@ -241,6 +251,7 @@ impl ClusterSettings {
             leader_zones: Vec::new(),
             lease_ms: 0,
             guarantee_default: Guarantee::Quorum,
+            timestamp_format: TimestampFormat::Wide,
         };
         for _ in 0..reader.count("leader zones", LEADER_ZONES_MAX)? {
             let name = reader.text("zone", ZONE_LEN_MAX)?;
@@ -267,6 +278,7 @@ mod tests {
             leader_zones: vec![],
             lease_ms: 0,
             guarantee_default: Guarantee::Quorum,
+            timestamp_format: TimestampFormat::Wide,
         }
     }
 
@@ -304,6 +316,7 @@ mod tests {
             (SettingName::LeaderZones, "near,far"),
             (SettingName::LeaseMs, "200"),
             (SettingName::GuaranteeDefault, "lease"),
+            (SettingName::TimestampFormat, "compact"),
         ] {
             let before = all.clone();
             all = all.with(name, text).expect("it may be");
@@ -326,6 +339,7 @@ mod tests {
             (SettingName::MaxN, ["0", "1048577", "99999999999999999999", "x"]),
             (SettingName::LeaseMs, ["49", "60001", "-1", "0.5"]),
             (SettingName::GuaranteeDefault, ["", "round", "Lease", "lease "]),
+            (SettingName::TimestampFormat, ["", "Compact", "u64", "1"]),
             (SettingName::LeaderZones, ["a,a", ",", "a b", "1,2,3,4,5,6,7,8,9,10"]),
         ] {
             for text in texts {

@@ -1,6 +1,11 @@
 //! The 16-byte hybrid timestamp: Unix time in nanoseconds, then an index. Both are big-endian, so
 //! that byte order is time order. This module reads no clock: wall time comes in as nanoseconds.
 //!
+//! Some timestamps also have a compact spelling in 64 bits, `milliseconds << 18 | index`: those whose
+//! epoch is a whole millisecond and whose index is below 2^18. Both spellings have the same order. In
+//! a cluster with `TIMESTAMP_FORMAT=compact` every timestamp has one. TiKV's Placement Driver and
+//! its clients use the same layout.
+//!
 //! Hybrid logical clocks (Kulkarni et al., 2014) also pair physical time with a counter. There,
 //! every machine has its own clock. Here one oracle gives both numbers, so all timestamps have one
 //! order.
@@ -29,6 +34,17 @@ impl fmt::Display for EpochIndex {
         self.0.fmt(f)
     }
 }
+
+/// The low bits of a compact timestamp that hold the index.
+pub const COMPACT_INDEX_BITS: u32 = 18;
+/// How many timestamps of one epoch have a compact spelling: the indexes below this one.
+pub const COMPACT_INDEXES: u64 = 1 << COMPACT_INDEX_BITS;
+/// Every epoch with a compact spelling is a multiple of this many nanoseconds: a millisecond.
+pub const COMPACT_EPOCH_NS: u64 = 1_000_000;
+/// The largest compact timestamp: the last index of the last whole millisecond (in the year 2554).
+/// It is below 2^63, so compact timestamps also fit into signed integers, in the same order.
+pub const COMPACT_MAX: u64 =
+    (u64::MAX / COMPACT_EPOCH_NS) << COMPACT_INDEX_BITS | (COMPACT_INDEXES - 1);
 
 /// A unique point in the cluster's order. Timestamps are ordered by epoch, then index, like their
 /// bytes.
@@ -62,6 +78,45 @@ impl Timestamp {
     #[must_use]
     pub const fn highest_at(unix_ns: u64) -> Self {
         Self::new(Epoch(unix_ns), EpochIndex(u64::MAX))
+    }
+
+    /// Returns the compact spelling, `milliseconds << 18 | index`. Returns `None` if there is none: the
+    /// epoch is not a whole millisecond, or the index is 2^18 or higher. Timestamps with a compact
+    /// spelling have the same order as their spellings.
+    #[must_use]
+    pub const fn to_compact(self) -> Option<u64> {
+        let is_whole = self.epoch.0.is_multiple_of(COMPACT_EPOCH_NS);
+        if is_whole && self.index.0 < COMPACT_INDEXES {
+            Some((self.epoch.0 / COMPACT_EPOCH_NS) << COMPACT_INDEX_BITS | self.index.0)
+        } else {
+            None
+        }
+    }
+
+    /// Reads what [`Timestamp::to_compact`] returned. Returns `None` above [`COMPACT_MAX`].
+    #[must_use]
+    pub const fn from_compact(compact: u64) -> Option<Self> {
+        if compact > COMPACT_MAX {
+            return None;
+        }
+        let epoch = Epoch((compact >> COMPACT_INDEX_BITS) * COMPACT_EPOCH_NS);
+        Some(Self::new(epoch, EpochIndex(compact % COMPACT_INDEXES)))
+    }
+
+    /// Returns the lowest compact timestamp that is not before the wall time `unix_ns`. Use it as the
+    /// inclusive start of a range query over keys of 64 bits. Returns `None` in the last millisecond
+    /// of all, of which only a part exists.
+    #[must_use]
+    pub const fn compact_lowest_at(unix_ns: u64) -> Option<u64> {
+        let lowest = unix_ns.div_ceil(COMPACT_EPOCH_NS) << COMPACT_INDEX_BITS;
+        if lowest > COMPACT_MAX { None } else { Some(lowest) }
+    }
+
+    /// Returns the highest compact timestamp that is not after the wall time `unix_ns`. Use it as the
+    /// inclusive end of a range query over keys of 64 bits.
+    #[must_use]
+    pub const fn compact_highest_at(unix_ns: u64) -> u64 {
+        (unix_ns / COMPACT_EPOCH_NS) << COMPACT_INDEX_BITS | (COMPACT_INDEXES - 1)
     }
 
     /// Returns the 16 bytes, big-endian. So the order of the bytes is the order of the timestamps.
@@ -168,6 +223,14 @@ impl TimestampRange {
         self.count
     }
 
+    /// Returns the compact spelling of the first timestamp, if every timestamp of the range has one.
+    /// Then the spellings are consecutive numbers.
+    #[must_use]
+    pub fn compact_first(&self) -> Option<u64> {
+        self.last().to_compact()?;
+        self.first.to_compact()
+    }
+
     /// The timestamps from the lowest up.
     pub fn iter(&self) -> impl Iterator<Item = Timestamp> + use<> {
         let Timestamp { epoch, index } = self.first;
@@ -230,6 +293,25 @@ mod tests {
         }
 
         #[test]
+        fn both_spellings_have_the_same_order(a in 0..=COMPACT_MAX, b in 0..=COMPACT_MAX, step in 0_u64..5) {
+            for b in [b, a.saturating_add(step).min(COMPACT_MAX)] {
+                let of = |compact| Timestamp::from_compact(compact).unwrap();
+                prop_assert_eq!(a.cmp(&b), of(a).cmp(&of(b)));
+                prop_assert_eq!(of(b).to_compact(), Some(b));
+            }
+        }
+
+        #[test]
+        fn a_timestamp_with_a_compact_spelling_comes_back_from_it(ms in 0..=u64::MAX / COMPACT_EPOCH_NS, index in 0..2 * COMPACT_INDEXES, off in 0..3_u64) {
+            let epoch = (ms * COMPACT_EPOCH_NS).saturating_add(off);
+            let timestamp = Timestamp::new(Epoch(epoch), EpochIndex(index));
+            let has_one = epoch % COMPACT_EPOCH_NS == 0 && index < COMPACT_INDEXES;
+            let compact = timestamp.to_compact();
+            prop_assert_eq!(compact.is_some(), has_one);
+            prop_assert_eq!(compact.map(Timestamp::from_compact), has_one.then_some(Some(timestamp)));
+        }
+
+        #[test]
         fn every_timestamp_of_a_wall_time_lies_between_its_bounds(at: u64, index: u64) {
             let inside = Timestamp::new(Epoch(at), EpochIndex(index));
             prop_assert!(Timestamp::lowest_at(at) <= inside);
@@ -251,6 +333,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn compact_bounds_of_a_wall_time_are_those_of_its_timestamps() {
+        const MS: u64 = 1_700_000_000_123;
+        for (unix_ns, lowest_ms, highest_ms) in [
+            (MS * COMPACT_EPOCH_NS, MS, MS),
+            (MS * COMPACT_EPOCH_NS + 1, MS + 1, MS),
+            (MS * COMPACT_EPOCH_NS - 1, MS, MS - 1),
+        ] {
+            assert_eq!(Timestamp::compact_lowest_at(unix_ns), Some(lowest_ms << 18));
+            let highest = Timestamp::compact_highest_at(unix_ns);
+            assert_eq!(highest, ((highest_ms + 1) << 18) - 1);
+            assert!(Timestamp::from_compact(highest).unwrap() <= Timestamp::highest_at(unix_ns));
+        }
+        assert_eq!(Timestamp::compact_highest_at(u64::MAX), COMPACT_MAX);
+        assert_eq!(Timestamp::compact_lowest_at(u64::MAX), None);
+    }
+
+    #[test]
+    fn compact_timestamps_have_bounds() {
+        assert_eq!(Timestamp::from_compact(COMPACT_MAX).unwrap().to_compact(), Some(COMPACT_MAX));
+        assert_eq!(Timestamp::from_compact(COMPACT_MAX + 1), None);
+        assert_eq!(Timestamp::from_compact(u64::MAX), None);
+        assert!(i64::try_from(COMPACT_MAX).is_ok());
+        let at = |index| Timestamp::new(Epoch(1_700_000_000_123_000_000), EpochIndex(index));
+        assert_eq!(at(7).to_compact(), Some(1_700_000_000_123 << 18 | 7));
+        assert_eq!(at(COMPACT_INDEXES).to_compact(), None);
+        let range = |index, count| TimestampRange::new(at(index), count).unwrap();
+        assert_eq!(range(0, COMPACT_INDEXES).compact_first(), at(0).to_compact());
+        assert_eq!(range(1, COMPACT_INDEXES).compact_first(), None);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct RunResult {
 
 /// Runs everything.
 pub fn run(settings: &Settings) -> Result<RunResult> {
-    let oracle = Cluster::start(&settings.oracle).map_err(Error::msg)?;
+    let oracle = Cluster::start(&settings.oracle, false).map_err(Error::msg)?;
     let addrs = oracle.addrs().into_iter().map(|addr| addr.to_string());
     let shared = Arc::new(Shared {
         oracle: blocking::Client::new(addrs, Options::default())?,

@@ -1,8 +1,8 @@
 //! Figures that every run shares: units, limits, and the configuration of all nodes.
 
-use epicepoch_wire::Guarantee;
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
+use epicepoch_wire::{Guarantee, TimestampFormat};
 
 /// A millisecond in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
@@ -38,7 +38,11 @@ pub(crate) const PROBE_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 2;
 pub(crate) const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 
 /// The initial settings of every node. The first leader proposes them as the cluster's settings.
-pub(crate) const fn initial_settings(leader_zones: Vec<Zone>, lease_ms: u64) -> ClusterSettings {
+pub(crate) const fn initial_settings(
+    leader_zones: Vec<Zone>,
+    lease_ms: u64,
+    timestamp_format: TimestampFormat,
+) -> ClusterSettings {
     ClusterSettings {
         epoch_interval_ms: EPOCH_INTERVAL_NS / MS,
         reservation_ms: RESERVATION_NS / MS,
@@ -47,5 +51,6 @@ pub(crate) const fn initial_settings(leader_zones: Vec<Zone>, lease_ms: u64) -> 
         leader_zones,
         lease_ms,
         guarantee_default: Guarantee::Quorum,
+        timestamp_format,
     }
 }

@@ -3,6 +3,7 @@
 //! every event to its receiver.
 
 mod clients;
+pub(crate) mod compact;
 mod confirm_links;
 pub(crate) mod consensus;
 pub(crate) mod faults;
@@ -195,8 +196,9 @@ impl World {
         let placement = self.placement(id).unwrap_or_default();
         let (has_leases, lease_ms) = (self.has(Feature::Leases), self.initial_lease_ms());
         let clocks = self.lease_clocks(id);
+        let format = self.initial_timestamp_format();
         let replica = self.node(id).running_mut().consensus.replica_mut();
-        replica.seed_settings(initial_settings(placement.leaders.clone(), lease_ms));
+        replica.seed_settings(initial_settings(placement.leaders.clone(), lease_ms, format));
         if has_leases {
             replica.allow_leases();
         }

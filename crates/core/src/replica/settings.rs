@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
-use epicepoch_wire::{Guarantee, Term};
+use epicepoch_wire::{Guarantee, Term, TimestampFormat};
 use raft::StateRole;
 use thiserror::Error;
 
 use super::{Replica, Report, ZonesInDoubt};
-use crate::state::{Command, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome};
+use crate::state::{Command, FORMAT_OF_COMPACT, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome};
 
 /// The first settings that this node would propose, and the change that is under way.
 #[derive(Debug, Default)]
@@ -59,6 +59,23 @@ pub enum SettingsError {
         /// The format of the state.
         format: u32,
     },
+    /// Update all members first.
+    #[error(
+        "the replicated state is of format {format}, and compact timestamps are in it from format \
+         {FORMAT_OF_COMPACT} on: update the nodes that epicepoch member list names; if it names none, \
+         ask again in a moment"
+    )]
+    FormatOfCompact {
+        /// The format of the state.
+        format: u32,
+    },
+    /// Leave the setting as it is. A wide timestamp has no compact spelling, and users of this cluster
+    /// may have keys of 64 bits.
+    #[error(
+        "TIMESTAMP_FORMAT is compact, and cannot become wide again: wide timestamps do not fit into the \
+         64 bits that users of this cluster may rely on; found a new cluster for wide timestamps"
+    )]
+    BackToWide,
     /// Correct the value.
     #[error("{name} would be {value:?}; allowed is {}", .name.allowed())]
     NotAllowed {
@@ -207,6 +224,7 @@ impl Replica {
         if self.state.format < FORMAT_OF_LEASES && !settings.is_without_leases() {
             return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
+        self.check_timestamp_format(settings.timestamp_format)?;
         if !self.may_settle() || self.state.settings.is_none() {
             return Err(SettingsError::NotServing);
         }
@@ -222,6 +240,21 @@ impl Replica {
             return Err(SettingsError::Busy);
         }
         Ok(())
+    }
+
+    /// S21: timestamps may become compact, and stay so.
+    fn check_timestamp_format(&self, format: TimestampFormat) -> Result<(), SettingsError> {
+        match (self.state.timestamp_format(), format) {
+            (TimestampFormat::Compact, TimestampFormat::Wide) => Err(SettingsError::BackToWide),
+            (TimestampFormat::Wide, TimestampFormat::Compact)
+                if self.state.format < FORMAT_OF_COMPACT =>
+            {
+                Err(SettingsError::FormatOfCompact { format: self.state.format })
+            }
+            (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {
+                Ok(())
+            }
+        }
     }
 
     /// Whether this leader has applied the whole log that it had when it became leader.
@@ -240,13 +273,23 @@ impl Replica {
         }
         let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
-        let mut settings = seed.clone();
-        if !seed.is_without_leases() && self.state.format < FORMAT_OF_LEASES {
-            if self.config.format_max >= FORMAT_OF_LEASES {
-                // The first settings have leases, so they wait for the format that has leases.
+        let has = |format| self.state.format >= format;
+        let is_compact = seed.timestamp_format == TimestampFormat::Compact;
+        let needed =
+            [(!seed.is_without_leases(), FORMAT_OF_LEASES), (is_compact, FORMAT_OF_COMPACT)];
+        for (is_in_use, format) in needed {
+            if is_in_use && !has(format) && self.config.format_max >= format {
+                // The first settings have leases, or compact timestamps. So they wait for the format
+                // that has these.
                 return;
             }
+        }
+        let mut settings = seed.clone();
+        if !has(FORMAT_OF_LEASES) {
             (settings.lease_ms, settings.guarantee_default) = (0, Guarantee::Quorum);
+        }
+        if !has(FORMAT_OF_COMPACT) {
+            settings.timestamp_format = TimestampFormat::Wide;
         }
         if self.may_settle() {
             self.settings.pause = self.config.election_ticks;

@@ -6,7 +6,7 @@ use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
 use epicepoch_wire::settings::{ClusterSettings, LEASE_MS_MAX};
-use epicepoch_wire::{BootId, DecodeError, Epoch, NodeId, Term};
+use epicepoch_wire::{BootId, DecodeError, Epoch, NodeId, Term, TimestampFormat};
 
 use crate::epoch_range::EpochRange;
 
@@ -20,7 +20,10 @@ use crate::epoch_range::EpochRange;
 /// - 4: a leader gives back what it did not use: [`Command::GiveBack`].
 /// - 5: a reservation may be a lease: `lease_ms` and [`Command::Release`]. There are settings of
 ///   leases.
-pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_LEASES };
+/// - 6: timestamps may be compact: `timestamp_format`.
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_COMPACT };
+/// The first format in which timestamps may be compact.
+pub const FORMAT_OF_COMPACT: u32 = 6;
 /// The first format with leases in it.
 pub const FORMAT_OF_LEASES: u32 = 5;
 /// The first format in which the end of a range can be given back.
@@ -72,8 +75,8 @@ pub enum Command {
         /// The epochs that are given back: none of them was given or will be.
         range: EpochRange,
     },
-    /// Sets the settings of the cluster; in the log since format 3, and with those of leases since
-    /// format 5.
+    /// Sets the settings of the cluster; in the log since format 3, with those of leases since
+    /// format 5, and with compact timestamps since format 6.
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
@@ -197,12 +200,17 @@ impl Command {
                 out.put_u32(*to);
             }
             Self::Settings { nonce, is_seed, settings } => {
+                let is_compact = settings.timestamp_format == TimestampFormat::Compact;
                 let has_leases = !settings.is_without_leases();
-                out.put_u8(if has_leases { 8 } else { 4 });
+                out.put_u8(match (is_compact, has_leases) {
+                    (true, _) => 9,
+                    (false, true) => 8,
+                    (false, false) => 4,
+                });
                 out.put_u64(*nonce);
                 out.put_bool(*is_seed);
                 settings.encode(&mut out);
-                if has_leases {
+                if has_leases || is_compact {
                     settings.encode_leases(&mut out);
                 }
             }
@@ -224,6 +232,11 @@ impl Command {
             Self::Reserve { .. } | Self::Readdress(_) => 1,
             Self::Release { .. } => FORMAT_OF_LEASES,
             Self::Raise(to) => *to,
+            Self::Settings { settings, .. }
+                if settings.timestamp_format == TimestampFormat::Compact =>
+            {
+                FORMAT_OF_COMPACT
+            }
             Self::Settings { settings, .. } if !settings.is_without_leases() => FORMAT_OF_LEASES,
             Self::Settings { .. } => FORMAT_OF_SETTINGS,
             Self::GiveBack { .. } => FORMAT_OF_GIVING_BACK,
@@ -276,6 +289,18 @@ impl Command {
                     let value = settings.lease_ms;
                     return Err(DecodeError::BadValue { field: "lease", value });
                 }
+                Self::Settings { nonce, is_seed, settings }
+            }
+            9 => {
+                let nonce = reader.u64("nonce")?;
+                let is_seed = reader.bool("is seed")?;
+                let mut settings = ClusterSettings::read(&mut reader)?;
+                settings.read_leases(&mut reader)?;
+                if settings.lease_ms > LEASE_MS_MAX {
+                    let value = settings.lease_ms;
+                    return Err(DecodeError::BadValue { field: "lease", value });
+                }
+                settings.timestamp_format = TimestampFormat::Compact;
                 Self::Settings { nonce, is_seed, settings }
             }
             value => {

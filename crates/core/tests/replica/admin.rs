@@ -7,7 +7,7 @@ use epicepoch_core::replica::{ChangeError, Report, SettingsError, TransferError}
 use epicepoch_core::state::{FORMAT_OF_SETTINGS, FORMATS, MembershipStep};
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::{Epoch, Guarantee, LogIndex, NodeId, StoreId};
+use epicepoch_wire::{Epoch, Guarantee, LogIndex, NodeId, StoreId, TimestampFormat};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -341,6 +341,7 @@ fn with_settings(voters: &[u64]) -> Queue {
         leader_zones: vec![],
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
+        timestamp_format: TimestampFormat::Wide,
     });
     Queue::of(bench)
 }

@@ -19,7 +19,7 @@ use epicepoch_core::replica::{
 };
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{Guarantee, NodeId, Term};
+use epicepoch_wire::{Guarantee, NodeId, Term, TimestampFormat};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -591,6 +591,9 @@ impl Plane {
         self.shared.is_lease_default.store(is_lease, Ordering::Relaxed);
         if settings.lease_ms > 0 {
             self.reports.log_lease_right();
+        }
+        if settings.timestamp_format == TimestampFormat::Compact {
+            self.shared.is_compact.store(true, Ordering::Release);
         }
         warn_of_short_window(settings, self.shared.config.election_timeout);
         log_settings_that_differ(&self.shared.config, before.as_deref(), settings);

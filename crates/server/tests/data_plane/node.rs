@@ -138,6 +138,7 @@ impl Cluster {
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
             is_lease_default: AtomicBool::new(false),
+            is_compact: false.into(),
             config,
             core,
         });

@@ -12,6 +12,7 @@ use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 use epicepoch_wire::{
     BootId, ClusterId, Epoch, Guarantee, HistoryId, LogIndex, NodeId, StoreId, Term,
+    TimestampFormat,
 };
 
 use crate::script::Script;
@@ -149,6 +150,7 @@ pub(super) fn settings(script: &mut Script<'_>) -> ClusterSettings {
         leader_zones: vec![],
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
+        timestamp_format: TimestampFormat::ALL[script.below(8) as usize / 7],
     }
 }
 

@@ -9,9 +9,9 @@ use std::ops::RangeInclusive;
 use epicepoch_core::admin::{Command, Denied};
 use epicepoch_core::replica::SettingsError;
 use epicepoch_core::state::FORMAT_OF_SETTINGS;
-use epicepoch_wire::NodeId;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
+use epicepoch_wire::{NodeId, TimestampFormat};
 
 use crate::event::{End, Event};
 use crate::history::Invariant;
@@ -29,9 +29,18 @@ impl World {
         let replica = self.at(node).running().replica();
         let (format, before) = (replica.state().format, replica.settings().cloned());
         let leaders = || self.placement(node).unwrap_or_default().leaders;
-        let before = before.unwrap_or_else(|| initial_settings(leaders(), self.initial_lease_ms()));
+        let before = before.unwrap_or_else(|| {
+            initial_settings(leaders(), self.initial_lease_ms(), self.initial_timestamp_format())
+        });
         let mut settings = before.clone();
         let is_wrong = match self.random.u32(0..12) {
+            // Timestamps that are compact stay compact (S21).
+            _ if self.changes_timestamp_format() => {
+                let is_back = before.timestamp_format == TimestampFormat::Compact;
+                settings.timestamp_format =
+                    if is_back { TimestampFormat::Wide } else { TimestampFormat::Compact };
+                is_back
+            }
             0 => {
                 settings.max_n = 0;
                 true
@@ -83,7 +92,9 @@ impl World {
                 self.zones_refused(node, &error);
             }
             Some(Err(Denied::Settings(
-                SettingsError::Format { .. } | SettingsError::FormatOfLeases { .. },
+                SettingsError::Format { .. }
+                | SettingsError::FormatOfLeases { .. }
+                | SettingsError::FormatOfCompact { .. },
             ))) => {
                 self.count("settings refused: old format");
             }
@@ -94,24 +105,7 @@ impl World {
             }
             Some(Ok(_)) | None => {
                 self.count("settings changed");
-                let raised = |ms: fn(&ClusterSettings) -> u64| ms(&settings).cmp(&ms(&before));
-                for (what, raised_what, how) in [
-                    ("window shortened", "window raised", raised(|it| it.reservation_ms)),
-                    ("bound lowered", "bound raised", raised(|it| it.clock_offset_max_ms)),
-                    ("interval shortened", "interval raised", raised(|it| it.epoch_interval_ms)),
-                ] {
-                    match how {
-                        Ordering::Less => self.count(what),
-                        Ordering::Greater => self.count(raised_what),
-                        Ordering::Equal => {}
-                    }
-                }
-                if settings.lease_ms != before.lease_ms {
-                    self.count("lease changed");
-                }
-                if settings.leader_zones != before.leader_zones {
-                    self.count("leader zones changed");
-                }
+                self.count_changes(&before, &settings);
                 self.provoke(node);
                 // The documents tell operators to take a backup after they have raised a window or
                 // a bound.
@@ -119,6 +113,30 @@ impl World {
                     let after_ns = self.random.u64(0..500 * MS);
                     self.schedule_world(after_ns, Event::End { end: End::BackUp });
                 }
+            }
+        }
+    }
+
+    fn count_changes(&mut self, before: &ClusterSettings, now: &ClusterSettings) {
+        let raised = |ms: fn(&ClusterSettings) -> u64| ms(now).cmp(&ms(before));
+        for (what, raised_what, how) in [
+            ("window shortened", "window raised", raised(|it| it.reservation_ms)),
+            ("bound lowered", "bound raised", raised(|it| it.clock_offset_max_ms)),
+            ("interval shortened", "interval raised", raised(|it| it.epoch_interval_ms)),
+        ] {
+            match how {
+                Ordering::Less => self.count(what),
+                Ordering::Greater => self.count(raised_what),
+                Ordering::Equal => {}
+            }
+        }
+        for (what, is_changed) in [
+            ("lease changed", now.lease_ms != before.lease_ms),
+            ("timestamps become compact", now.timestamp_format != before.timestamp_format),
+            ("leader zones changed", now.leader_zones != before.leader_zones),
+        ] {
+            if is_changed {
+                self.count(what);
             }
         }
     }
