@@ -1,7 +1,7 @@
 //! Measures how many calls per second one client carries out, and how much CPU time a call costs.
 //! As many callers as the second argument says ask without pause. All of them run on one thread
 //! with the client. With `http` as the fourth argument, each call is a request of its own over
-//! HTTP/1.1. The program also prints how many calls were made in all, so that the cost of one can be
+//! HTTP/1.1. The program also prints how many calls were made, so that the cost of one can be
 //! computed from two runs.
 //!
 //! `cargo run --release -p epicepoch-client --example callers -- localhost:8881 1000 5`

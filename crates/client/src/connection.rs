@@ -91,6 +91,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reader.answer(&self.input[..self.filled])
     }
 
+    /// The status of that answer.
+    pub(crate) fn status(&self) -> u16 {
+        self.reader.status()
+    }
+
     /// Whether a part of an answer has arrived since the last request.
     pub(crate) fn has_received(&self) -> bool {
         self.filled > 0
@@ -142,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             // the next one.
             let has_more = self.reader.taken() < self.filled;
             self.is_reusable = is_sent && !is_last && !has_more;
-            let is_of_request = is_sent || self.answer().status >= 300;
+            let is_of_request = is_sent || self.status() >= 300;
             return Poll::Ready(is_of_request.then_some(()).ok_or(ExchangeError::Unasked));
         }
     }

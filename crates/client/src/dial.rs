@@ -252,8 +252,8 @@ pub enum Socket {
 impl Socket {
     /// Whether nothing has arrived that was not read: no byte, no end and no error.
     ///
-    /// Plain TCP asks the kernel, because the runtime may not have looked for a while. With TLS, the
-    /// kernel may have records without data, so it is only what the runtime knows.
+    /// Plain TCP asks the kernel, because the runtime may not have looked for a while. With TLS the
+    /// kernel may have records without data, so this is only what the runtime knows.
     pub(crate) async fn is_quiet(&mut self) -> bool {
         match self {
             Self::Plain(stream) => {

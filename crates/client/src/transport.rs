@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use epicepoch_wire::http1::Answer;
+use epicepoch_wire::native::Token;
 
 use crate::connection::{Connection, ExchangeError, is_plain};
 use crate::dial::{Dialer, Socket};
@@ -67,12 +68,24 @@ impl Transport {
         let token = self.dialer.token();
         if let Some(mut kept) = self.take_idle(addr).await {
             match kept.ask(addr, path, token.as_ref()).await {
-                Ok(()) if kept.answer().status == REQUEST_TIMEOUT => {}
+                Ok(()) if kept.status() == REQUEST_TIMEOUT => {}
                 Ok(()) => return Ok(self.answered(addr, kept)),
                 Err(error) if kept.has_received() => return Err(failed(addr, &error)),
                 Err(_closed) => {}
             }
         }
+        // In a box, because this is rare, and would make the future of every call several times as
+        // long.
+        Box::pin(self.exchange_anew(addr, path, token)).await
+    }
+
+    /// Asks over a new connection.
+    async fn exchange_anew<'a>(
+        &'a self,
+        addr: &'a str,
+        path: &str,
+        token: Option<Token>,
+    ) -> Result<Answered<'a>, FailedAttempt> {
         let stream = self.dialer.dial(addr).await;
         let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
         let mut fresh = Box::new(Connection::new(stream));

@@ -267,6 +267,12 @@ impl AnswerReader {
         Answer { status: self.head.status, cluster, error, leader, proof, body }
     }
 
+    /// The status of the complete answer.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.head.status
+    }
+
     /// How many of the received bytes the complete answer has, with all interim answers before it.
     /// Later bytes are not of this answer.
     #[must_use]
@@ -290,7 +296,7 @@ impl AnswerReader {
         too_long: AnswerError,
     ) -> Result<Option<Range<usize>>, AnswerError> {
         let new = received.get(self.searched..received.len().min(end_max)).unwrap_or_default();
-        let Some(found) = new.iter().position(|byte| *byte == b'\n') else {
+        let Some(found) = line_feed(new) else {
             self.searched += new.len();
             return if received.len() >= end_max { Err(too_long) } else { Ok(None) };
         };
@@ -396,9 +402,10 @@ fn header(line: &[u8]) -> Result<(&[u8], Range<usize>), AnswerError> {
     if line.first().is_some_and(|byte| is_blank(*byte)) {
         return Err(AnswerError::Folded);
     }
-    let colon = line.iter().position(|byte| *byte == b':').ok_or(AnswerError::Header)?;
-    let (name, value) = (&line[..colon], &line[colon + 1..]);
-    if name.is_empty() || !name.iter().copied().all(is_name) || !is_all_text(value) {
+    let colon = line.iter().position(|byte| !IS_NAME[usize::from(*byte)]).unwrap_or(line.len());
+    let (name, rest) = line.split_at(colon);
+    let Some((b':', value)) = rest.split_first() else { return Err(AnswerError::Header) };
+    if name.is_empty() || !is_all_text(value) {
         return Err(AnswerError::Header);
     }
     let end = line.iter().rposition(|byte| !is_blank(*byte)).map_or(0, |last| last + 1);
@@ -433,14 +440,33 @@ fn number(value: &[u8]) -> Result<usize, AnswerError> {
     }))
 }
 
-/// Whether a byte may be in the name of a header (RFC 9110, section 5.6.2).
-fn is_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+/// Which bytes may be in the name of a header (RFC 9110, section 5.6.2).
+const IS_NAME: [bool; 256] = {
+    let mut is_name = [false; 256];
+    let names = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut at = 0;
+    while at < names.len() {
+        is_name[names[at] as usize] = true;
+        at += 1;
+    }
+    is_name
+};
+
+/// Whether all bytes may be in a value or a reason (RFC 9110, section 5.5). The compiler checks many
+/// bytes at once, because the loop has no early end.
+fn is_all_text(bytes: &[u8]) -> bool {
+    let is_wrong = |byte: &u8| *byte == 0x7f || (*byte < b' ' && *byte != b'\t');
+    bytes.iter().fold(0, |wrong, byte| wrong | u8::from(is_wrong(byte))) == 0
 }
 
-/// Whether all bytes may be in a value or a reason (RFC 9110, section 5.5).
-fn is_all_text(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
+/// The place of the first line feed. The compiler compares the bytes of a chunk at once.
+fn line_feed(bytes: &[u8]) -> Option<usize> {
+    let (chunks, rest) = bytes.as_chunks::<16>();
+    let has_it =
+        |chunk: &[u8; 16]| chunk.iter().fold(0, |has, byte| has | u8::from(*byte == b'\n')) != 0;
+    let skipped = chunks.iter().take_while(|chunk| !has_it(chunk)).count() * 16;
+    let near = if skipped < bytes.len() - rest.len() { &bytes[skipped..] } else { rest };
+    Some(skipped + near.iter().position(|byte| *byte == b'\n')?)
 }
 
 fn is_blank(byte: u8) -> bool {

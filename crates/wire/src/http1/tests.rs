@@ -130,8 +130,9 @@ fn malformed_chunks_are_refused() {
 
 #[test]
 fn interim_answers_are_skipped_with_what_they_say() {
-    let bytes = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nepicepoch-leader: a:1\r\n\
-          content-length: 9\r\nconnection: close\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx";
+    let bytes = b"HTTP/1.1 100 Continue\r\n\r\n\
+          HTTP/1.1 103 Early Hints\r\nepicepoch-leader: a:1\r\ncontent-length: 9\r\n\
+          connection: close\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx";
     accepted(bytes, b"x", bytes.len(), true);
     assert_eq!(read(bytes).unwrap().unwrap().answer(bytes).leader, None);
     refused(b"HTTP/1.1 101 Switching Protocols\r\n\r\n", AnswerError::Switches);
@@ -418,9 +419,10 @@ proptest! {
         let mut bytes = given.encode();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        let told = |reader: Result<Option<AnswerReader>, AnswerError>| reader.map(|reader| {
-            reader.map(|reader| (reader.taken(), reader.keeps_open(), reader.answer(&bytes).body.to_vec()))
-        });
-        prop_assert_eq!(told(read(&bytes)), told(read_slowly(&bytes)));
+        let view = |reader: AnswerReader| {
+            (reader.taken(), reader.keeps_open(), format!("{:?}", reader.answer(&bytes)))
+        };
+        let at_once = read(&bytes).map(|reader| reader.map(view));
+        prop_assert_eq!(at_once, read_slowly(&bytes).map(|reader| reader.map(view)));
     }
 }
