@@ -25,7 +25,7 @@ use crate::pursuit::{Action, End, Goal, Pursuit};
 use crate::session::{LATEST, Session, Settings};
 use crate::tls::Tls;
 use crate::token::TokenSource;
-use crate::transport::{Answer, Transport};
+use crate::transport::{Answered, Transport};
 use crate::waiters::Outcome;
 
 /// A client of one cluster. It is cheap to clone. Clones share connections, the known leader, and
@@ -324,8 +324,9 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub async fn ready(&self, addr: &str, deadline: Instant) -> Result<Readiness, AskError> {
-        let answer = self.ask(addr, PATH_READY, deadline).await?;
-        let detail = String::from_utf8_lossy(&answer.body).trim().to_owned();
+        let answered = self.ask(addr, PATH_READY, deadline).await?;
+        let answer = answered.answer();
+        let detail = String::from_utf8_lossy(answer.body).trim().to_owned();
         Ok(Readiness { ready: answer.status == 200, detail })
     }
 
@@ -335,9 +336,9 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub async fn build(&self, addr: &str, deadline: Instant) -> Result<Option<Build>, AskError> {
-        let answer = self.ask(addr, PATH_MEMBERS, deadline).await?;
+        let answered = self.ask(addr, PATH_MEMBERS, deadline).await?;
         let malformed = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
-        Ok(Build::from_json(&answer.body).map_err(malformed)?)
+        Ok(Build::from_json(answered.answer().body).map_err(malformed)?)
     }
 
     /// Asks the node at `addr`, once, whether it leads and may serve.
@@ -345,7 +346,7 @@ impl Client {
     /// # Errors
     /// See [`AskError`].
     pub async fn leads(&self, addr: &str, deadline: Instant) -> Result<bool, AskError> {
-        Ok(self.ask(addr, PATH_LEADER, deadline).await?.status == 200)
+        Ok(self.ask(addr, PATH_LEADER, deadline).await?.answer().status == 200)
     }
 
     /// Makes one call over HTTP: carries out the actions of a [`Pursuit`] until the call has ended.
@@ -362,24 +363,31 @@ impl Client {
                 Action::Ask { addr, path, until } => {
                     let exchange = self.shared.transport.exchange(&addr, &path);
                     let outcome = before(until, &addr, exchange).await;
+                    let answer = outcome.as_ref().map(Answered::answer).map_err(Clone::clone);
                     let mut session = core.session();
-                    pursuit.handle_outcome(session.directory(), &addr, &path, outcome, now());
+                    pursuit.handle_outcome(session.directory(), &addr, &path, answer, now());
                 }
             }
         }
     }
 
     /// Asks one node once. Returns its answer, which may also be a refusal (503).
-    async fn ask(&self, addr: &str, path: &str, deadline: Instant) -> Result<Answer, AskError> {
+    async fn ask<'a>(
+        &'a self,
+        addr: &'a str,
+        path: &str,
+        deadline: Instant,
+    ) -> Result<Answered<'a>, AskError> {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
-        let answer = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
-        let mut session = self.shared.core.session();
-        session.directory().check_cluster(addr, answer.cluster.as_deref())?;
-        if matches!(answer.status, 200 | 503) {
-            return Ok(answer);
+        let answered = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
+        let answer = answered.answer();
+        self.shared.core.session().directory().check_cluster(addr, answer.cluster)?;
+        let status = answer.status;
+        if matches!(status, 200 | 503) {
+            return Ok(answered);
         }
-        let what = format!("status {} at {path}", answer.status);
+        let what = format!("status {status} at {path}");
         Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
     }
 }
@@ -479,11 +487,11 @@ impl Drop for Call<'_> {
     }
 }
 
-async fn before(
+async fn before<'a>(
     until: Instant,
     addr: &str,
-    exchange: impl Future<Output = Result<Answer, FailedAttempt>>,
-) -> Result<Answer, FailedAttempt> {
+    exchange: impl Future<Output = Result<Answered<'a>, FailedAttempt>>,
+) -> Result<Answered<'a>, FailedAttempt> {
     match tokio::time::timeout_at(until.into(), exchange).await {
         Ok(outcome) => outcome,
         Err(_elapsed) => Err(FailedAttempt::Silent { addr: addr.to_owned() }),

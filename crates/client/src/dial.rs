@@ -2,7 +2,9 @@
 //! connection will carry, it knows only the name for the TLS handshake.
 
 use std::error::Error as StdError;
+use std::future::poll_fn;
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream as BlockingStream};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use epicepoch_certs::rustls::{
     self, AlertDescription as Alert, CertificateError, ClientConfig, ClientConnection, StreamOwned,
 };
 use epicepoch_wire::native::Token;
+use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -246,6 +249,30 @@ pub enum Socket {
     Secured(Box<TlsStream<TcpStream>>),
 }
 
+impl Socket {
+    /// Whether nothing has arrived that was not read: no byte, no end and no error.
+    ///
+    /// Plain TCP asks the kernel, because the runtime may not have looked for a while. With TLS the
+    /// kernel may have records without data, so this is only what the runtime knows.
+    pub(crate) async fn is_quiet(&mut self) -> bool {
+        match self {
+            Self::Plain(stream) => {
+                let peeked = SockRef::from(&*stream).peek(&mut [MaybeUninit::uninit()]);
+                peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            }
+            Self::Secured(stream) => {
+                let mut byte = [0];
+                let mut buffer = ReadBuf::new(&mut byte);
+                // A task that has used its budget would find every stream quiet.
+                let read = tokio::task::unconstrained(poll_fn(|context| {
+                    Poll::Ready(Pin::new(&mut *stream).poll_read(context, &mut buffer))
+                }));
+                read.await.is_pending()
+            }
+        }
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -391,6 +418,21 @@ mod tests {
         let failed = FailedAttempt::Tls { addr: "a:1".to_owned(), reason: "x".to_owned() };
         assert_eq!(FailedAttempt::unreachable("a:1", &outer), failed);
         assert_eq!(FailedAttempt::broken("a:1", &outer), failed);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_quiet_until_a_byte_or_its_end_arrives() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        for byte in [&b""[..], b"x"] {
+            let mut socket = Dialer::new(None, Alpn::Http1).dial(&addr).await.unwrap();
+            let (mut node, _) = listener.accept().unwrap();
+            assert!(socket.is_quiet().await);
+            // The runtime has no turn from here on, so only the kernel knows what has arrived.
+            node.write_all(byte).unwrap();
+            drop(node);
+            assert!(!socket.is_quiet().await, "{byte:?}");
+        }
     }
 
     #[test]

@@ -31,11 +31,12 @@
 //! - `directory`: what a client knows of its cluster.
 //! - `driver`: the task that carries out a session; `link`: one native connection.
 //! - `clock`: the clock of a client.
-//! - `transport`: one request and its answer over a kept-alive HTTP/1.1 connection.
+//! - `transport`: requests over HTTP, and idle connections; `connection`: one HTTP/1.1 connection.
 
 pub mod blocking;
 pub mod client;
 mod clock;
+mod connection;
 pub mod dial;
 mod directory;
 mod driver;

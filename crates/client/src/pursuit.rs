@@ -4,9 +4,11 @@
 //! A [`Pursuit`] returns one [`Action`] after another, and receives the outcome of each. The last
 //! action is [`Action::Finish`].
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, PATH_LATEST, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
+use epicepoch_wire::http1::Answer;
 use epicepoch_wire::{Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use crate::directory::{Directory, FailedAttempts, OVERLOADED_FAILED_ATTEMPTS};
@@ -14,13 +16,12 @@ use crate::error::{
     AnotherCluster, BY_LEASE, BadAnswer, FailedAttempt, MembersError, TOO_OLD, TimestampsError,
 };
 use crate::members::{Members, is_address};
-use crate::transport::Answer;
 
 /// The next step for the caller of [`Pursuit::poll_action`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Ask `addr` for `path`, and wait at most until `until`.
-    Ask { addr: String, path: String, until: Instant },
+    Ask { addr: String, path: Cow<'static, str>, until: Instant },
     /// Do nothing before `until`.
     Wait { until: Instant },
     /// Return this to the caller.
@@ -126,18 +127,22 @@ impl Pursuit {
                 // This request may repeat an earlier one. Its answer must also be above the
                 // timestamps that other calls got in between.
                 self.floor = directory.highest();
-                let guarantee = self.guarantee('&');
-                let path = format!("{PATH_TIMESTAMP}?format=range&n={count}{guarantee}");
+                let path = if count == 1 && self.guarantee.is_none() {
+                    PATH_ONE.into()
+                } else {
+                    let guarantee = self.guarantee('&');
+                    format!("{PATH_TIMESTAMP}?format=range&n={count}{guarantee}").into()
+                };
                 Action::Ask { addr: leader.to_owned(), path, until }
             }
             (Goal::Latest, Some(leader)) => {
                 self.floor = directory.highest();
-                let path = format!("{PATH_LATEST}{}", self.guarantee('?'));
+                let path = format!("{PATH_LATEST}{}", self.guarantee('?')).into();
                 Action::Ask { addr: leader.to_owned(), path, until }
             }
             (Goal::Timestamps(_) | Goal::Latest, None) | (Goal::Members, _) => {
                 let addr = directory.next_address();
-                Action::Ask { addr, path: PATH_MEMBERS.to_owned(), until }
+                Action::Ask { addr, path: PATH_MEMBERS.into(), until }
             }
         }
     }
@@ -148,7 +153,7 @@ impl Pursuit {
         directory: &mut Directory,
         addr: &str,
         path: &str,
-        outcome: Result<Answer, FailedAttempt>,
+        outcome: Result<Answer<'_>, FailedAttempt>,
         now: Instant,
     ) {
         let answer = match outcome {
@@ -157,7 +162,7 @@ impl Pursuit {
                 return self.handle_failed_attempt(directory, failed_attempt, now);
             }
         };
-        if let Err(error) = directory.check_cluster(addr, answer.cluster.as_deref()) {
+        if let Err(error) = directory.check_cluster(addr, answer.cluster) {
             self.end = Some(End::AnotherCluster(error));
         } else if answer.status != 200 {
             self.handle_refusal(directory, addr, &answer, now);
@@ -175,8 +180,8 @@ impl Pursuit {
     /// Whether this call may use an answer with this proof. A call that names a quorum accepts only a
     /// round. A call that names no guarantee accepts what the cluster's default allows. A node that
     /// is too old for guarantees names no proof; it has proved the answer with a round.
-    fn accepts_proof(&self, answer: &Answer) -> bool {
-        let is_round = answer.proof.as_ref().is_none_or(|proof| proof == ProvedBy::Round.name());
+    fn accepts_proof(&self, answer: &Answer<'_>) -> bool {
+        let is_round = answer.proof.is_none_or(|proof| proof == ProvedBy::Round.name());
         is_round || self.guarantee != Some(Guarantee::Quorum)
     }
 
@@ -184,10 +189,10 @@ impl Pursuit {
         &mut self,
         directory: &mut Directory,
         addr: &str,
-        answer: &Answer,
+        answer: &Answer<'_>,
         now: Instant,
     ) {
-        let members = match Members::from_json(&answer.body, answer.cluster.clone()) {
+        let members = match Members::from_json(answer.body, answer.cluster.map(str::to_owned)) {
             Ok(members) => members,
             Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
         };
@@ -211,7 +216,7 @@ impl Pursuit {
         &mut self,
         directory: &mut Directory,
         addr: &str,
-        answer: &Answer,
+        answer: &Answer<'_>,
         now: Instant,
     ) {
         let Goal::Timestamps(count) = self.goal else {
@@ -220,14 +225,15 @@ impl Pursuit {
         if directory.cluster().is_none() || answer.cluster.is_none() {
             return self.end_badly(addr, "timestamps of no cluster".to_owned());
         }
-        let bytes = answer.body.as_ref().try_into().ok();
+        let bytes = answer.body.try_into().ok();
         let range = bytes.and_then(TimestampRange::from_bytes).filter(|r| r.count() == count);
         let Some(range) = range else {
             let what = format!("{} bytes that are no range of {count}", answer.body.len());
             return self.end_badly(addr, what);
         };
-        let (answer, addr) = (range.first(), addr.to_owned());
+        let answer = range.first();
         if let Some(floor) = self.floor.filter(|floor| answer <= *floor) {
+            let addr = addr.to_owned();
             self.end = Some(End::WentBackwards { addr, floor, answer });
             return;
         }
@@ -242,13 +248,13 @@ impl Pursuit {
         &mut self,
         directory: &mut Directory,
         addr: &str,
-        answer: &Answer,
+        answer: &Answer<'_>,
         now: Instant,
     ) {
         if directory.cluster().is_none() || answer.cluster.is_none() {
             return self.end_badly(addr, "a timestamp of no cluster".to_owned());
         }
-        let Ok(bytes) = answer.body.as_ref().try_into() else {
+        let Ok(bytes) = answer.body.try_into() else {
             let what = format!("{} bytes that are no timestamp", answer.body.len());
             return self.end_badly(addr, what);
         };
@@ -269,11 +275,11 @@ impl Pursuit {
         &mut self,
         directory: &mut Directory,
         addr: &str,
-        answer: &Answer,
+        answer: &Answer<'_>,
         now: Instant,
     ) {
         let (status, to) = (answer.status, addr.to_owned());
-        let Some(code) = answer.error.as_deref().and_then(ErrorCode::from_name) else {
+        let Some(code) = answer.error.and_then(ErrorCode::from_name) else {
             if matches!(status, 429 | 502..=504) {
                 return self.handle_failed_attempt(
                     directory,
@@ -284,20 +290,20 @@ impl Pursuit {
             return self.end_badly(addr, format!("status {status} without a reason"));
         };
         if code == ErrorCode::NotLeader {
-            let other = |leader: &&String| {
+            let other = |leader: &&str| {
                 *leader != addr && is_address(leader) && !directory.is_suspect(leader, now)
             };
-            if let Some(leader) = answer.leader.as_ref().filter(other)
+            if let Some(leader) = answer.leader.filter(other)
                 && self.failed_attempts.hop()
             {
-                directory.set_leader(leader.clone());
+                directory.set_leader(leader.to_owned());
                 return;
             }
         }
         // The code `INTERNAL` means that only this node is broken. Another node may lead soon, so
         // the call goes on.
         if !code.is_retryable() && code != ErrorCode::Internal {
-            let text = String::from_utf8_lossy(&answer.body);
+            let text = String::from_utf8_lossy(answer.body);
             let mut message: String = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
             if self.goal == Goal::Latest && code == ErrorCode::NotFound {
                 NO_LATEST.clone_into(&mut message);
@@ -394,6 +400,8 @@ impl From<End> for Result<Members, MembersError> {
     }
 }
 
+/// The most common path, which costs no formatting.
+const PATH_ONE: &str = "/timestamp?format=range&n=1";
 /// The text for a node that does not know the path.
 const NO_LATEST: &str = "this node is too old to say which timestamp is the latest: update it";
 

@@ -1,41 +1,49 @@
-//! One request and its answer over a kept-alive HTTP/1.1 connection (RFC 9112). This module decides
-//! nothing, and never repeats a request that was answered.
+//! One request and its answer over a kept-alive HTTP/1.1 connection, and the connections that are
+//! idle. This module decides nothing, and never repeats a request that was answered.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-use epicepoch_wire::http::{HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER, HEADER_PROOF};
-use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, Request};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use epicepoch_wire::http1::Answer;
+use epicepoch_wire::native::Token;
 
-use crate::dial::Dialer;
+use crate::connection::{Connection, ExchangeError, is_plain};
+use crate::dial::{Dialer, Socket};
 use crate::error::FailedAttempt;
-
-/// An answer, with the headers that the client uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) cluster: Option<String>,
-    pub(crate) error: Option<String>,
-    pub(crate) leader: Option<String>,
-    /// What has proved the answer, in the words of the node.
-    pub(crate) proof: Option<String>,
-    pub(crate) body: Bytes,
-}
 
 /// Requests over HTTP, with idle connections kept by address.
 #[derive(Debug)]
 pub(crate) struct Transport {
     dialer: Dialer,
-    idle: Mutex<HashMap<String, Vec<Connection>>>,
+    idle: Mutex<HashMap<String, Vec<BoxedConnection>>>,
 }
 
-type Connection = SendRequest<Empty<Bytes>>;
+/// A connection in a box, because it moves often.
+type BoxedConnection = Box<Connection<Socket>>;
+
+/// An answer, which is in the buffer of its connection. Dropping it makes the connection idle.
+#[derive(Debug)]
+pub(crate) struct Answered<'a> {
+    transport: &'a Transport,
+    addr: &'a str,
+    /// `None` only while this is dropped.
+    connection: Option<BoxedConnection>,
+}
+
+impl Answered<'_> {
+    /// The answer.
+    pub(crate) fn answer(&self) -> Answer<'_> {
+        self.connection.as_ref().map_or_else(Answer::default, |connection| connection.answer())
+    }
+}
+
+impl Drop for Answered<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take_if(|it| it.is_reusable()) {
+            self.transport.keep_idle(self.addr, connection);
+        }
+    }
+}
 
 impl Transport {
     /// Creates a transport without connections.
@@ -48,69 +56,61 @@ impl Transport {
     /// If the idle connection that was kept turns out to be closed, the request is sent once more
     /// over a new connection, because a healthy server may close idle connections at any time.
     /// Asking twice is harmless: timestamps that nobody reads are only skipped.
-    pub(crate) async fn exchange(&self, addr: &str, path: &str) -> Result<Answer, FailedAttempt> {
-        if let Some(kept) = self.take_idle(addr)
-            && let Ok(answer) = self.ask(addr, path, kept).await
-        {
-            return Ok(answer);
-        }
-        let fresh = self.connect(addr).await?;
-        self.ask(addr, path, fresh).await
-    }
-
-    async fn ask(
-        &self,
-        addr: &str,
+    pub(crate) async fn exchange<'a>(
+        &'a self,
+        addr: &'a str,
         path: &str,
-        mut to: Connection,
-    ) -> Result<Answer, FailedAttempt> {
-        let mut request = Request::get(path).header(HOST, addr);
-        if let Some(token) = self.dialer.token() {
-            request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
+    ) -> Result<Answered<'a>, FailedAttempt> {
+        if !is_plain(addr) {
+            let (addr, reason) = (addr.to_owned(), "the address is not host:port".to_owned());
+            return Err(FailedAttempt::Unreachable { addr, reason });
         }
-        let request = request.body(Empty::new()).map_err(|error| lost(addr, &error))?;
-        to.ready().await.map_err(|error| lost(addr, &error))?;
-        let response = to.send_request(request).await.map_err(|error| lost(addr, &error))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await;
-        let body = body.map_err(|error| FailedAttempt::broken(addr, &*error))?.to_bytes();
-        if !to.is_closed() {
-            self.keep_idle(addr, to);
-        }
-        let text = |name| header(&head.headers, name);
-        Ok(Answer {
-            status: head.status.as_u16(),
-            cluster: text(HEADER_CLUSTER),
-            error: text(HEADER_ERROR),
-            leader: text(HEADER_LEADER),
-            proof: text(HEADER_PROOF),
-            body,
-        })
-    }
-
-    async fn connect(&self, addr: &str) -> Result<Connection, FailedAttempt> {
-        let stream = self.dialer.dial(addr).await;
-        let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
-        // This task ends when its connection ends. An error of the connection is dropped here,
-        // because the request gets the same error.
-        tokio::spawn(async move { drop(driver.await) });
-        Ok(connection)
-    }
-
-    fn take_idle(&self, addr: &str) -> Option<Connection> {
-        let mut idle = self.lock();
-        let kept = idle.get_mut(addr)?;
-        while let Some(connection) = kept.pop() {
-            if !connection.is_closed() {
-                return Some(connection);
+        let token = self.dialer.token();
+        if let Some(mut kept) = self.take_idle(addr).await {
+            match kept.ask(addr, path, token.as_ref()).await {
+                Ok(()) if kept.status() == REQUEST_TIMEOUT => {}
+                Ok(()) => return Ok(self.answered(addr, kept)),
+                Err(error) if kept.has_received() => return Err(failed(addr, &error)),
+                Err(_closed) => {}
             }
         }
-        None
+        // In a box, because this is rare, and would make the future of every call several times as
+        // long.
+        Box::pin(self.exchange_anew(addr, path, token)).await
     }
 
-    fn keep_idle(&self, addr: &str, connection: Connection) {
+    /// Asks over a new connection.
+    async fn exchange_anew<'a>(
+        &'a self,
+        addr: &'a str,
+        path: &str,
+        token: Option<Token>,
+    ) -> Result<Answered<'a>, FailedAttempt> {
+        let stream = self.dialer.dial(addr).await;
+        let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
+        let mut fresh = Box::new(Connection::new(stream));
+        let asked = fresh.ask(addr, path, token.as_ref()).await;
+        asked.map_err(|error| failed(addr, &error))?;
+        Ok(self.answered(addr, fresh))
+    }
+
+    fn answered<'a>(&'a self, addr: &'a str, connection: BoxedConnection) -> Answered<'a> {
+        Answered { transport: self, addr, connection: Some(connection) }
+    }
+
+    /// Takes an idle connection on which nothing has happened since its last answer, and closes
+    /// others.
+    async fn take_idle(&self, addr: &str) -> Option<BoxedConnection> {
+        loop {
+            let mut kept = self.lock().get_mut(addr)?.pop()?;
+            if kept.stream().is_quiet().await {
+                return Some(kept);
+            }
+        }
+    }
+
+    fn keep_idle(&self, addr: &str, mut connection: BoxedConnection) {
+        connection.shrink();
         let mut idle = self.lock();
         if let Some(kept) = idle.get_mut(addr) {
             if kept.len() < IDLE_PER_ADDRESS_MAX {
@@ -121,22 +121,22 @@ impl Transport {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<BoxedConnection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn header(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name)?.to_str().ok().map(str::to_owned)
+/// Returns the failed attempt for an exchange without an answer.
+fn failed(addr: &str, error: &ExchangeError) -> FailedAttempt {
+    match error {
+        ExchangeError::Broken(error) => FailedAttempt::broken(addr, error),
+        ExchangeError::NoAnswer(_) | ExchangeError::Unasked => FailedAttempt::lost(addr, error),
+    }
 }
 
-fn lost(addr: &str, error: &(dyn Error + 'static)) -> FailedAttempt {
-    FailedAttempt::broken(addr, error)
-}
-
-/// The body of an answer has at most this many bytes. That is several times the size of a list of
-/// [`Members::COUNT_MAX`](crate::Members::COUNT_MAX) members.
-const ANSWER_LEN_MAX: usize = 256 * 1024;
+/// The status with which a server closes a connection that was idle for too long. The request that
+/// crosses it may be sent again (RFC 9110, section 15.5.9).
+const REQUEST_TIMEOUT: u16 = 408;
 /// At most this many idle connections to one address are kept.
 const IDLE_PER_ADDRESS_MAX: usize = 64;
 /// Idle connections are kept for at most this many addresses. That is enough for all members and

@@ -160,6 +160,116 @@ async fn a_kept_connection_that_the_server_closed_is_no_failed_attempt() {
 }
 
 #[tokio::test]
+async fn a_second_answer_to_one_request_is_never_the_answer_to_the_next() {
+    let server = Server::start().await;
+    let twice = [stamped(range(0, 1)), stamped(range(1, 1))].concat();
+    server.will(Line::Say(led_by(server.addr))).will(Line::Say(twice));
+    server.will(Line::Say(stamped(range(2, 1))));
+    let client = client(&[&server]);
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(2, 1)));
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_call_that_was_given_up_leaves_its_answer_to_nobody() {
+    let server = Server::start().await;
+    server.will(Line::Say(led_by(server.addr)));
+    let client = client(&[&server]);
+    client.members(deadline()).await.expect("a list");
+    server.will(Line::Silence);
+    let asked = server.asked().len() + 1;
+    let call = client.timestamps_before(1, deadline());
+    let given_up = async {
+        while server.asked().len() < asked {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answered = call => panic!("{answered:?}"),
+        () = given_up => {}
+    }
+    server.will(Line::Say(stamped(range(0, 1))));
+    let before = server.connections.load(Ordering::SeqCst);
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
+    assert_eq!(server.connections.load(Ordering::SeqCst), before + 1);
+}
+
+#[tokio::test]
+async fn answers_of_proxies_and_old_servers_are_read() {
+    let cluster = format!("epicepoch-cluster: {CLUSTER}\r\n");
+    let bytes = range(0, 1).to_bytes();
+    let with = |head: String, rest: &[&[u8]]| [head.as_bytes(), &rest.concat()].concat();
+    for (answer, is_kept) in [
+        (
+            with(
+                format!("HTTP/1.1 200 OK\r\n{cluster}Transfer-Encoding: chunked\r\n\r\n"),
+                &[b"10\r\n", &bytes[..16], b"\r\n8\r\n", &bytes[16..], b"\r\n0\r\n\r\n"],
+            ),
+            true,
+        ),
+        (
+            with(
+                format!(
+                    "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200\r\n\
+                     Via: 1.1 a\r\nVia: 1.1 b\r\n{cluster}CONTENT-LENGTH: 24\r\n\r\n"
+                ),
+                &[&bytes],
+            ),
+            true,
+        ),
+        (with(format!("HTTP/1.0 200 OK\r\n{cluster}\r\n"), &[&bytes]), false),
+        (with(format!("HTTP/1.1 200 OK\r\n{cluster}\r\n"), &[&bytes]), false),
+    ] {
+        let server = Server::start().await;
+        let line = if is_kept { Line::Say } else { Line::SayAndHangUp };
+        server.will(Line::Say(led_by(server.addr))).will(line(answer));
+        server.will(Line::Say(stamped(range(1, 1))));
+        let client = client(&[&server]);
+        assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
+        assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(1, 1)));
+        assert_eq!(server.asked().len(), 3, "no request was repeated");
+        assert_eq!(server.connections.load(Ordering::SeqCst), 2 - usize::from(is_kept));
+    }
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_the_server_gives_up_with_408_is_no_failed_attempt() {
+    let server = Server::start().await;
+    server.will(Line::Say(led_by(server.addr)));
+    server.will(Line::SayAndHangUp(response("408 Request Timeout", "connection: close\r\n", b"")));
+    server.will(Line::Say(stamped(range(0, 1))));
+    let client = client(&[&server]);
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
+    let expected = ["/members", "/timestamp?format=range&n=1", "/timestamp?format=range&n=1"];
+    assert_eq!(server.asked(), expected);
+}
+
+#[tokio::test]
+async fn a_malformed_answer_is_a_failed_attempt_that_is_not_repeated() {
+    let server = Server::start().await;
+    server.will(Line::Say(response("200 OK", "", b"")));
+    server.will(Line::Say(response("200 OK", "Content-Length: 7\r\n", b"")));
+    let (client, addr) = (client(&[&server]), server.addr.to_string());
+    assert_eq!(client.leads(&addr, deadline()).await, Ok(true));
+    let error = client.leads(&addr, deadline()).await.unwrap_err().to_string();
+    assert!(error.contains("content-length comes twice"), "{error}");
+    assert_eq!(server.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn an_address_cannot_add_a_line_to_a_request() {
+    let server = Server::start().await;
+    let client = client(&[&server]);
+    for bad in [format!("{}\r\nx: y", server.addr), format!("x y@{}", server.addr), String::new()] {
+        let error = client.leads(&bad, deadline()).await.unwrap_err();
+        let is_right = matches!(&error, AskError::FailedAttempt(FailedAttempt::Unreachable { .. }));
+        assert!(is_right, "{error}");
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
 async fn a_node_that_names_its_build_tells_it_and_an_older_one_does_not() {
     let server = Server::start().await;
     let new =

@@ -6,6 +6,7 @@
 //! - [`exposition`]: the formats of a page of metrics.
 //! - [`guarantee`]: the guarantee that a request asks for, and what has proved an answer.
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
+//! - [`http1`]: answers over HTTP/1.1, as a client reads them.
 //! - [`http2`]: frames and header blocks of HTTP/2.
 //! - [`frame`]: the frame of the peer protocol: header, limits, checksum.
 //! - [`peer_hello`]: the hello of a peer connection, and its refusal.
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod gossip;
 pub mod guarantee;
 pub mod http;
+pub mod http1;
 pub mod http2;
 pub mod id;
 pub mod native;

@@ -373,7 +373,46 @@ fn texts() -> io::Result<()> {
         HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\nHTTP/1.1";
     put("http_answer", "two", answer)?;
     let refused = b"HTTP/1.1 409 Conflict\r\nepicepoch-leader: a:1\r\ncontent-length: 3\r\n\r\na:1";
-    put("http_answer", "refused", refused)
+    put("http_answer", "refused", refused)?;
+    // The first byte cuts the bytes into parts. If it is odd, the connection ends behind them.
+    for (name, first, answer) in [
+        (
+            "node",
+            20,
+            &b"HTTP/1.1 200 OK\r\nepicepoch-cluster: 0abc.01\r\nepicepoch-proof: round\r\n\
+                content-length: 16\r\ndate: Tue, 14 Nov 2023 22:13:20 GMT\r\n\r\n0123456789abcdefHTTP"[..],
+        ),
+        (
+            "refusal",
+            2,
+            b"HTTP/1.1 409 Conflict\r\nEpicEpoch-Error: NOT_LEADER\r\nepicepoch-leader:\ta:1 \r\n\
+                Connection: x, close\r\nContent-Length: 3\r\n\r\na:1",
+        ),
+        (
+            "chunks",
+            6,
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0a \t;x=\"y\"\r\n\
+                0123456789\r\n0\r\ncontent-length: 1\r\n\r\n0\r\n\r\n",
+        ),
+        (
+            "interim",
+            0,
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 \r\nlink: a\r\n\r\nHTTP/1.1 204\r\n\r\nHTTP",
+        ),
+        ("old", 9, b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 02\r\n\r\nab"),
+        ("ended", 3, b"HTTP/1.1 200 OK\r\nvia: a\r\nvia: b\r\nx: \xff\r\n\r\nto the end"),
+        ("cut", 1, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"),
+        ("folded", 4, b"HTTP/1.1 200 OK\r\nx: y\r\n content-length: 5\r\n\r\n"),
+        ("two_lengths", 4, b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef"),
+        (
+            "two_ends",
+            4,
+            b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
+    ] {
+        put("client_answer", name, &[&[first], answer].concat())?;
+    }
+    Ok(())
 }
 
 /// Writes a stream of HTTP/2 answers: a plain one, one with Huffman-coded literals, and one in

@@ -5,12 +5,14 @@
 //! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
 //! - `text`: queries, requests, settings and other files, members, HTTP answers, certificates,
 //!   promises.
+//! - `client_answer`: answers over HTTP/1.1, as clients read them.
 //! - `tune`: nodes' reports about their links, as `epicepoch tune` reads them.
 //! - `storage`: a database file with any damage.
 //! - `replica`: the consensus plane of one node, fed with messages, ticks, crashes.
 //! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster from one.
 //! - `planted`: a bug that the engine must find.
 
+mod client_answer;
 mod cluster;
 mod planted;
 mod replica;
@@ -34,7 +36,7 @@ pub struct Target {
 
 /// All targets that must hold for every input. `planted` is not among them, because the engine must
 /// find its bug.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 22] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -50,6 +52,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "files", run: targets::files },
     Target { name: "members", run: targets::members },
     Target { name: "http_answer", run: targets::http_answer },
+    Target { name: "client_answer", run: targets::client_answer },
     Target { name: "http2_answer", run: targets::http2_answer },
     Target { name: "certificate", run: targets::certificate },
     Target { name: "tune", run: targets::tune },
@@ -97,6 +100,8 @@ pub mod targets {
         text::members;
         /// HTTP answers.
         text::http_answer;
+        /// Answers over HTTP/1.1, as clients read them.
+        client_answer::client_answer;
         /// Answers over HTTP/2, as the load generator reads them.
         text::http2_answer;
         /// Certificates.

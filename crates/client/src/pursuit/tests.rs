@@ -1,6 +1,5 @@
 //! Tests of the decisions of a call over HTTP, without a socket.
 
-use bytes::Bytes;
 use epicepoch_wire::{Epoch, EpochIndex};
 
 use super::*;
@@ -11,6 +10,31 @@ const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
 const NONE: &str = "00000000000000000000000000000000.0000000000000000";
 const SECOND: Duration = Duration::from_secs(1);
 
+/// An answer with values of its own.
+#[derive(Clone, Default)]
+struct Given {
+    status: u16,
+    cluster: Option<String>,
+    error: Option<String>,
+    leader: Option<String>,
+    proof: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Given {
+    fn answer(&self) -> Answer<'_> {
+        let Self { status, cluster, error, leader, proof, body } = self;
+        Answer {
+            status: *status,
+            cluster: cluster.as_deref(),
+            error: error.as_deref(),
+            leader: leader.as_deref(),
+            proof: proof.as_deref(),
+            body,
+        }
+    }
+}
+
 /// A call under test, its directory, and a clock that only the test moves.
 struct World {
     now: Instant,
@@ -18,6 +42,7 @@ struct World {
     pursuit: Pursuit,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a story has an answer once")]
 impl World {
     fn new(seeds: &[&str], goal: Goal) -> Self {
         let seeds = seeds.iter().map(|&seed| seed.to_owned()).collect();
@@ -35,7 +60,7 @@ impl World {
     fn asked(&mut self) -> (String, String) {
         loop {
             match self.pursuit.poll_action(&mut self.directory, self.now) {
-                Action::Ask { addr, path, .. } => return (addr, path),
+                Action::Ask { addr, path, .. } => return (addr, path.into_owned()),
                 Action::Wait { until } => {
                     assert!(until - self.now <= BACKOFF_MAX);
                     self.now = until;
@@ -52,19 +77,25 @@ impl World {
         }
     }
 
-    fn reply(&mut self, answer: Answer) -> &mut Self {
+    fn reply(&mut self, answer: Given) -> &mut Self {
         let (addr, path) = self.asked();
-        self.pursuit.handle_outcome(&mut self.directory, &addr, &path, Ok(answer), self.now);
+        self.pursuit.handle_outcome(
+            &mut self.directory,
+            &addr,
+            &path,
+            Ok(answer.answer()),
+            self.now,
+        );
         self
     }
 
-    fn reply_from(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+    fn reply_from(&mut self, addr: &str, path: &str, answer: Given) -> &mut Self {
         assert_eq!(self.asked(), (addr.to_owned(), path.to_owned()));
         self.reply_again(addr, path, answer)
     }
 
-    fn reply_again(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
-        self.pursuit.handle_outcome(&mut self.directory, addr, path, Ok(answer), self.now);
+    fn reply_again(&mut self, addr: &str, path: &str, answer: Given) -> &mut Self {
+        self.pursuit.handle_outcome(&mut self.directory, addr, path, Ok(answer.answer()), self.now);
         self
     }
 
@@ -76,23 +107,23 @@ impl World {
     }
 }
 
-fn answer(status: u16, body: impl Into<Bytes>) -> Answer {
-    Answer { status, cluster: Some(CLUSTER.into()), body: body.into(), ..Answer::default() }
+fn answer(status: u16, body: impl Into<Vec<u8>>) -> Given {
+    Given { status, cluster: Some(CLUSTER.into()), body: body.into(), ..Given::default() }
 }
 
-fn refusal(code: ErrorCode, leader: Option<&str>) -> Answer {
+fn refusal(code: ErrorCode, leader: Option<&str>) -> Given {
     let (error, leader) = (Some(code.name().to_owned()), leader.map(str::to_owned));
-    Answer { error, leader, ..answer(code.status(), "say why\n") }
+    Given { error, leader, ..answer(code.status(), "say why\n") }
 }
 
-fn list(leader: &str) -> Answer {
+fn list(leader: &str) -> Given {
     let json = format!(
         r#"{{"leader":{leader},"members":[{{"nodeID":1,"addr":"a:1"}},{{"nodeID":2,"addr":"b:2"}}]}}"#
     );
     answer(200, json)
 }
 
-fn led_by(addr: &str) -> Answer {
+fn led_by(addr: &str) -> Given {
     list(&format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#))
 }
 
@@ -101,7 +132,7 @@ fn range(epoch: u64, index: u64, count: u64) -> TimestampRange {
     TimestampRange::new(first, count).expect("a range")
 }
 
-fn stamped(range: TimestampRange) -> Answer {
+fn stamped(range: TimestampRange) -> Given {
     answer(200, range.to_bytes().to_vec())
 }
 
@@ -221,7 +252,7 @@ fn another_cluster_or_history_is_refused_at_once() {
     for found in [OTHER, history] {
         let mut world = World::new(&["x:9"], Goal::Timestamps(1));
         world.reply(led_by("b:2"));
-        world.reply(Answer { cluster: Some(found.into()), ..stamped(range(5, 0, 1)) });
+        world.reply(Given { cluster: Some(found.into()), ..stamped(range(5, 0, 1)) });
         let end = world.end();
         assert!(matches!(&end, End::AnotherCluster(e) if e.found == found), "{end:?}");
     }
@@ -247,7 +278,7 @@ fn a_cluster_of_another_name_or_of_none_is_refused_at_once() {
 #[test]
 fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    let unborn = |answer| Answer { cluster: Some(NONE.into()), ..answer };
+    let unborn = |answer| Given { cluster: Some(NONE.into()), ..answer };
     world.reply(unborn(led_by("b:2"))).reply(unborn(stamped(range(5, 0, 1))));
     let end = world.end();
     assert!(matches!(end, End::BadAnswer(BadAnswer::Foreign { .. })), "{end:?}");
@@ -336,7 +367,7 @@ fn an_answer_that_a_lease_has_proved_is_an_error_if_a_quorum_was_asked_for() {
                 Goal::Latest => answer(200, given.first().to_bytes().to_vec()),
                 Goal::Timestamps(_) | Goal::Members => stamped(given),
             };
-            let answered = Answer { proof: proof.map(str::to_owned), ..answered };
+            let answered = Given { proof: proof.map(str::to_owned), ..answered };
             world.reply(led_by("b:2")).reply(answered);
             match world.end() {
                 End::Timestamps(_) | End::Latest(_) => assert!(is_right, "{guarantee:?} {proof:?}"),
@@ -382,7 +413,7 @@ fn an_answer_that_is_no_latest_timestamp_is_an_error_at_once() {
     world.end();
     assert_eq!(world.directory.leader(), None, "the next call asks who leads");
     let mut world = World::new(&["x:9"], Goal::Latest);
-    let other = Answer { leader: Some("c:3".into()), ..refusal(ErrorCode::NotLeader, None) };
+    let other = Given { leader: Some("c:3".into()), ..refusal(ErrorCode::NotLeader, None) };
     world.reply(led_by("b:2")).reply(other);
     assert_eq!(world.asked(), ("c:3".to_owned(), "/latest".to_owned()), "the leader is followed");
 }
@@ -393,7 +424,13 @@ fn concurrent_calls_may_return_in_any_order() {
     world.reply(led_by("b:2"));
     world.asked();
     let mut other = Pursuit::new(&world.directory, Goal::Timestamps(1), world.now + SECOND, SECOND);
-    other.handle_outcome(&mut world.directory, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
+    other.handle_outcome(
+        &mut world.directory,
+        "b:2",
+        ONE,
+        Ok(stamped(range(5, 1, 1)).answer()),
+        world.now,
+    );
     world.reply_again("b:2", ONE, stamped(range(5, 0, 1)));
     assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
 }
@@ -404,7 +441,13 @@ fn timestamps_returned_before_a_second_attempt_lie_below_its_answer() {
     world.reply(led_by("b:2"));
     world.asked();
     let mut other = Pursuit::new(&world.directory, Goal::Timestamps(1), world.now + SECOND, SECOND);
-    other.handle_outcome(&mut world.directory, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
+    other.handle_outcome(
+        &mut world.directory,
+        "b:2",
+        ONE,
+        Ok(stamped(range(5, 1, 1)).answer()),
+        world.now,
+    );
     world.reply_again("b:2", ONE, refusal(ErrorCode::Overloaded, None));
     world.reply(stamped(range(5, 0, 1)));
     assert!(matches!(world.end(), End::WentBackwards { .. }));
@@ -412,7 +455,7 @@ fn timestamps_returned_before_a_second_attempt_lie_below_its_answer() {
 
 #[test]
 fn an_answer_that_no_oracle_gives_is_an_error_at_once() {
-    let no_reason = Answer { error: None, ..answer(404, "") };
+    let no_reason = Given { error: None, ..answer(404, "") };
     for bad in [answer(200, vec![0; 16]), stamped(range(5, 0, 2)), no_reason] {
         let mut world = World::new(&["x:9"], Goal::Timestamps(1));
         world.reply(led_by("b:2")).reply(bad);

@@ -1,6 +1,7 @@
 //! The token of a client. Neither `Debug` nor any error shows it.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// Longest token, bytes.
 pub const TOKEN_LEN_MAX: usize = 256;
@@ -10,7 +11,7 @@ pub const TOKEN_LEN_MAX: usize = 256;
 /// Do not check a client's token with `==`: its time depends on how many characters are equal, and
 /// an attacker can measure that. A node compares in constant time instead.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(Box<str>);
+pub struct Token(Arc<str>);
 
 impl Token {
     /// Returns a token with this text; `None` if the text is not valid.
