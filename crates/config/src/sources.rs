@@ -549,6 +549,8 @@ mod tests {
                 (_, "OPS_ADDR") => "127.0.0.1:9090",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (_, "PEER_TLS") => "off",
+                (_, "GUARANTEE_DEFAULT") => "lease",
+                (_, "LEASE_CLOCK") => "trusted",
                 (Kind::Number { range, .. }, _) => match setting.default {
                     DefaultValue::Is(text) => text,
                     DefaultValue::Words(_) => &range.start().to_string(),
@@ -580,7 +582,9 @@ mod tests {
                 (_, name) if matches!(name, "DATA_DIR" | "RESTORE") || name.ends_with("_FILE") => {
                     &[""]
                 }
-                (_, "CLIENT_TLS" | "PEER_TLS") => &["", "yes", "1", "ON"],
+                (_, "CLIENT_TLS" | "PEER_TLS" | "GUARANTEE_DEFAULT" | "LEASE_CLOCK") => {
+                    &["", "yes", "1", "ON"]
+                }
                 (_, "OPS_ADDR") => &["", "a", "9090", "127.0.0.1", "a:9090", "127.0.0.1:99999"],
                 (_, "RESTORE_FLOOR") => {
                     &["", "now", "1700000000", "17979cfe362a0000", "-1s", "99999999999s"]

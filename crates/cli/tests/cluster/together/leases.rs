@@ -38,19 +38,23 @@ fn proof(node: &Node, path: &str) -> Option<String> {
     Some(said.unwrap_or("nothing").to_owned())
 }
 
+/// Waits until a lease proves an answer. Returns the index of the leader that gave it.
 #[track_caller]
-fn wait_for_lease(node: &Node) {
+fn wait_for_lease(cluster: &Cluster) -> usize {
+    let mut leader = None;
     wait_until("a lease proves an answer", WAIT_MAX, || {
-        proof(node, PATH).as_deref() == Some("lease")
+        let is_by_lease = |node: &Node| proof(node, PATH).as_deref() == Some("lease");
+        leader = cluster.nodes.iter().position(is_by_lease);
+        leader.is_some()
     });
+    leader.expect("the wait is over")
 }
 
 /// Both followers stop. Until its lease is over, the leader answers requests that accept it.
 #[test]
 fn a_leader_with_a_lease_asks_nobody_and_answers_nothing_once_it_is_over() {
     let mut cluster = calm(&[]);
-    let leader = cluster.wait_for_leader();
-    wait_for_lease(&cluster.nodes[leader]);
+    let leader = wait_for_lease(&cluster);
     let said = |path: &str| proof(&cluster.nodes[leader], path).expect("an answer");
     assert_eq!(said("/timestamp?guarantee=quorum"), "round");
     assert_eq!(said("/timestamp"), "nothing", "a round has proved it, as for every plain request");
@@ -59,7 +63,7 @@ fn a_leader_with_a_lease_asks_nobody_and_answers_nothing_once_it_is_over() {
         assert!(shown.lines().any(|it| it == line), "{line} in {shown}");
     }
     let others = cluster.others(leader);
-    wait_for_lease(&cluster.nodes[leader]);
+    assert_eq!(wait_for_lease(&cluster), leader);
     for other in &others {
         cluster.nodes[*other].pause();
     }
@@ -84,8 +88,7 @@ fn a_leader_with_a_lease_asks_nobody_and_answers_nothing_once_it_is_over() {
         cluster.nodes[other].resume();
     }
     cluster.assert_well();
-    let leader = cluster.wait_for_leader();
-    wait_for_lease(&cluster.nodes[leader]);
+    wait_for_lease(&cluster);
 }
 
 /// A leader with a lease is paused for longer than the lease, while others answer. All requests of
@@ -98,8 +101,7 @@ fn a_paused_leader_whose_lease_is_over_answers_nothing_out_of_order() {
     let watch = Watch::start(&cluster);
     let (mut late_answers, mut paused_with_lease) = (Vec::new(), 0);
     for _ in 0..3 {
-        let leader = cluster.wait_for_leader();
-        wait_for_lease(&cluster.nodes[leader]);
+        let leader = wait_for_lease(&cluster);
         let addr = cluster.nodes[leader].http();
         let open = || Wire::open(addr, WAIT_MAX).expect("the kernel accepts");
         let mut known: Vec<Wire> = (0..8).map(|_| open()).collect();
@@ -143,15 +145,12 @@ fn a_paused_leader_whose_lease_is_over_answers_nothing_out_of_order() {
 fn a_killed_leaders_lease_is_waited_for_and_a_released_one_is_not() {
     let mut cluster = calm(&[("GUARANTEE_DEFAULT", "lease")]);
     let watch = Watch::start(&cluster);
-    let leader = cluster.wait_for_leader();
-    wait_for_lease(&cluster.nodes[leader]);
+    let leader = wait_for_lease(&cluster);
     let to = cluster.others(leader)[0];
     transferred(&cluster, &["leader", "transfer", "--to", &cluster.nodes[to].id.to_string()]);
-    let leader = cluster.wait_for_leader();
+    let leader = wait_for_lease(&cluster);
     assert_eq!(leader, to);
-    watch.wait_for_service_since(Instant::now());
     assert!(!cluster.nodes[leader].log().contains(WAITS), "the lease was released");
-    wait_for_lease(&cluster.nodes[leader]);
     let lines = |cluster: &Cluster| {
         cluster.nodes.iter().map(|node| node.log().matches(WAITS).count()).sum::<usize>()
     };

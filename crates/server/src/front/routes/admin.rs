@@ -30,14 +30,15 @@ const ASKS_MAX: usize = 10;
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The parameters that set a cluster's settings. The last one allows zones without a voter.
-const SETTINGS: [&str; 6] = [
-    SettingName::EpochIntervalMs.text(),
-    SettingName::ReservationMs.text(),
-    SettingName::ClockOffsetMaxMs.text(),
-    SettingName::MaxN.text(),
-    SettingName::LeaderZones.text(),
-    FORCE,
-];
+const SETTINGS: [&str; SettingName::ALL.len() + 1] = {
+    let mut names = [FORCE; SettingName::ALL.len() + 1];
+    let mut at = 0;
+    while at < SettingName::ALL.len() {
+        names[at] = SettingName::ALL[at].text();
+        at += 1;
+    }
+    names
+};
 const FORCE: &str = "force";
 /// Describes a node that did not answer in time.
 const SILENT: &str = "no answer in time";
@@ -409,6 +410,9 @@ mod tests {
         };
         let values = [(SettingName::LeaderZones, ""), (SettingName::ReservationMs, "2000")];
         assert_eq!(changes, values.map(|(name, text)| (name, text.to_owned())));
+        for name in SettingName::ALL {
+            assert!(order(Admin::Set, Some(&format!("{name}=1"))).is_ok(), "{name}");
+        }
         let forced = order(Admin::Set, Some("LEADER_ZONES=a&force=1")).expect("an order");
         assert!(
             matches!(
