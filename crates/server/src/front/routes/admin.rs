@@ -30,12 +30,13 @@ const ASKS_MAX: usize = 10;
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The parameters that set a cluster's settings. The last one allows zones without a voter.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     SettingName::EpochIntervalMs.text(),
     SettingName::ReservationMs.text(),
     SettingName::ClockOffsetMaxMs.text(),
     SettingName::MaxN.text(),
     SettingName::LeaderZones.text(),
+    SettingName::TimestampFormat.text(),
     FORCE,
 ];
 const FORCE: &str = "force";
