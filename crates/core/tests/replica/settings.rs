@@ -315,13 +315,24 @@ fn compact() -> ClusterSettings {
     ClusterSettings { timestamp_format: TimestampFormat::Compact, ..told(2_000) }
 }
 
+/// A leader whose state has the format of compact timestamps.
+fn led_to_compact() -> Bench {
+    let mut bench = led(FORMAT_OF_COMPACT);
+    for _ in 0..4 * ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+    }
+    assert_eq!(bench.replica.state().format, FORMAT_OF_COMPACT);
+    bench
+}
+
 /// S21: users may have keys of 64 bits by then.
 #[test]
 fn timestamps_that_are_compact_stay_compact() {
     let mut bench = led(FORMAT_OF_COMPACT - 1);
     let format = FORMAT_OF_COMPACT - 1;
     assert_eq!(change(&mut bench, 7, &compact()), Err(SettingsError::FormatOfCompact { format }));
-    let mut bench = led(FORMAT_OF_COMPACT);
+    let mut bench = led_to_compact();
     assert!(!bench.shared.published().is_compact());
     assert_eq!(change(&mut bench, 7, &compact()), Ok(()));
     assert!(!bench.shared.published().is_compact(), "nobody has acknowledged it");
@@ -361,7 +372,7 @@ fn first_settings_that_are_compact_wait_for_their_format() {
 /// A range that was assigned before has too few milliseconds, so the leader reserves at once.
 #[test]
 fn a_leader_with_a_narrow_range_reserves_when_timestamps_become_compact_and_when_it_is_used() {
-    let mut bench = led(FORMAT_OF_COMPACT);
+    let mut bench = led_to_compact();
     let range = |bench: &Bench| bench.shared.published().grant.expect("it serves").range;
     // An operator moves the epoch far ahead, so the next range has the least width.
     let to = Epoch(range(&bench).high.0 + 3_600_000_000_000);
