@@ -83,6 +83,7 @@ const OWN: [&str; 31] = [
     // Nodes begin without data.
     "RESTORE",
     "RESTORE_FLOOR",
+    "RESTORE_LEASE_MS",
 ];
 
 #[derive(Deserialize)]
