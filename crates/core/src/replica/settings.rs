@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
-use epicepoch_wire::{Guarantee, Term};
+use epicepoch_wire::{Guarantee, NodeId, Term};
 use raft::StateRole;
 use thiserror::Error;
 
@@ -36,6 +36,13 @@ pub enum SettingsError {
     /// Ask again in a moment.
     #[error("the leader has no range yet, or hands leadership over; ask again")]
     NotServing,
+    /// The leader has not proposed the first settings yet. Ask again in a moment, or see to the
+    /// named members.
+    #[error("the cluster has no settings yet: {}", waiting_for(not_reading))]
+    NotSeeded {
+        /// The members that are not known to read the format of the first settings.
+        not_reading: Vec<NodeId>,
+    },
     /// Ask again in a moment.
     #[error("settings are being changed already; ask again")]
     Busy,
@@ -95,8 +102,8 @@ pub enum SettingsError {
     /// This leader may not take leases: its clock may stand still ([`Replica::allow_leases`]). Ask
     /// for 0, or see what the node says of its clock.
     #[error(
-        "LEASE_MS can only be 0: the leader may take no lease, because its clock may stand still; the \
-         field leaseClock of its /status says why, and LEASE_CLOCK may allow it"
+        "LEASE_MS must be 0, because this leader may take no lease; leaseClock in its /status says why; \
+         LEASE_CLOCK=trusted allows leases"
     )]
     LeaseClock,
     /// No voter is in a named zone. Correct the name, add a voter in that zone before this change,
@@ -113,6 +120,19 @@ pub enum SettingsError {
         /// The zones that voters are in.
         known: Vec<Zone>,
     },
+}
+
+fn waiting_for(not_reading: &[NodeId]) -> String {
+    if not_reading.is_empty() {
+        return "ask again in a moment".to_owned();
+    }
+    let nodes: Vec<_> = not_reading.iter().map(ToString::to_string).collect();
+    format!(
+        "the first ones name leases, and these members are silent, or do not read format \
+         {FORMAT_OF_LEASES}: {}; start or update them, or ask again in a moment to get all settings \
+         except those of leases",
+        nodes.join(", ")
+    )
 }
 
 fn joined(zones: &[Zone]) -> String {
@@ -207,8 +227,11 @@ impl Replica {
         if self.state.format < FORMAT_OF_LEASES && !settings.is_without_leases() {
             return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
-        if !self.may_settle() || self.state.settings.is_none() {
+        if !self.may_settle() {
             return Err(SettingsError::NotServing);
+        }
+        if self.state.settings.is_none() {
+            return Err(self.not_seeded());
         }
         if self.settings.pending.is_some_and(|(of, _)| of == term) {
             return Err(SettingsError::Busy);
@@ -222,6 +245,14 @@ impl Replica {
             return Err(SettingsError::Busy);
         }
         Ok(())
+    }
+
+    /// Why the cluster has no settings, although its format has them.
+    pub(crate) fn not_seeded(&self) -> SettingsError {
+        let has_leases = self.settings.seed.as_ref().is_some_and(|it| !it.is_without_leases());
+        let is_waiting = has_leases && self.state.format < FORMAT_OF_LEASES;
+        let not_reading = if is_waiting { self.not_reading(FORMAT_OF_LEASES) } else { Vec::new() };
+        SettingsError::NotSeeded { not_reading }
     }
 
     /// Whether this leader has applied the whole log that it had when it became leader.
@@ -242,10 +273,15 @@ impl Replica {
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
         let mut settings = seed.clone();
         if !seed.is_without_leases() && self.state.format < FORMAT_OF_LEASES {
-            if self.config.format_max >= FORMAT_OF_LEASES {
+            let is_coming = self.config.format_max >= FORMAT_OF_LEASES
+                && (!self.has_listened_long_enough()
+                    || self.not_reading(FORMAT_OF_LEASES).is_empty());
+            if is_coming {
                 // The first settings have leases, so they wait for the format that has leases.
                 return;
             }
+            // Some member does not read that format, or is silent. The cluster gets all other
+            // settings, so that operators can change them. Leases are off until they say otherwise.
             (settings.lease_ms, settings.guarantee_default) = (0, Guarantee::Quorum);
         }
         if self.may_settle() {
