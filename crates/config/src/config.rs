@@ -49,6 +49,11 @@ pub struct Config {
     /// another oracle gave, or that this cluster gave after the backup. The setting only raises the
     /// floor. Once data exists, it is ignored. Default none.
     pub restore_floor: Option<Epoch>,
+    /// The longest lease that the cluster before can have had (`RESTORE_LEASE_MS`). With `restore` or
+    /// `restore_floor`, the founder waits for 5/4 of it before the new history begins. Default the
+    /// longest allowed `LEASE_MS`, because a backup does not know later settings. Zero if the cluster
+    /// before never had leases, or is another program.
+    pub restore_lease: Duration,
     /// `host:port` at which other nodes reach this node (`RAFT_ADDR`). No default, because only the
     /// operator knows which name the peers use for this machine.
     pub raft_addr: String,

@@ -38,6 +38,7 @@ impl Config {
             join: Vec::new(),
             restore: None,
             restore_floor: None,
+            restore_lease: Duration::ZERO,
             raft_bind: default_raft_bind(&raft_addr),
             http_bind: default_http_bind(&raft_addr),
             http_port: 0,

@@ -20,8 +20,9 @@ pub struct Leases {
 /// Whether a node may take leases. Every node waits for the leases of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseClock {
-    /// Only on a machine that is known not to be a virtual machine: the clock of a guest stands still
-    /// while the guest is paused or moved, and its system does not notice.
+    /// Only on a machine that shows no sign of a hypervisor; some hypervisors hide every sign. The
+    /// clock of a guest stands still while the guest is paused or moved, and its system does not
+    /// notice.
     #[default]
     Auto,
     /// Always: the operator says that the clock never stands still while the process runs.

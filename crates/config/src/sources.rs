@@ -547,6 +547,8 @@ mod tests {
                 (_, "ADMIN_FROM" | "OPS_PLAIN_FROM") => "10.0.0.0/8",
                 (_, "RESTORE_FLOOR") => "1700000000000ms",
                 (_, "OPS_ADDR") => "127.0.0.1:9090",
+                (_, "GUARANTEE_DEFAULT") => "lease",
+                (_, "LEASE_CLOCK") => "never",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (_, "PEER_TLS") => "off",
                 (_, "GUARANTEE_DEFAULT") => "lease",

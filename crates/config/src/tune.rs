@@ -51,20 +51,31 @@ struct Raised {
     clock_offset_max: Option<u64>,
     /// Also if the lease is too long.
     lease: Option<u64>,
+    /// Whether the lease has to wait until all nodes have a longer election timeout.
+    is_lease_late: bool,
 }
 
 impl Raised {
-    /// Returns the command that raises the settings of the cluster.
+    /// Returns the command that raises the settings of the cluster now. It leaves a lease out that is
+    /// longer than the shortest election timeout that a node has now: a leader refuses that.
     fn command(&self) -> Option<String> {
-        let named = [
+        command_of(&[
             ("RESERVATION_MS", self.reservation),
             ("CLOCK_OFFSET_MAX_MS", self.clock_offset_max),
-            ("LEASE_MS", self.lease),
-        ];
-        let changes: String =
-            named.into_iter().filter_map(|(name, ms)| Some(format!(" {name}={}", ms?))).collect();
-        (!changes.is_empty()).then(|| format!("epicepoch settings set{changes}"))
+            ("LEASE_MS", self.lease.filter(|_| !self.is_lease_late)),
+        ])
     }
+
+    /// Returns the command for the lease, once all nodes have the advised election timeout.
+    fn late_command(&self) -> Option<String> {
+        command_of(&[("LEASE_MS", self.lease.filter(|_| self.is_lease_late))])
+    }
+}
+
+fn command_of(named: &[(&str, Option<u64>)]) -> Option<String> {
+    let changes: String =
+        named.iter().filter_map(|(name, ms)| Some(format!(" {name}={}", (*ms)?))).collect();
+    (!changes.is_empty()).then(|| format!("epicepoch settings set{changes}"))
 }
 
 /// The report on a cluster.
@@ -154,7 +165,9 @@ impl Report {
             lease_ms > 0 && ((lease_ms as f64) < renewable_ms || lease_ms > it.election)
         };
         let is_lease_wrong = self.present.values().any(is_unsuitable);
+        let is_timeout_shorter = self.present.values().any(|it| it.election < election);
         Raised {
+            is_lease_late: is_lease_wrong && is_timeout_shorter,
             lease: is_lease_wrong.then_some(election),
             reservation: is_short.then_some(window.as_millis() as u64),
             request_timeout: needed(2 * election, |it| it.request_timeout),
@@ -213,6 +226,7 @@ impl Report {
                     "clockOffsetMaxMs": raised.clock_offset_max,
                     "leaseMs": raised.lease,
                     "clusterCommand": raised.command(),
+                    "laterClusterCommand": raised.late_command(),
                 })
             }),
         })
@@ -280,6 +294,14 @@ impl Report {
                  from all nodes"
             );
         }
+        if let Some(command) = raised.late_command() {
+            let _infallible = writeln!(
+                text,
+                "later give  {command}\n\
+                 give this when all nodes run with ELECTION_TIMEOUT_MS={election}: until then the \
+                 leader may refuse it"
+            );
+        }
         text += if self.is_tight() {
             "TOO TIGHT: an election does not fit into its turn; set the advised values on all nodes\n"
         } else if self.is_window_short() {
@@ -288,6 +310,8 @@ impl Report {
             "not all links were measured: run this again when all nodes have run for some seconds\n"
         } else if raised.request_timeout.is_some() {
             "the election settings suit; set the other advised values on all nodes\n"
+        } else if raised.is_lease_late {
+            "the election settings suit; set ELECTION_TIMEOUT_MS for the advised lease\n"
         } else if raised != Raised::default() {
             "the election settings suit; give the command above\n"
         } else if self.present.values().any(|it| it.election < election) {
@@ -538,6 +562,52 @@ the settings suit the links
             assert_eq!(text.contains("advised     LEASE_MS="), advised_ms.is_some(), "{text}");
             assert!(report.is_well());
         }
+    }
+
+    /// A leader refuses a lease that is longer than its own election timeout, and a reservation that
+    /// is shorter than four of them. The first command is given while the nodes have the present
+    /// timeouts, the later one when they have the advised timeout.
+    #[test]
+    fn no_advised_command_is_refused_when_it_is_given() {
+        let value = |command: &Value, name: &str| {
+            let changes = command.as_str().unwrap_or_default().split(' ');
+            let found = changes.filter_map(|it| it.split_once('=')).find(|it| it.0 == name);
+            found.map(|(_, ms)| ms.parse::<u64>().expect("a number"))
+        };
+        let mut late = 0;
+        for (elections, lease_ms, trip_ms) in [
+            ([200, 200], 200, 70.5),
+            ([200, 800], 200, 70.5),
+            ([800, 800], 100, 70.5),
+            ([200, 200], 201, 0.5),
+            ([200, 600], 300, 0.5),
+            ([200, 200], 0, 70.5),
+        ] {
+            let rows = [(1, elections[0]), (2, elections[1])].map(|(node, election)| {
+                let mut row = row(node, election, &[(3 - node, trip_ms)]);
+                row.1.as_mut().expect("said")["leaseMs"] = json!(lease_ms);
+                row
+            });
+            let report = Report::of(rows);
+            let (text, document) = (report.text(), report.document());
+            let advised = &document["advised"];
+            let (now, later) = (&advised["clusterCommand"], &advised["laterClusterCommand"]);
+            for election in elections {
+                let is_allowed = value(now, "LEASE_MS").is_none_or(|it| it <= election);
+                assert!(is_allowed, "{now}");
+                let reservation_ms = value(now, "RESERVATION_MS");
+                assert!(reservation_ms.is_none_or(|it| it >= 4 * election), "{now}");
+            }
+            let then = advised["electionTimeoutMs"].as_u64().expect("advised");
+            assert!(value(later, "LEASE_MS").is_none_or(|it| it <= then), "{later}");
+            let is_advised = value(now, "LEASE_MS").or(value(later, "LEASE_MS"));
+            assert_eq!(json!(is_advised), advised["leaseMs"], "{text}");
+            if let Some(command) = later.as_str() {
+                late += 1;
+                assert!(text.contains(&format!("later give  {command}\n")), "{text}");
+            }
+        }
+        assert_eq!(late, 2);
     }
 
     #[test]

@@ -353,7 +353,7 @@ fn changed_settings(
     let none = if format < FORMAT_OF_SETTINGS {
         SettingsError::Format { format }
     } else {
-        SettingsError::NotServing
+        replica.not_seeded()
     };
     let mut after = replica.settings().ok_or(none)?.clone();
     for (name, text) in changes {

@@ -1,6 +1,6 @@
 //! Leader leases (S20). A committed reservation that is marked with a time is a lease: for that long
 //! after the reservation was proposed, its leader may answer without a round. Every later leader
-//! has the reservation in its log. It answers nobody until the lease is over, with a margin for two
+//! has the reservation in its log. It does not answer until the lease is over, with a margin for two
 //! clocks that run at different rates.
 //!
 //! All times here are of one node, and are compared only with times of the same node. A leader
@@ -58,6 +58,8 @@ pub(crate) const fn hold_ns(lease_ms: u64) -> u64 {
 pub struct LeaseWait {
     me: (NodeId, BootId),
     clock_ns: u64,
+    /// Whether the clock was read.
+    is_clock_read: bool,
     /// When the last lease of each owner is over.
     until_ns: BTreeMap<Owner, u64>,
     /// When the leases are over whose owners are not known.
@@ -74,6 +76,7 @@ impl LeaseWait {
         Self {
             me: (node, boot),
             clock_ns: 0,
+            is_clock_read: false,
             until_ns: BTreeMap::new(),
             unknown_until_ns: 0,
             at_start_ms: longest_ms,
@@ -83,6 +86,7 @@ impl LeaseWait {
     /// Sets the clock: [`LeaseClocks::wait_ns`]. It never goes back.
     pub fn set_clock(&mut self, clock_ns: u64) {
         self.clock_ns = self.clock_ns.max(clock_ns);
+        self.is_clock_read = true;
         let at_start_ms = std::mem::take(&mut self.at_start_ms);
         if at_start_ms > 0 {
             self.wait_for_unknown(at_start_ms);
@@ -97,6 +101,9 @@ impl LeaseWait {
 
     /// Records entries that have reached this node, whether durable or not. A marked reservation
     /// counts from now on. A release ends the leases of its owner that were marked before.
+    ///
+    /// # Panics
+    /// When a marked reservation comes before the first reading of the clock (S20).
     pub fn handle_entries(&mut self, entries: &[LogEntry]) {
         let normal = entries.iter().filter(|it| it.kind == EntryKind::Normal);
         for entry in normal.filter(|it| !it.data.is_empty()) {
@@ -123,10 +130,21 @@ impl LeaseWait {
     /// its own earlier terms: its workers lost them before it could lead again.
     #[must_use]
     pub fn until_ns(&self) -> u64 {
+        self.until_ns_where(|_| true)
+    }
+
+    /// As [`LeaseWait::until_ns`], without the leases of the leader of this term.
+    #[must_use]
+    pub fn until_ns_besides(&self, term: Term) -> u64 {
+        self.until_ns_where(|owner| owner.term != term)
+    }
+
+    fn until_ns_where(&self, counts: impl Fn(&Owner) -> bool) -> u64 {
         if self.at_start_ms > 0 {
             return u64::MAX;
         }
-        let others = self.until_ns.iter().filter(|(owner, _)| !self.is_mine(owner));
+        let others =
+            self.until_ns.iter().filter(|(owner, _)| !self.is_mine(owner) && counts(owner));
         others.map(|(_, until_ns)| *until_ns).fold(self.unknown_until_ns, u64::max)
     }
 
@@ -143,6 +161,7 @@ impl LeaseWait {
     fn wait_for(&mut self, owner: Owner, lease_ms: u64) {
         let (clock_ns, until_ns) = (self.clock_ns, self.clock_ns + hold_ns(lease_ms));
         self.until_ns.retain(|_, until_ns| *until_ns > clock_ns);
+        self.check_clock_read();
         if self.until_ns.len() >= OWNERS_MAX && !self.until_ns.contains_key(&owner) {
             return self.wait_for_unknown(lease_ms);
         }
@@ -153,7 +172,14 @@ impl LeaseWait {
 
     fn wait_for_unknown(&mut self, lease_ms: u64) {
         let until_ns = self.clock_ns + hold_ns(lease_ms);
+        self.check_clock_read();
         self.unknown_until_ns = until_ns.max(self.unknown_until_ns);
+    }
+
+    /// Checks that a lease counts from a reading of the clock.
+    fn check_clock_read(&self) {
+        // S20: otherwise the wait would count from zero, and be over at once.
+        assert!(self.is_clock_read, "S20: a lease has arrived before the clock was read");
     }
 }
 
@@ -325,6 +351,24 @@ mod tests {
         assert_eq!(wait.until_ns(), 7_250 * MS);
         wait.handle_snapshot(400);
         assert_eq!(wait.until_ns(), 7_600 * MS);
+    }
+
+    #[test]
+    fn the_lease_of_the_present_leader_is_no_reason_to_choose_another_successor() {
+        let mut wait = wait(0);
+        wait.handle_entries(&[marked(owner(3, 2), 200), marked(owner(2, 3), 100)]);
+        let besides = |wait: &LeaseWait, term| wait.until_ns_besides(Term(term));
+        assert_eq!([2, 3, 4].map(|term| besides(&wait, term)), [250, 125, 250].map(|it| it * MS));
+        wait.handle_snapshot(160);
+        assert_eq!(besides(&wait, 3), 200 * MS, "the owner is not known");
+        let started = LeaseWait::new(ME.0, ME.1, 200);
+        assert_eq!(besides(&started, 3), u64::MAX);
+    }
+
+    #[test]
+    #[should_panic = "S20"]
+    fn a_lease_that_arrives_before_the_clock_was_read_is_a_broken_invariant() {
+        LeaseWait::new(ME.0, ME.1, 0).handle_entries(&[marked(owner(3, 2), 200)]);
     }
 
     #[test]

@@ -270,16 +270,26 @@ pub struct Surroundings {
     pub clock_offset_max_ms: u64,
 }
 
-/// For how long a founder waits before it begins the new history, nanoseconds: until every lease of
-/// the old history is over (S20). No leader of the old history has taken a lease since the founder
-/// began to wait, because its followers do not run (S13). `own_ms` is the longest lease that the
-/// founder's own settings allow. It counts because leases may have been switched on, or made
-/// longer, after the backup.
+/// The longest lease of the old history that may run when a new one begins, milliseconds. A founder
+/// waits for [`lease_wait_ns`] of it before it begins the new history (S20).
+/// Without a backup, `named_ms` alone counts. No leader of the old history has taken a lease since
+/// the founder began to wait, because its followers do not run (S13).
+///
+/// Leases may have been switched on, or made longer, after the backup. So `named_ms` is the longest
+/// lease that the old cluster can have had, as its operator says, or else the longest allowed one.
 #[must_use]
-pub fn lease_wait_ns(backup: &Backup, own_ms: u64) -> u64 {
-    let set_ms = backup.settings.as_ref().map_or(0, |settings| settings.lease_ms);
-    let longest_ms = backup.lease_longest_ms.max(set_ms).max(own_ms);
-    hold_ns(longest_ms.min(LEASE_MS_MAX))
+pub fn lease_longest_ms(backup: Option<&Backup>, named_ms: u64) -> u64 {
+    let of_backup = backup.map_or(0, |backup| {
+        let set_ms = backup.settings.as_ref().map_or(0, |settings| settings.lease_ms);
+        backup.lease_longest_ms.max(set_ms)
+    });
+    of_backup.max(named_ms).min(LEASE_MS_MAX)
+}
+
+/// For how long a founder waits for leases of at most `longest_ms`, nanoseconds.
+#[must_use]
+pub fn lease_wait_ns(longest_ms: u64) -> u64 {
+    hold_ns(longest_ms)
 }
 
 /// The backup of a state, applied up to `index`. Its window and bound are the longest that the

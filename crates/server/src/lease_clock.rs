@@ -1,6 +1,7 @@
 //! The clocks of leases (S20), and whether this node may take a lease. It may if the clock of its own
 //! lease never stands still while the process runs. The decision is made at the start, and taken
-//! back for good when the machine was suspended. This module takes no lease.
+//! back for good when the machine was suspended. By default a node may take leases if its machine
+//! shows no sign of a hypervisor; some hypervisors hide every sign. This module takes no lease.
 //!
 //! A leader measures its lease with `CLOCK_BOOTTIME`, which goes on while the machine is suspended. A
 //! node that waits for the lease of another uses `CLOCK_MONOTONIC`, which stands still then, so that
@@ -69,7 +70,7 @@ impl LeaseRight {
                  that never happens, set LEASE_CLOCK=trusted",
             ),
             Self::Unknown => Some(
-                "it is not known whether this machine is virtual; if its clock never stands still, \
+                "it cannot be seen whether this machine is virtual; if its clock never stands still, \
                  set LEASE_CLOCK=trusted",
             ),
             Self::Suspended => Some(
@@ -81,10 +82,10 @@ impl LeaseRight {
 }
 
 impl LeaseClock {
-    /// The clocks of this machine, with the right that the setting and the processor give.
+    /// The clocks of this machine, with the right that the setting and the machine give.
     #[must_use]
     pub fn new(setting: Setting) -> Self {
-        Self::with(right_of(setting, || fs::read_to_string(CPU_FILE).ok()))
+        Self::with(right_of(setting, Machine::read))
     }
 
     fn with(right: LeaseRight) -> Self {
@@ -127,14 +128,14 @@ impl LeaseClock {
     }
 
     /// Takes the right to leases away if the machine was suspended since the start. Returns whether
-    /// this call has done so.
+    /// this call has done so. A node without the right keeps the reason that it has.
     pub fn look_for_suspension(&self) -> bool {
         self.judge(Reading::now())
     }
 
     fn judge(&self, reading: Reading) -> bool {
         let is_suspended = reading.ahead_at_least_ns() > self.ahead_ns + TOLERANCE_NS;
-        let is_new = is_suspended && self.right() != LeaseRight::Suspended;
+        let is_new = is_suspended && self.right() == LeaseRight::Allowed;
         if is_new {
             self.right.store(LeaseRight::Suspended as u8, Ordering::Relaxed);
         }
@@ -168,12 +169,66 @@ fn read_ns(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The right at the start. `read` reads the file about the processors; `None` if that fails.
-fn right_of(setting: Setting, read: impl FnOnce() -> Option<String>) -> LeaseRight {
+/// What the machine shows of itself. `None` stands for a file that cannot be read.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    /// [`CPU_FILE`].
+    processors: Option<String>,
+    /// Whether [`HYPERVISOR_FILE`] exists; Xen's guests have it.
+    has_hypervisor: Option<bool>,
+    /// [`VENDOR_FILE`].
+    vendor: Option<String>,
+    /// [`PRODUCT_FILE`].
+    product: Option<String>,
+}
+
+impl Machine {
+    fn read() -> Self {
+        let text = |path| fs::read_to_string(path).ok();
+        Self {
+            processors: text(CPU_FILE),
+            has_hypervisor: fs::exists(HYPERVISOR_FILE).ok(),
+            vendor: text(VENDOR_FILE),
+            product: text(PRODUCT_FILE),
+        }
+    }
+
+    /// Whether the machine shows a sign of a hypervisor. `None` if it cannot be seen. Some
+    /// hypervisors hide every sign.
+    fn is_virtual(&self) -> Option<bool> {
+        let signs = [
+            self.processors.as_deref().and_then(has_hypervisor_flag),
+            self.has_hypervisor,
+            self.is_product_virtual(),
+        ];
+        if signs.contains(&Some(true)) {
+            return Some(true);
+        }
+        signs.into_iter().collect::<Option<Vec<_>>>().map(|_| false)
+    }
+
+    /// Whether maker and product are those of virtual machines.
+    fn is_product_virtual(&self) -> Option<bool> {
+        let (vendor, product) = (self.vendor.as_deref()?.trim(), self.product.as_deref()?.trim());
+        let names = [vendor, product].map(str::to_ascii_lowercase);
+        let is_amazon = names.iter().any(|it| it.contains("amazon ec2"));
+        // Amazon names machines without a hypervisor of its own "metal", as in c5.metal.
+        let is_metal = names[1].ends_with("metal") || names[1].contains(".metal-");
+        let is_named = |sign: &str| names.iter().any(|it| it.contains(sign));
+        let is_empty = vendor.is_empty() && product.is_empty();
+        if is_empty {
+            return None;
+        }
+        Some(is_amazon && !is_metal || VIRTUAL_PRODUCTS.iter().any(|sign| is_named(sign)))
+    }
+}
+
+/// The right at the start. `read` reads what the machine shows of itself.
+fn right_of(setting: Setting, read: impl FnOnce() -> Machine) -> LeaseRight {
     match setting {
         Setting::Trusted => LeaseRight::Allowed,
         Setting::Never => LeaseRight::Never,
-        Setting::Auto => match read().as_deref().and_then(is_virtual) {
+        Setting::Auto => match read().is_virtual() {
             Some(true) => LeaseRight::Virtual,
             Some(false) => LeaseRight::Allowed,
             None => LeaseRight::Unknown,
@@ -183,7 +238,7 @@ fn right_of(setting: Setting, read: impl FnOnce() -> Option<String>) -> LeaseRig
 
 /// Whether the flags of the processors name a hypervisor. `None` if there are no flags, as on
 /// processors other than x86: only there does a guest see the flag.
-fn is_virtual(processors: &str) -> Option<bool> {
+fn has_hypervisor_flag(processors: &str) -> Option<bool> {
     let flags = processors.lines().filter_map(|line| line.strip_prefix("flags"));
     let has_flag = |line: &str| line.split_ascii_whitespace().any(|flag| flag == "hypervisor");
     flags.map(has_flag).reduce(|one, other| one || other)
@@ -191,6 +246,26 @@ fn is_virtual(processors: &str) -> Option<bool> {
 
 /// The file in which Linux describes the processors.
 const CPU_FILE: &str = "/proc/cpuinfo";
+/// This file names the hypervisor, where Linux knows it in this way.
+const HYPERVISOR_FILE: &str = "/sys/hypervisor/type";
+/// The maker of the machine, by its firmware (SMBIOS).
+const VENDOR_FILE: &str = "/sys/class/dmi/id/sys_vendor";
+/// The name of the machine, by its firmware (SMBIOS).
+const PRODUCT_FILE: &str = "/sys/class/dmi/id/product_name";
+/// Parts of the names of makers and products of virtual machines, in small letters.
+const VIRTUAL_PRODUCTS: [&str; 11] = [
+    "qemu",
+    "kvm",
+    "vmware",
+    "xen",
+    "virtualbox",
+    "innotek",
+    "virtual machine",
+    "bochs",
+    "parallels",
+    "google compute engine",
+    "openstack",
+];
 /// How often the clocks are read at the start.
 const START_READINGS: usize = 16;
 /// The difference of the two clocks may change by this without a suspension, nanoseconds. It is far
@@ -204,23 +279,70 @@ mod tests {
     const FLAGS: &str = "processor\t: 0\nflags\t\t: fpu vme tsc\nbugs\t: none\n";
     const GUEST: &str = "processor\t: 0\nflags\t\t: fpu hypervisor tsc\n";
 
+    /// A machine that shows no sign of a hypervisor.
+    fn real() -> Machine {
+        Machine {
+            processors: Some(FLAGS.to_owned()),
+            has_hypervisor: Some(false),
+            vendor: Some("Dell Inc.\n".to_owned()),
+            product: Some("PowerEdge R650\n".to_owned()),
+        }
+    }
+
     #[test]
-    fn a_node_may_take_leases_only_if_its_machine_is_known_to_be_real_or_is_trusted() {
-        let of = |setting, text: Option<&str>| right_of(setting, || text.map(str::to_owned));
+    fn a_node_may_take_leases_only_if_its_machine_shows_no_hypervisor_or_is_trusted() {
+        let auto = |machine: Machine| right_of(Setting::Auto, || machine);
+        let mixed = [FLAGS, GUEST].concat();
         for (text, right) in [
             (Some(FLAGS), LeaseRight::Allowed),
             (Some(GUEST), LeaseRight::Virtual),
+            (Some(&*mixed), LeaseRight::Virtual),
             (Some("flags : vmx hypervisors\n"), LeaseRight::Allowed),
             (Some("processor : 0\nFeatures : fp asimd\n"), LeaseRight::Unknown),
             (Some(""), LeaseRight::Unknown),
             (None, LeaseRight::Unknown),
         ] {
-            assert_eq!(of(Setting::Auto, text), right, "{text:?}");
-            assert_eq!(of(Setting::Trusted, text), LeaseRight::Allowed);
-            assert_eq!(of(Setting::Never, text), LeaseRight::Never);
+            let machine = || Machine { processors: text.map(str::to_owned), ..real() };
+            assert_eq!(auto(machine()), right, "{text:?}");
+            assert_eq!(right_of(Setting::Trusted, machine), LeaseRight::Allowed);
+            assert_eq!(right_of(Setting::Never, machine), LeaseRight::Never);
         }
-        let mixed = [FLAGS, GUEST].concat();
-        assert_eq!(of(Setting::Auto, Some(&mixed)), LeaseRight::Virtual);
+    }
+
+    /// The processors show no flag, as those of guests whose hypervisor hides it.
+    #[test]
+    fn a_guest_that_hides_the_flag_is_known_by_its_maker_and_what_is_unknown_is_not_allowed() {
+        let auto = |machine: Machine| right_of(Setting::Auto, || machine);
+        for (vendor, product, right) in [
+            ("Dell Inc.", "PowerEdge R650", LeaseRight::Allowed),
+            ("Amazon EC2", "c5.metal", LeaseRight::Allowed),
+            ("Amazon EC2", "m7i.metal-24xl", LeaseRight::Allowed),
+            ("Amazon EC2", "c5.large", LeaseRight::Virtual),
+            ("QEMU", "Standard PC (Q35 + ICH9, 2009)", LeaseRight::Virtual),
+            ("Red Hat", "KVM", LeaseRight::Virtual),
+            ("VMware, Inc.", "VMware7,1", LeaseRight::Virtual),
+            ("Xen", "HVM domU", LeaseRight::Virtual),
+            ("innotek GmbH", "VirtualBox", LeaseRight::Virtual),
+            ("Microsoft Corporation", "Virtual Machine", LeaseRight::Virtual),
+            ("Bochs", "Bochs", LeaseRight::Virtual),
+            ("Parallels Software International Inc.", "x", LeaseRight::Virtual),
+            ("Google", "Google Compute Engine", LeaseRight::Virtual),
+            ("OpenStack Foundation", "OpenStack Nova", LeaseRight::Virtual),
+            ("", "\n", LeaseRight::Unknown),
+        ] {
+            let (vendor, product) = (Some(format!("{vendor}\n")), Some(product.to_owned()));
+            let machine = Machine { vendor, product, ..real() };
+            assert_eq!(auto(machine.clone()), right, "{machine:?}");
+        }
+        let xen = Machine { has_hypervisor: Some(true), vendor: None, ..real() };
+        assert_eq!(auto(xen), LeaseRight::Virtual, "one sign is enough");
+        for hidden in [
+            Machine { has_hypervisor: None, ..real() },
+            Machine { vendor: None, ..real() },
+            Machine { product: None, ..real() },
+        ] {
+            assert_eq!(auto(hidden.clone()), LeaseRight::Unknown, "{hidden:?}");
+        }
     }
 
     #[test]
@@ -261,6 +383,12 @@ mod tests {
         assert!(!earlier.judge(shifted(TOLERANCE_NS + 1)), "that is known already");
         assert!(!earlier.judge(now));
         assert_eq!(earlier.right(), LeaseRight::Suspended);
+        // A node that may take no lease anyway keeps its reason.
+        for right in LeaseRight::ALL.into_iter().filter(|it| *it != LeaseRight::Allowed) {
+            let clock = LeaseClock { right: AtomicU8::new(right as u8), ..earlier };
+            assert!(!clock.judge(shifted(TOLERANCE_NS + 1)));
+            assert_eq!(clock.right(), right);
+        }
         // Workers do not wait for the consensus plane.
         let right = AtomicU8::new(LeaseRight::Allowed as u8);
         let clock = LeaseClock { ahead_ns: 5, right };

@@ -1,5 +1,5 @@
-//! The status of a voter in its answers to heartbeats: its zone, whether it could lead, and how
-//! long its writes took. The leader uses it to choose a successor. The status travels in the
+//! The status of a voter in its answers to heartbeats: its zone, whether it could lead, whether it
+//! would wait for leases, and how long its writes took. The leader uses it to choose a successor. The status travels in the
 //! context of the message, which the library does not use in answers to heartbeats. Older
 //! versions (0.2.0 and before) send it only with a zone, and ignore a status without one.
 
@@ -56,12 +56,17 @@ pub struct VoterStatus {
     /// The longest that one of the voter's last durable writes took, or has waited so far,
     /// milliseconds. `None` from older versions.
     pub slowest_write_ms: Option<u16>,
+    /// Whether the voter would wait for leases of former leaders if it led now. Older versions say
+    /// nothing of it, and it is `false`.
+    pub waits_for_leases: bool,
 }
 
 /// Bit of the flags: the voter could lead.
 const IS_FIT: u8 = 1;
 /// Bit of the flags: the time of the slowest write follows the zone.
 const HAS_SLOWEST_WRITE: u8 = 2;
+/// Bit of the flags: the voter would wait for leases.
+const WAITS_FOR_LEASES: u8 = 4;
 
 impl VoterStatus {
     /// Encodes the status as the context of a message.
@@ -71,8 +76,9 @@ impl VoterStatus {
         let mut out = Vec::with_capacity(12 + zone.len());
         let fit = if self.is_fit { IS_FIT } else { 0 };
         let slowest = self.slowest_write_ms.map_or(0, |_| HAS_SLOWEST_WRITE);
+        let waits = if self.waits_for_leases { WAITS_FOR_LEASES } else { 0 };
         out.put_u8(VERSION);
-        out.put_u8(fit | slowest);
+        out.put_u8(fit | slowest | waits);
         out.put_u32(self.preference);
         out.put_bytes(zone.as_bytes());
         if let Some(ms) = self.slowest_write_ms {
@@ -98,7 +104,8 @@ impl VoterStatus {
         let zone = if name.is_empty() { None } else { Some(Zone::new(&name).ok_or(bad_zone)?) };
         let has_slowest = flags & HAS_SLOWEST_WRITE != 0;
         let slowest_write_ms = if has_slowest { Some(reader.u16("slowest write")?) } else { None };
-        Ok(Self { is_fit: flags & IS_FIT != 0, preference, zone, slowest_write_ms })
+        let (is_fit, waits_for_leases) = (flags & IS_FIT != 0, flags & WAITS_FOR_LEASES != 0);
+        Ok(Self { is_fit, preference, zone, slowest_write_ms, waits_for_leases })
     }
 }
 
@@ -123,10 +130,11 @@ mod tests {
         #[test]
         fn a_status_round_trips_and_fits_into_a_context(
             is_fit: bool, preference: u32, name in "[a-zA-Z0-9._-]{0,32}", more: u8,
-            slowest_write_ms: Option<u16>,
+            slowest_write_ms: Option<u16>, waits_for_leases: bool,
         ) {
             let zone = Zone::new(&name);
-            let status = VoterStatus { is_fit, preference, zone, slowest_write_ms };
+            let status =
+                VoterStatus { is_fit, preference, zone, slowest_write_ms, waits_for_leases };
             let mut bytes = status.encode();
             prop_assert!(bytes.len() <= CONTEXT_LEN_MAX);
             prop_assert_eq!(VoterStatus::decode(&bytes), Ok(status.clone()));

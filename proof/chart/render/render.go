@@ -188,6 +188,7 @@ tls: { source: certManager, secretName: epicepoch-tls, certManager: { issuerName
 bootstrap: true
 replicas: 3
 restore: { secretName: epicepoch-backup }
+settings: { RESTORE_LEASE_MS: "0" }
 `
 )
 

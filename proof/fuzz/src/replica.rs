@@ -196,9 +196,16 @@ impl Bench {
             }
             218 => {
                 let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
+                let waits_for_leases = script.byte() & 7 == 0;
                 let slowest_write_ms =
                     (script.byte() & 1 == 0).then(|| u16::from(script.byte()) * 4);
-                let said = VoterStatus { is_fit, preference, zone: zone(script), slowest_write_ms };
+                let said = VoterStatus {
+                    is_fit,
+                    preference,
+                    zone: zone(script),
+                    slowest_write_ms,
+                    waits_for_leases,
+                };
                 let is_readable = script.byte() & 7 != 0;
                 let context = if is_readable { said.encode() } else { script.bytes(24) };
                 let empty = empty(MessageKind::HeartbeatResponse, script.near(status.term.0));

@@ -2,13 +2,14 @@
 
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::NodeId;
+use epicepoch_wire::settings::LEASE_MS_MAX;
 use epicepoch_wire::voter_status::Zone;
 
 use crate::config::CLUSTER_NAME_DEFAULT;
 use crate::links::PeerTlsMode;
 use crate::setting::DefaultValue::{Is, Words};
 use crate::setting::{Kind, Setting};
-use crate::values::{A_FILE, addresses, floor, path, peers, put, zones};
+use crate::values::{A_FILE, addresses, floor, millis, ms, path, peers, put, zones};
 
 pub(crate) const IDENTITY: &[Setting] = &[
     Setting {
@@ -84,6 +85,20 @@ pub(crate) const IDENTITY: &[Setting] = &[
             allowed: "a timestamp of 32 hexadecimal digits, or Unix time with its unit, such as \
                       1700000000000ms",
             set: |c, text| put(&mut c.restore_floor, floor(text).map(Some)),
+        },
+    },
+    Setting {
+        name: "RESTORE_LEASE_MS",
+        value: "MS",
+        default: Is("60000"),
+        help: "With RESTORE or RESTORE_FLOOR: the longest LEASE_MS that the old cluster ever had. \
+               Before it begins, the new one waits for 5/4 of this, or of the longest lease in \
+               the backup if that is longer. 0 if the old one never had leases",
+        kind: Kind::Number {
+            range: 0..=LEASE_MS_MAX,
+            unit: "ms",
+            get: |c| millis(c.restore_lease),
+            set: |c, n| c.restore_lease = ms(n),
         },
     },
     Setting {

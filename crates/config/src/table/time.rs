@@ -87,8 +87,8 @@ pub(crate) const TIME: &[Setting] = &[
         name: "LEASE_CLOCK",
         value: "auto|trusted|never",
         default: Is("auto"),
-        help: "Whether this node may take leases: auto (only on a machine that is known not to be \
-               virtual), trusted (the clock never stands still), never",
+        help: "Whether this node may take leases: auto (only on a machine that shows no sign of a \
+               hypervisor; some hide), trusted (the clock never stands still), never",
         kind: Kind::Text {
             allowed: "auto, trusted or never",
             set: |c, text| put(&mut c.leases.clock, LeaseClock::parse(text)),

@@ -302,9 +302,11 @@ impl Replica {
     }
 
     /// The most up-to-date voter that was heard within an election timeout and for which `may` is
-    /// true.
+    /// true. Voters that would wait for leases come last.
     pub(super) fn successor(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        self.most_up_to_date(|node| self.is_heard(node) && may(node))
+        let may = |node| self.is_heard(node) && may(node);
+        let at_once = self.most_up_to_date(|node| may(node) && !self.is_waiting_for_leases(node));
+        at_once.or_else(|| self.most_up_to_date(may))
     }
 
     /// The most up-to-date of the other voters for which `may` is true.

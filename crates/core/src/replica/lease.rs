@@ -69,6 +69,13 @@ impl Replica {
         lease.map_or(0, |lease| lease.until_ns.saturating_sub(self.lease_clock_ns))
     }
 
+    /// Whether this node would wait for leases if it led now. The lease of the present leader does
+    /// not count, because that leader releases it before it hands over.
+    pub(super) fn would_wait_for_leases(&self) -> bool {
+        let leader = Term(self.raw.raft.term);
+        self.lease_wait.until_ns_besides(leader) > self.lease_wait.clock_ns()
+    }
+
     /// Publishes a grant that was held back, once the leases of others are over.
     pub(super) fn publish_held_grant(&mut self) {
         if self.is_grant_held && self.lease_wait.is_over() {

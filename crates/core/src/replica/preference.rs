@@ -178,7 +178,7 @@ impl Replica {
 
     /// Whether this node has led long enough to have heard all voters. After that time, a heard
     /// voter that has named no zone is in no zone.
-    fn has_listened_long_enough(&self) -> bool {
+    pub(super) fn has_listened_long_enough(&self) -> bool {
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let calm = CALM_ELECTIONS * self.config.election_ticks;
         is_leader && self.grant.is_some() && self.led_ticks() >= calm
@@ -192,6 +192,7 @@ impl Replica {
             preference: placement.preference(),
             zone: placement.zone.clone(),
             slowest_write_ms: Some(self.slowest_write_ms()),
+            waits_for_leases: self.would_wait_for_leases(),
         }
     }
 
@@ -291,6 +292,7 @@ impl Replica {
 
     fn is_fit(&self, node: NodeId, status: &VoterStatus) -> bool {
         status.is_fit
+            && !status.waits_for_leases
             && status.preference == self.preference.placement.preference()
             && self.preference.sound.contains(&node)
             && self.check_caught_up(node).is_ok()
@@ -307,6 +309,12 @@ impl Replica {
     /// Whether a voter said within an election timeout that it could not lead.
     pub(super) fn is_declining(&self, node: NodeId) -> bool {
         self.last_status_of(node).is_some_and(|status| !status.is_fit)
+    }
+
+    /// Whether a voter said within an election timeout that it would wait for leases before its
+    /// first answer as leader.
+    pub(super) fn is_waiting_for_leases(&self, node: NodeId) -> bool {
+        self.last_status_of(node).is_some_and(|status| status.waits_for_leases)
     }
 
     /// Whether a majority of the voters, including this node, has answered this node lately.

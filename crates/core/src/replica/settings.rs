@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
-use epicepoch_wire::{Guarantee, Term, TimestampFormat};
+use epicepoch_wire::{Guarantee, NodeId, Term, TimestampFormat};
 use raft::StateRole;
 use thiserror::Error;
 
@@ -36,6 +36,13 @@ pub enum SettingsError {
     /// Ask again in a moment.
     #[error("the leader has no range yet, or hands leadership over; ask again")]
     NotServing,
+    /// The leader has not proposed the first settings yet. Ask again in a moment, or see to the
+    /// named members.
+    #[error("the cluster has no settings yet: {}", waiting_for(not_reading))]
+    NotSeeded {
+        /// The members that are not known to read the format of the first settings.
+        not_reading: Vec<NodeId>,
+    },
     /// Ask again in a moment.
     #[error("settings are being changed already; ask again")]
     Busy,
@@ -112,8 +119,8 @@ pub enum SettingsError {
     /// This leader may not take leases: its clock may stand still ([`Replica::allow_leases`]). Ask
     /// for 0, or see what the node says of its clock.
     #[error(
-        "LEASE_MS can only be 0: the leader may take no lease, because its clock may stand still; the \
-         field leaseClock of its /status says why, and LEASE_CLOCK may allow it"
+        "LEASE_MS must be 0, because this leader may take no lease; leaseClock in its /status says why; \
+         LEASE_CLOCK=trusted allows leases"
     )]
     LeaseClock,
     /// No voter is in a named zone. Correct the name, add a voter in that zone before this change,
@@ -130,6 +137,24 @@ pub enum SettingsError {
         /// The zones that voters are in.
         known: Vec<Zone>,
     },
+}
+
+fn waiting_for(not_reading: &[NodeId]) -> String {
+    if not_reading.is_empty() {
+        return "ask again in a moment".to_owned();
+    }
+    let nodes: Vec<_> = not_reading.iter().map(ToString::to_string).collect();
+    format!(
+        "the first ones have leases, or compact timestamps, and these members are silent, or do not \
+         read the format of that: {}; start or update them, or ask again in a moment to get all other \
+         settings",
+        nodes.join(", ")
+    )
+}
+
+/// The lowest format that has all of these settings.
+fn format_of(settings: &ClusterSettings) -> u32 {
+    Command::Settings { nonce: 0, is_seed: true, settings: settings.clone() }.format()
 }
 
 fn joined(zones: &[Zone]) -> String {
@@ -225,8 +250,11 @@ impl Replica {
             return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
         self.check_timestamp_format(settings.timestamp_format)?;
-        if !self.may_settle() || self.state.settings.is_none() {
+        if !self.may_settle() {
             return Err(SettingsError::NotServing);
+        }
+        if self.state.settings.is_none() {
+            return Err(self.not_seeded());
         }
         if self.settings.pending.is_some_and(|(of, _)| of == term) {
             return Err(SettingsError::Busy);
@@ -257,6 +285,14 @@ impl Replica {
         }
     }
 
+    /// Why the cluster has no settings, although its format has them.
+    pub(crate) fn not_seeded(&self) -> SettingsError {
+        let needed = self.settings.seed.as_ref().map_or(FORMAT_OF_SETTINGS, format_of);
+        let is_waiting = self.state.format < needed;
+        let not_reading = if is_waiting { self.not_reading(needed) } else { Vec::new() };
+        SettingsError::NotSeeded { not_reading }
+    }
+
     /// Whether this leader has applied the whole log that it had when it became leader.
     fn may_settle(&self) -> bool {
         let raft = &self.raw.raft;
@@ -273,22 +309,22 @@ impl Replica {
         }
         let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
-        let has = |format| self.state.format >= format;
-        let is_compact = seed.timestamp_format == TimestampFormat::Compact;
-        let needed =
-            [(!seed.is_without_leases(), FORMAT_OF_LEASES), (is_compact, FORMAT_OF_COMPACT)];
-        for (is_in_use, format) in needed {
-            if is_in_use && !has(format) && self.config.format_max >= format {
-                // The first settings have leases, or compact timestamps. So they wait for the format
-                // that has these.
-                return;
-            }
+        let needed = format_of(seed);
+        let is_coming = self.config.format_max >= needed
+            && (!self.has_listened_long_enough() || self.not_reading(needed).is_empty());
+        if self.state.format < needed && is_coming {
+            // The first settings have leases, or compact timestamps. So they wait for the format that
+            // has these.
+            return;
         }
+        // If some member does not read that format, or is silent, the cluster gets all other
+        // settings, so that operators can change them. Leases are off, and timestamps wide, until
+        // they say otherwise.
         let mut settings = seed.clone();
-        if !has(FORMAT_OF_LEASES) {
+        if self.state.format < FORMAT_OF_LEASES {
             (settings.lease_ms, settings.guarantee_default) = (0, Guarantee::Quorum);
         }
-        if !has(FORMAT_OF_COMPACT) {
+        if self.state.format < FORMAT_OF_COMPACT {
             settings.timestamp_format = TimestampFormat::Wide;
         }
         if self.may_settle() {

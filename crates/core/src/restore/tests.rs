@@ -55,16 +55,20 @@ fn a_founder_waits_for_the_longest_lease_that_the_old_history_can_have() {
     assert_eq!(newest(with_lease.clone(), taken()).lease_longest_ms, 400);
     let mut set = with_lease.clone();
     set.settings = Some(ClusterSettings { lease_ms: 1_000, ..settings(1_000, 500) });
-    for (backup, own_ms, wait_ms) in [
-        (&taken(), 0, 0),
-        (&taken(), 200, 250),
-        (&with_lease, 200, 500),
-        (&set, 200, 1_250),
-        (&set, 2_000, 2_500),
-        (&Backup { lease_longest_ms: u64::MAX, ..taken() }, 0, 75_000),
+    let damaged = Backup { lease_longest_ms: u64::MAX, ..taken() };
+    for (backup, named_ms, longest_ms) in [
+        (None, 0, 0),
+        (None, 300, 300),
+        (Some(&taken()), 0, 0),
+        (Some(&taken()), 200, 200),
+        (Some(&with_lease), 200, 400),
+        (Some(&set), 200, 1_000),
+        (Some(&set), LEASE_MS_MAX, 60_000),
+        (Some(&damaged), 0, 60_000),
     ] {
-        assert_eq!(lease_wait_ns(backup, own_ms), wait_ms * MS);
+        assert_eq!(lease_longest_ms(backup, named_ms), longest_ms);
     }
+    assert_eq!(lease_wait_ns(60_000), 75 * S);
 }
 
 /// A backup of a healthy cluster: its ceiling is a window ahead of the clock.

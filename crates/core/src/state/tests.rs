@@ -470,6 +470,10 @@ fn leases_are_in_the_state_from_their_format_on_and_the_longest_is_kept() {
     for command in [&plain, &default, &set] {
         assert_eq!(state.apply(Term(1), command), Outcome::Set);
         assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+        // Builds before the first release of this format wrote settings without the guarantee.
+        let mut of_earlier_build = state.encode();
+        of_earlier_build.pop();
+        assert!(State::decode(&of_earlier_build).is_err());
     }
 }
 

@@ -309,8 +309,8 @@ fn what_a_command_may_have_done_is_unsettled_and_a_question_may_be_asked_elsewhe
 fn without_settings_the_answer_says_why() {
     for (format, expected) in [
         (FORMAT_OF_SETTINGS - 1, SettingsError::Format { format: FORMAT_OF_SETTINGS - 1 }),
-        (FORMAT_OF_SETTINGS, SettingsError::NotServing),
-        (FORMATS.newest, SettingsError::NotServing),
+        (FORMAT_OF_SETTINGS, SettingsError::NotSeeded { not_reading: vec![] }),
+        (FORMATS.newest, SettingsError::NotSeeded { not_reading: vec![] }),
     ] {
         let mut queue = Queue::of(Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| {
             config.format_max = format;

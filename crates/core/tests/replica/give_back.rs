@@ -48,7 +48,13 @@ fn ask(bench: &mut Bench) {
 /// Node 2 says how long its slowest write took, milliseconds.
 fn say(bench: &mut Bench, slowest_ms: u16) {
     let slowest_write_ms = Some(slowest_ms);
-    let status = VoterStatus { is_fit: true, preference: 0, zone: None, slowest_write_ms };
+    let status = VoterStatus {
+        is_fit: true,
+        preference: 0,
+        zone: None,
+        slowest_write_ms,
+        waits_for_leases: false,
+    };
     let term = bench.status().term.0;
     let said = message(MessageKind::HeartbeatResponse, term);
     bench.take(2, &RaftMessage { context: status.encode(), ..said }).expect("an answer is taken");

@@ -167,7 +167,13 @@ fn a_handover_that_gives_back_releases_the_lease_too() {
     let mut bench = led();
     ask(&mut bench);
     beat(&mut bench);
-    let status = VoterStatus { is_fit: true, preference: 0, zone: None, slowest_write_ms: Some(0) };
+    let status = VoterStatus {
+        is_fit: true,
+        preference: 0,
+        zone: None,
+        slowest_write_ms: Some(0),
+        waits_for_leases: false,
+    };
     let said = RaftMessage {
         context: status.encode(),
         ..message(MessageKind::HeartbeatResponse, bench.status().term.0)
@@ -183,6 +189,89 @@ fn a_handover_that_gives_back_releases_the_lease_too() {
     assert_eq!(marks(&bench), [LEASE_MS, 0]);
     let last = bench.durable().entries.last().map(|entry| Command::decode(&entry.data));
     assert!(matches!(last, Some(Ok(Command::GiveBack { .. }))), "{last:?}");
+}
+
+/// A voter that has just started, or has just got a snapshot, would wait for leases.
+#[test]
+fn a_voter_that_would_wait_for_leases_is_the_last_one_to_get_leadership() {
+    for (waiting, to) in [(&[2][..], 3), (&[3], 2), (&[2, 3], 2), (&[], 2)] {
+        let mut bench = led();
+        for node in [2, 3] {
+            let waits_for_leases = waiting.contains(&node);
+            let (preference, zone, slowest_write_ms) = (0, None, Some(0));
+            let is_fit = true;
+            let status =
+                VoterStatus { is_fit, preference, zone, slowest_write_ms, waits_for_leases };
+            let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+            let answer = RaftMessage { context: status.encode(), ..answer };
+            bench.take(node, &answer).expect("an answer is taken");
+        }
+        bench.replica.hand_over(bench.now_ns, None, HandOver::DiskStuck);
+        bench.drain();
+        let handed = Report::HandingOver { to: NodeId(to), why: HandOver::DiskStuck };
+        assert!(bench.reports.contains(&handed), "{waiting:?}: {:?}", bench.reports);
+    }
+}
+
+/// What node 1 says of itself to node 2, which leads term 2.
+fn says_that_it_would_wait(bench: &mut Bench) -> bool {
+    bench.take(2, &message(MessageKind::Heartbeat, 2)).expect("a heartbeat is taken");
+    bench.persist();
+    let sent = bench.sent();
+    let mut answers = sent.iter().filter(|out| out.message.kind == MessageKind::HeartbeatResponse);
+    let answer = answers.next_back().expect("an answer");
+    VoterStatus::decode(&answer.message.context).expect("a status").waits_for_leases
+}
+
+#[test]
+fn a_voter_says_that_it_would_wait_for_leases_of_others_than_its_leader() {
+    let mut bench = follower(&[marked()]);
+    assert!(!says_that_it_would_wait(&mut bench), "its leader releases its own lease");
+    let earlier = Owner { term: Term(1), node: NodeId(3), boot: BootId(9) };
+    let of_another = Command::Reserve { owner: earlier, until: Epoch(2_000), lease_ms: LEASE_MS };
+    let mut bench = follower(&[of_another]);
+    assert!(says_that_it_would_wait(&mut bench));
+    show(&mut bench, 5_000 * MS + HOLD_NS);
+    assert!(!says_that_it_would_wait(&mut bench));
+    // After a restart it does not know whose leases may run.
+    bench.disk.crash();
+    let mut bench = Bench::made(bench.disk, |config| config.format_max = FORMATS.newest);
+    assert!(says_that_it_would_wait(&mut bench));
+    show(&mut bench, 9_000 * MS);
+    assert!(says_that_it_would_wait(&mut bench));
+    show(&mut bench, 9_000 * MS + HOLD_NS);
+    assert!(!says_that_it_would_wait(&mut bench));
+}
+
+/// Node 3 reads no format with leases. The other settings do not wait for it for ever.
+#[test]
+fn first_settings_with_leases_wait_for_their_format_but_not_for_ever() {
+    let mut bench = Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| {
+        config.format_max = FORMAT_OF_LEASES;
+    });
+    bench.replica.allow_leases();
+    bench.replica.seed_settings(settings(LEASE_MS));
+    bench.elect(&[2, 3]);
+    bench.persist();
+    bench.report_formats(&[2], FORMAT_OF_LEASES);
+    bench.report_formats(&[3], FORMAT_OF_LEASES - 1);
+    for _ in 0..20 * ELECTION_TICKS {
+        beat(&mut bench);
+    }
+    assert_eq!((bench.replica.state().format, bench.replica.settings()), (4, None));
+    let missing = SettingsError::NotSeeded { not_reading: vec![NodeId(3)] };
+    assert!(missing.to_string().contains("do not read format 5: 3;"), "{missing}");
+    assert_eq!(bench.replica.change_settings(bench.now_ns, 7, &settings(0)), Err(missing));
+    for _ in 0..10 * ELECTION_TICKS {
+        beat(&mut bench);
+    }
+    assert_eq!(bench.replica.settings(), Some(&settings(0)), "all others");
+    // Once all members read the format, an operator switches leases on.
+    bench.report_formats(&[3], FORMAT_OF_LEASES);
+    for _ in 0..2 * ELECTION_TICKS {
+        beat(&mut bench);
+    }
+    assert_eq!(bench.replica.change_settings(bench.now_ns, 8, &settings(LEASE_MS)), Ok(()));
 }
 
 #[test]

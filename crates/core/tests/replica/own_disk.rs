@@ -36,7 +36,14 @@ fn hear(bench: &mut Bench, slowest: [Option<u64>; 2], acked: &[u64]) {
         let (term, last) = (bench.status().term.0, bench.status().last);
         let context = slowest.map_or_else(Vec::new, |ms| {
             let slowest_write_ms = Some(ms as u16);
-            VoterStatus { is_fit: true, preference: 0, zone: None, slowest_write_ms }.encode()
+            VoterStatus {
+                is_fit: true,
+                preference: 0,
+                zone: None,
+                slowest_write_ms,
+                waits_for_leases: false,
+            }
+            .encode()
         });
         let said = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
         bench.take(node, &said).expect("an answer is taken");

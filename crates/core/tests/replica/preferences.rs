@@ -34,7 +34,13 @@ fn led(own: &str, leaders: &[&str]) -> Bench {
 
 fn fit(zone_name: &str, leaders: &[&str]) -> VoterStatus {
     let (preference, zone) = (preference_of(&zones(leaders)), Some(zone(zone_name)));
-    VoterStatus { is_fit: true, preference, zone, slowest_write_ms: Some(0) }
+    VoterStatus {
+        is_fit: true,
+        preference,
+        zone,
+        slowest_write_ms: Some(0),
+        waits_for_leases: false,
+    }
 }
 
 /// A tick in which the other voters acknowledge everything and report their status.

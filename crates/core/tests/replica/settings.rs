@@ -286,7 +286,13 @@ fn settings_survive_a_restart_and_come_with_the_state() {
 /// Whether node 2, which prefers these leader zones, agrees with the leader.
 fn agrees(bench: &mut Bench, leaders: &[Zone]) -> bool {
     let (preference, zone) = (preference_of(leaders), Some(zone("a")));
-    let said = VoterStatus { is_fit: true, preference, zone, slowest_write_ms: Some(0) };
+    let said = VoterStatus {
+        is_fit: true,
+        preference,
+        zone,
+        slowest_write_ms: Some(0),
+        waits_for_leases: false,
+    };
     let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
     let answer = RaftMessage { context: said.encode(), ..answer };
     bench.take(2, &answer).expect("an answer is taken");

@@ -85,9 +85,9 @@ fn denied(denied: &admin::Denied) -> Denied {
         admin::Denied::Advance(AdvanceError::NotServing | AdvanceError::Busy)
         | admin::Denied::Transfer(TransferError::Busy | TransferError::Changing(_))
         | admin::Denied::Change(ChangeError::Busy)
-        | admin::Denied::Settings(SettingsError::NotServing | SettingsError::Busy) => {
-            ErrorCode::Busy
-        }
+        | admin::Denied::Settings(
+            SettingsError::NotServing | SettingsError::NotSeeded { .. } | SettingsError::Busy,
+        ) => ErrorCode::Busy,
         admin::Denied::Transfer(TransferError::NotCaughtUp(_) | TransferError::NoCandidate)
         | admin::Denied::Change(ChangeError::NotCaughtUp(_)) => ErrorCode::NotCaughtUp,
         admin::Denied::Overloaded => ErrorCode::Overloaded,

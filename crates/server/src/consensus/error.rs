@@ -37,6 +37,10 @@ pub enum ConsensusError {
     /// No floor could be found that is above every timestamp of the old history.
     #[error("no new history can begin: {0}")]
     NoFloor(FloorError),
+    /// The founder has waited for leases of the old history. Meanwhile the members that it asked may
+    /// have changed. It asks again.
+    #[error("the founder has waited for leases of the old cluster, and asks all members again")]
+    AnswersTooOld,
     /// A node of the old history, which the backup is from, still runs or may run.
     #[error(
         "a node of the old history still runs at {addr}, or may, and may give timestamps: stop every \

@@ -395,7 +395,9 @@ impl Plane {
     /// themselves; this ends the lease for good.
     fn look_for_suspension(&mut self) {
         if self.shared.lease_clock.look_for_suspension() {
-            self.reports.log_lease_right();
+            if self.settings.as_ref().is_some_and(|settings| settings.lease_ms > 0) {
+                self.reports.log_lease_right();
+            }
             let now_ns = self.shared.clock.monotonic_ns();
             self.node.replica_mut().forbid_leases(now_ns);
         }

@@ -110,7 +110,7 @@ impl Reports {
         if is_waiting && !self.is_waiting_for_lease {
             tracing::info!(
                 wait_ms,
-                "this leader answers nobody until the lease of an earlier leader is over"
+                "this leader does not answer until the lease of an earlier leader is over"
             );
         }
         self.is_waiting_for_lease = is_waiting;

@@ -2,6 +2,7 @@
 //! facts: the backup, the first members' clocks, and whether the old history still runs.
 //! [`epicepoch_core::restore`] decides.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use epicepoch_core::durable::Restored;
 use epicepoch_core::replica::{Replica, RestoreError};
-use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
+use epicepoch_core::restore::{self, Grounds, Surroundings, WallSample};
 use epicepoch_core::state::{FORMATS, State};
 use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
@@ -40,6 +41,10 @@ pub struct Restore {
     by_hand: Option<Epoch>,
     /// The settings that the new history keeps from the old one.
     settings: Option<ClusterSettings>,
+    /// The longest lease that the old cluster can have had, besides those that the backup names.
+    lease: Duration,
+    /// Whether the leases of the old history are over.
+    are_leases_over: Cell<bool>,
     faults: Faults,
 }
 
@@ -175,7 +180,14 @@ impl Restore {
     /// The settings of a node that does not use a backup.
     #[must_use]
     pub fn none(config: &Config, faults: &Faults) -> Self {
-        Self { backup: None, by_hand: config.restore_floor, settings: None, faults: faults.clone() }
+        Self {
+            backup: None,
+            by_hand: config.restore_floor,
+            settings: None,
+            lease: config.restore_lease,
+            are_leases_over: Cell::new(false),
+            faults: faults.clone(),
+        }
     }
 
     /// The backup, floor and wall clock that this node shows to the other first members; `None`
@@ -215,6 +227,10 @@ impl Restore {
     }
 
     /// Makes the genesis of a new history. All other first members were found empty.
+    ///
+    /// # Errors
+    /// Why no history can begin. After a wait for leases, the error is a passing one: the first
+    /// members and the old members have to be asked again, because they may have changed meanwhile.
     pub(super) async fn genesis(
         &self,
         shared: &Arc<NodeShared>,
@@ -223,7 +239,6 @@ impl Restore {
     ) -> Result<Genesis, ConsensusError> {
         if let Some(backup) = &self.backup {
             old_members::check(shared, backup).await?;
-            wait_for_leases(shared, backup).await;
         }
         let config = &shared.config;
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -242,42 +257,60 @@ impl Restore {
         let (cluster, history) = drawn.split_at(16);
         let cluster = u128::from_le_bytes(cluster.try_into().unwrap_or_default()).max(1);
         let history = u64::from_le_bytes(history.try_into().unwrap_or_default());
-        let ahead_ms = ((i128::from(floor.0) - i128::from(wall_ns)) / 1_000_000) as i64;
-        let Some(backup) = &self.backup else {
-            if floor > Epoch(0) {
-                tracing::warn!(floor = floor.0, ahead_ms, "a cluster begins above RESTORE_FLOOR");
-            }
+        let genesis = if let Some(backup) = &self.backup {
+            restore::genesis(backup, members, floor, wall_ns, history)
+                .map_err(ConsensusError::NoFloor)?
+        } else {
             // A new cluster draws its history id from the lower half of all numbers. The upper half
             // is left for later restores, because each restore needs a higher id.
-            let history = HistoryId(history >> 1);
-            let cluster = ClusterId(cluster);
-            return Ok(Genesis { cluster, history, members, floor, removed: Vec::new() });
+            let (cluster, history) = (ClusterId(cluster), HistoryId(history >> 1));
+            Genesis { cluster, history, members, floor, removed: Vec::new() }
         };
-        let genesis = restore::genesis(backup, members, floor, wall_ns, history)
-            .map_err(ConsensusError::NoFloor)?;
-        tracing::warn!(
-            cluster = %genesis.cluster,
-            history = format!("{:016x}", genesis.history.0),
-            ended = format!("{:016x}", backup.history.0),
-            floor = floor.0,
-            ahead_ms,
-            "a new history of the cluster begins; epochs stand still until the clock has caught up"
-        );
+        // Last, so that every other reason against a new history is known before the wait.
+        if self.wait_for_leases(shared).await {
+            return Err(ConsensusError::AnswersTooOld);
+        }
+        let ahead_ms = ((i128::from(floor.0) - i128::from(wall_ns)) / 1_000_000) as i64;
+        if let Some(backup) = &self.backup {
+            tracing::warn!(
+                cluster = %genesis.cluster,
+                history = format!("{:016x}", genesis.history.0),
+                ended = format!("{:016x}", backup.history.0),
+                floor = floor.0,
+                ahead_ms,
+                "a new history of the cluster begins; epochs stand still until the clock has caught up"
+            );
+        } else if floor > Epoch(0) {
+            tracing::warn!(floor = floor.0, ahead_ms, "a cluster begins above RESTORE_FLOOR");
+        }
         Ok(genesis)
     }
-}
 
-/// Waits until every lease of the old history is over (S13, S20).
-async fn wait_for_leases(shared: &NodeShared, backup: &Backup) {
-    let config = &shared.config;
-    // A leader refuses a lease that is longer than its election timeout.
-    let own = config.leases.length.max(config.election_timeout);
-    let wait = Duration::from_nanos(restore::lease_wait_ns(backup, own.as_millis() as u64));
-    tracing::info!(wait_ms = wait.as_millis(), "the founder waits until old leases are over");
-    let end = Instant::now() + wait;
-    while Instant::now() < end {
-        shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
-        sleep(LEASE_WAIT_STEP.min(end - Instant::now())).await;
+    /// Waits until every lease of the old history is over (S13, S20), once. Returns whether this call
+    /// has waited. A new cluster without backup and floor does not wait.
+    async fn wait_for_leases(&self, shared: &NodeShared) -> bool {
+        let is_due = self.backup.is_some() || self.by_hand.is_some();
+        if !is_due || self.are_leases_over.get() {
+            return false;
+        }
+        let named_ms = self.lease.as_millis() as u64;
+        let lease_ms = restore::lease_longest_ms(self.backup.as_ref(), named_ms);
+        let wait = Duration::from_nanos(restore::lease_wait_ns(lease_ms));
+        if !wait.is_zero() {
+            tracing::info!(
+                wait_ms = wait.as_millis(),
+                lease_ms,
+                "the founder waits until the leases of the old cluster are over; if the old cluster had \
+                 shorter leases or none, RESTORE_LEASE_MS shortens this wait"
+            );
+        }
+        let end = Instant::now() + wait;
+        while Instant::now() < end {
+            shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
+            sleep(LEASE_WAIT_STEP.min(end - Instant::now())).await;
+        }
+        self.are_leases_over.set(true);
+        !wait.is_zero()
     }
 }
 
@@ -335,13 +368,17 @@ pub(super) fn document(
 
 /// Whether a floor may be found when the same nodes are asked again.
 pub(super) fn is_passing(error: &ConsensusError) -> bool {
-    matches!(error, ConsensusError::NoFloor(error) if FloorError::is_passing(error))
+    match error {
+        ConsensusError::NoFloor(error) => error.is_passing(),
+        error => matches!(error, ConsensusError::AnswersTooOld),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
+    use epicepoch_core::restore::FloorError;
     use epicepoch_wire::{LogIndex, Term};
 
     use super::super::fixture::{
@@ -406,7 +443,8 @@ mod tests {
 
     fn restore(backup: Option<&Backup>, floor: Option<u64>) -> Restore {
         let (backup, by_hand) = (backup.cloned(), floor.map(Epoch));
-        Restore { backup, by_hand, settings: None, faults: Faults::none() }
+        let (lease, are_leases_over) = (Duration::ZERO, Cell::new(false));
+        Restore { backup, by_hand, settings: None, lease, are_leases_over, faults: Faults::none() }
     }
 
     #[test]
@@ -470,6 +508,31 @@ mod tests {
             let genesis = genesis(&restore(None, None), &[]).expect("a cluster");
             assert!(genesis.history.0 <= u64::MAX / 2, "{genesis:?}");
         }
+    }
+
+    /// The founder has a backup, a floor, or both. Meanwhile first and old members may change, so they
+    /// are asked again. The wait is not repeated.
+    #[test]
+    fn a_founder_waits_once_for_leases_of_the_old_history_and_then_asks_again() {
+        let backup = backup(CLUSTER, HISTORY);
+        for (with, floor) in [(None, Some(5)), (Some(&backup), None), (Some(&backup), Some(5))] {
+            let restore = Restore { lease: Duration::from_millis(80), ..restore(with, floor) };
+            let start = Instant::now();
+            let mut first = None;
+            let lines = logged(|| first = Some(genesis(&restore, &[]))).concat();
+            assert!(start.elapsed() >= Duration::from_millis(100), "{floor:?}");
+            assert!(lines.contains("wait_ms=100 lease_ms=80"), "{lines}");
+            let error = first.expect("an answer").expect_err("the answers are old");
+            assert!(is_passing(&error), "{error}");
+            let lines = logged(|| drop(genesis(&restore, &[]).expect("a history"))).concat();
+            assert!(!lines.contains("the founder waits"), "{lines}");
+        }
+        // A cluster that continues nothing waits for nothing.
+        let new = Restore { lease: Duration::from_mins(1), ..restore(None, None) };
+        assert!(genesis(&new, &[]).is_ok());
+        // The backup names a longer lease.
+        let of_leases = Backup { lease_longest_ms: 40, ..backup };
+        assert!(genesis(&restore(Some(&of_leases), None), &[]).is_err());
     }
 
     #[test]

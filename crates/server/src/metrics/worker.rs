@@ -38,6 +38,8 @@ pub struct WorkerMetrics {
     pub(crate) write_ns: Histogram,
     /// Requests per batch.
     pub(crate) batch_size: Histogram,
+    /// Batches that a round has proved.
+    pub(crate) proved_by_round: Count,
     /// Batches that a lease has proved.
     pub(crate) proved_by_lease: Count,
     /// Rounds that were begun, including the empty rounds of the probe.
@@ -96,6 +98,7 @@ impl Default for WorkerMetrics {
             allocate_ns: Histogram::of_durations(),
             write_ns: Histogram::of_durations(),
             batch_size: Histogram::of_sizes(),
+            proved_by_round: Count::default(),
             proved_by_lease: Count::default(),
             rounds_begun: Count::default(),
             rounds_confirmed: Count::default(),

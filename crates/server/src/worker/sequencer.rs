@@ -338,8 +338,9 @@ impl Sequencer {
                 metrics.confirm_ns.observe_alone(confirm_ns, size.requests);
                 metrics.allocate_ns.observe_alone(took_ns, size.requests);
                 metrics.timestamps.add_alone(taken);
-                if proved_by == ProvedBy::Lease {
-                    metrics.proved_by_lease.add_alone(1);
+                match proved_by {
+                    ProvedBy::Round => metrics.proved_by_round.add_alone(1),
+                    ProvedBy::Lease => metrics.proved_by_lease.add_alone(1),
                 }
                 self.answered.borrow_mut().push_back((allocated_ns, size.requests));
                 self.due.set();

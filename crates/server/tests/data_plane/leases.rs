@@ -72,6 +72,22 @@ fn a_lease_proves_the_answers_to_requests_that_accept_it_and_no_others() {
     assert_eq!(node.metric("epicepoch_lease_seconds"), 0);
 }
 
+/// The only voter: its rounds are confirmed at once. It has no lease.
+#[test]
+fn batches_that_a_round_has_proved_are_counted_by_themselves() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start(1);
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    let mut client = node.connect();
+    for path in [naming("/timestamp", "lease"), "/timestamp".into(), "/latest".into()] {
+        assert_eq!(client.request(&format!("GET {path}")).status, 200, "{path}");
+    }
+    let page = String::from_utf8(client.request("GET /metrics").body).expect("text");
+    assert!(page.contains("epicepoch_proofs_total{by=\"round\"} 3\n"), "{page}");
+    assert!(page.contains("epicepoch_proofs_total{by=\"lease\"} 0\n"), "{page}");
+}
+
 #[test]
 fn one_request_for_a_quorum_takes_a_round_for_all_that_were_read_with_it() {
     let (_cluster, node) = alone();

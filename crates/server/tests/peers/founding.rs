@@ -182,7 +182,7 @@ fn a_slow_answer_delays_a_restore_and_does_not_end_it() {
     let mut config = plain(fixture.config(1));
     let own = config.raft_addr.clone();
     config.peers = [(NodeId(1), own), (NodeId(2), addr)].into();
-    config.restore = Some(path);
+    (config.restore, config.restore_lease) = (Some(path), Duration::ZERO);
     let peers: Vec<_> = config.peers.clone().into_iter().collect();
     let bound = config.clock_offset_max;
     let node = Running::of(Node::start(config).unwrap());

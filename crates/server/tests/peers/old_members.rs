@@ -52,7 +52,7 @@ fn backup(fixture: &Fixture, addrs: &[String]) -> PathBuf {
 fn founder(fixture: &Fixture, addrs: &[String]) -> Config {
     let mut config = fixture.config(1);
     config.peers = [(NodeId(1), config.raft_addr.clone())].into();
-    config.restore = Some(backup(fixture, addrs));
+    (config.restore, config.restore_lease) = (Some(backup(fixture, addrs)), Duration::ZERO);
     config
 }
 
@@ -120,6 +120,23 @@ fn an_old_member_runs_even_if_only_one_side_uses_tls() {
     let _unsecured = serves(plain(old));
     let (addr, said) = refused(founder(&fixture, from_ref(&there)));
     assert_eq!(addr, there, "{said}");
+}
+
+/// The restore is refused.
+#[test]
+fn a_member_that_comes_back_while_the_founder_waits_for_leases_is_found() {
+    let fixture = Fixture::new();
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let there = port.local_addr().unwrap().to_string();
+    let mut config = plain(founder(&fixture, from_ref(&there)));
+    config.restore_lease = Duration::from_millis(100);
+    let playing = spawn(move || {
+        Question::at(&port).refuse(RefusalCode::NotBootstrapped);
+        Question::at(&port).refuse(RefusalCode::UnknownNode);
+    });
+    let (addr, said) = refused(config);
+    assert_eq!((addr, &*said), (there, "no"));
+    playing.join().unwrap();
 }
 
 /// The restore is refused.

@@ -11,10 +11,11 @@ use crate::support::{Cluster, WAIT_MAX, wait_until};
 const HTTP: &str = include_str!("../../../../../docs/http.md");
 /// Fields of rare documents, which the test does not make. A unit test of the commands has those of
 /// a probe and of advice.
-const RARE: [&str; 7] = [
+const RARE: [&str; 8] = [
     "answers",
     "clusterCommand",
     "failures",
+    "laterClusterCommand",
     "leaderChanges",
     "silenceMaxMs",
     "unplacedVoters",

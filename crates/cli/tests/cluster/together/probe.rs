@@ -69,6 +69,7 @@ fn a_probe_over_the_rust_client_follows_a_restored_cluster_by_itself() {
     for node in &mut cluster.nodes {
         node.wipe();
         node.set("RESTORE", &path);
+        node.set("RESTORE_LEASE_MS", 0);
     }
     cluster.start_all();
     cluster.wait_until_ready();

@@ -39,6 +39,7 @@ fn destroy(cluster: &mut Cluster) {
 fn restore_from(cluster: &mut Cluster, backup: &Path) {
     for node in &mut cluster.nodes {
         node.set("RESTORE", backup.display());
+        node.set("RESTORE_LEASE_MS", 0);
     }
 }
 
@@ -440,6 +441,7 @@ fn a_cluster_begins_above_a_floor_given_as_a_timestamp_in_milliseconds_or_nanose
     ] {
         for node in &mut cluster.nodes {
             node.set("RESTORE_FLOOR", &floor);
+            node.set("RESTORE_LEASE_MS", 0);
         }
         cluster.start_all();
         cluster.wait_until_ready();

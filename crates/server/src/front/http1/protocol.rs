@@ -17,7 +17,8 @@ use crate::front::routes::date::Dated;
 use crate::front::routes::query::{Ask, LIST_COUNT_MAX, Limits};
 use crate::worker::sequencer::Sequencer;
 
-/// Approximate bytes of the head of an answer.
+/// Approximate bytes of the head of an answer. An answer with timestamps has about 210, and 24 more
+/// for what has proved it. A request id is not counted.
 const HEAD_LEN: usize = 256;
 
 // After a partial request, the read limit still has room for the rest of that request.

@@ -24,7 +24,9 @@ use crate::front::routes::service::NodeService;
 use crate::security::authz::Port;
 use crate::worker::sequencer::Sequencer;
 
-/// Approximate bytes of an answer without its body. Each open stream may need that many.
+/// Approximate bytes of an answer without its body, if the client keeps the table of headers: two
+/// heads of frames, ten bytes for headers, and 23 for what has proved the answer. Each open stream
+/// may need that many.
 const ANSWER_HEAD_LEN: usize = 64;
 /// The status of a request whose head is too long.
 const HEAD_TOO_LONG: u16 = 431;

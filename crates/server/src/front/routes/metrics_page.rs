@@ -282,14 +282,14 @@ impl Page<'_, '_> {
     }
 
     fn leases(&mut self) -> fmt::Result {
-        let batches = self.fold(|w| &w.batch_size, 1.0).count;
+        let by_round = self.sum(|w| &w.proved_by_round);
         let by_lease = self.sum(|w| &w.proved_by_lease);
         self.counters(
             "proofs",
             "Batches of requests that were answered, by what has proved that this node still leads: \
              round, or lease.",
             "by",
-            &[("round", batches.saturating_sub(by_lease)), ("lease", by_lease)],
+            &[("round", by_round), ("lease", by_lease)],
         )?;
         let (lease_clock, seconds) = (&self.shared.lease_clock, Some(&Unit::Seconds));
         let lease = self.shared.core.published().lease;
@@ -302,7 +302,7 @@ impl Page<'_, '_> {
         )?;
         self.gauge(
             "lease_wait",
-            "For how long this leader still answers nobody, because the lease of an earlier leader \
+            "For how long this leader still does not answer, because the lease of an earlier leader \
              may last.",
             seconds,
             self.metrics.consensus.lease_wait_ns.load() as f64 / NS_PER_SECOND,

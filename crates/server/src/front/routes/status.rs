@@ -71,7 +71,7 @@ struct Document<'a> {
     lag_ms: Option<f64>,
     /// For how long this leader may still answer by its lease; `None` without one.
     lease_left_ms: Option<f64>,
-    /// For how long this leader still answers nobody, because of the lease of another.
+    /// For how long this leader still does not answer, because of the lease of another.
     lease_wait_ms: f64,
     /// Whether this node may take leases, or why not.
     lease_clock: &'static str,
