@@ -390,14 +390,7 @@ pub(crate) fn typescript(sh: &Shell) -> Result<(), String> {
 /// check must find no anomaly, and must find anomalies if a mistake is planted.
 pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     let bank = "EPICEPOCH_BIN=$PWD/target/debug/epicepoch timeout 120 target/debug/percolator";
-    let said = sh.output(&format!("{bank} --seconds 15"))?;
-    sh.say(&said);
-    let counted = |line: &str| {
-        line.split_whitespace().any(|word| word.parse::<u64>().is_ok_and(|count| count > 0))
-    };
-    if !said.lines().any(|line| line.starts_with("killed") && counted(line)) {
-        return Err("no leader was killed".to_owned());
-    }
+    kills_leaders(sh, &format!("{bank} --seconds 15"))?;
     let planted = format!("{bank} --seconds 3 --plant read-past-locks");
     let output = sh.captured(sh.command(&planted))?;
     let said = [output.stdout, output.stderr].concat();
@@ -409,6 +402,37 @@ pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     } else {
         Err("the planted mistake is not found".to_owned())
     }
+}
+
+/// Runs an example. Returns an error if it fails, or if it killed no leader.
+fn kills_leaders(sh: &Shell, example: &str) -> Result<(), String> {
+    let said = sh.output(example)?;
+    sh.say(&said);
+    let counted = |line: &str| {
+        line.split_whitespace().any(|word| word.parse::<u64>().is_ok_and(|count| count > 0))
+    };
+    if said.lines().any(|line| line.starts_with("killed") && counted(line)) {
+        Ok(())
+    } else {
+        Err("no leader was killed".to_owned())
+    }
+}
+
+/// Lets the examples with Badger and with client-go find each planted mistake, and runs them while
+/// leaders and clients are killed. Runs the commands of docs/migrate-from-pd.md. Their modules are
+/// downloaded if they are missing.
+pub(crate) fn adapters(sh: &Shell) -> Result<(), String> {
+    gofmt(sh, "examples")?;
+    let binary = "EPICEPOCH_BIN=$PWD/target/debug/epicepoch";
+    for example in ["bank", "badger", "client-go"] {
+        sh.run(&format!("{binary} go test -C examples/{example} -count=1 ./..."))?;
+    }
+    for example in ["badger", "client-go"] {
+        let program = format!("target/adapters/{example}");
+        sh.run(&format!("go build -C examples/{example} -o $PWD/{program} ."))?;
+        kills_leaders(sh, &format!("{binary} timeout 60 {program} --seconds 4"))?;
+    }
+    Ok(())
 }
 
 /// Runs each measurement of docs/performance.md for a second, and compares the load generator with

@@ -164,6 +164,8 @@ pub(crate) const STEPS: &[Step] = &[
     ])).after(&["tests"]),
     Step::new("percolator", "The example keeps its money under kills, and a planted mistake is found", BOTH, 300,
         Function(smoke::percolator)).after(&["tests"]),
+    Step::new("adapters", "Badger and client-go keep their money under kills, and planted mistakes are found", BOTH, 400,
+        Function(smoke::adapters)).after(&["tests"]),
     Step::new("licences", "deny.toml allows the licences and sources of all dependencies", BOTH, 120,
         Function(dependencies::licences)),
     Step::new("client-alone", "The Rust client compiles alone, with as many crates as its page says", BOTH, 300,

@@ -1,0 +1,3 @@
+module github.com/epicepoch/epicepoch/examples/bank
+
+go 1.24
