@@ -7,6 +7,7 @@
 //! - [`guarantee`]: the guarantee that a request asks for, and what has proved an answer.
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
 //! - [`http2`]: frames and header blocks of HTTP/2.
+//! - [`grpc`]: messages of gRPC, and of PD, whose clients this node can serve.
 //! - [`frame`]: the frame of the peer protocol: header, limits, checksum.
 //! - [`peer_hello`]: the hello of a peer connection, and its refusal.
 //! - [`native`]: the native protocol of clients.
@@ -25,6 +26,7 @@ pub mod cursor;
 pub mod exposition;
 pub mod frame;
 pub mod gossip;
+pub mod grpc;
 pub mod guarantee;
 pub mod http;
 pub mod http2;
@@ -42,8 +44,8 @@ pub use id::{
     BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };
 pub use timestamp::{
-    COMPACT_EPOCH_NS, COMPACT_INDEX_BITS, COMPACT_INDEXES, COMPACT_MAX, Epoch, EpochIndex, Timestamp,
-    TimestampRange,
+    COMPACT_EPOCH_NS, COMPACT_INDEX_BITS, COMPACT_INDEXES, COMPACT_MAX, Epoch, EpochIndex,
+    Timestamp, TimestampRange,
 };
 
 /// Compiles the example of the crate's own page as a test.
