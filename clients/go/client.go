@@ -128,6 +128,26 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	return c.ask(ctx, count)
 }
 
+// CompactTimestamp returns one timestamp in 64 bits; see [Timestamp.Compact]. The cluster must give
+// compact timestamps (TIMESTAMP_FORMAT=compact); if not, the error is [ErrNotCompact].
+func (c *Client) CompactTimestamp(ctx context.Context) (uint64, error) {
+	return c.CompactTimestamps(ctx, 1)
+}
+
+// CompactTimestamps returns the first of count consecutive timestamps in 64 bits, 1 to 2^18 of them.
+// See [Client.Timestamps] and [Client.CompactTimestamp]; a larger count ends with [ErrBadCount].
+func (c *Client) CompactTimestamps(ctx context.Context, count uint64) (uint64, error) {
+	answer, err := c.Timestamps(ctx, count)
+	if err != nil {
+		return 0, err
+	}
+	first, isCompact := answer.First.Compact()
+	if _, isLastCompact := answer.Last().Compact(); !isCompact || !isLastCompact {
+		return 0, fmt.Errorf("epicepoch: the cluster gave %s, which does not fit into 64 bits: %w", answer.First, ErrNotCompact)
+	}
+	return first, nil
+}
+
 // Latest returns the latest timestamp, and takes none. Every timestamp that any client of the
 // cluster got before this call began is at or below it. Every timestamp that is asked for after
 // this call has returned is above it.

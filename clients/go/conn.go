@@ -61,7 +61,7 @@ func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Re
 	}
 	clientHello := hello{
 		features: featureLatest, clusterName: o.clusterName, cluster: expected, agent: agent, token: token,
-		guarantee: o.guarantee,
+		guarantee: o.guarantee, needsCompact: o.needsCompact,
 	}
 	if _, err := c.net.Write(clientHello.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)

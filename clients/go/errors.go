@@ -20,6 +20,9 @@ var (
 	ErrNoLeader = errors.New("NO_LEADER")
 	// ErrOverloaded: more requests wait than the node accepts.
 	ErrOverloaded = errors.New("OVERLOADED")
+	// ErrBadCount: the count is above what the cluster gives at once. A cluster that gives compact
+	// timestamps gives at most 2^18 of them.
+	ErrBadCount = errors.New("BAD_COUNT")
 	// ErrBadRequest: this client broke the protocol; please report it.
 	ErrBadRequest = errors.New("BAD_REQUEST")
 	// ErrShuttingDown: the node is shutting down.
@@ -33,6 +36,9 @@ var (
 	// ErrUnauthorized: the node accepts only clients that send a token from its token file; see
 	// [WithToken].
 	ErrUnauthorized = errors.New("UNAUTHORIZED")
+	// ErrNotCompact: the cluster gives wide timestamps, which have no compact spelling. See
+	// [Client.CompactTimestamp] and [WithCompact].
+	ErrNotCompact = errors.New("NOT_COMPACT")
 	// ErrWrongCluster: the node belongs to another cluster, or to another history of this client's
 	// cluster.
 	ErrWrongCluster = errors.New("WRONG_CLUSTER")
@@ -66,9 +72,9 @@ var (
 )
 
 var sentinels = map[Code]error{
-	1: ErrNotLeader, 2: ErrNoQuorum, 3: ErrNoLeader, 4: ErrOverloaded, 7: ErrBadRequest,
-	10: ErrShuttingDown, 11: ErrNotReady, 12: ErrInternal, 13: ErrForbidden, 18: ErrUnauthorized, 64: ErrWrongCluster,
-	65: ErrUnsupportedVersion, 66: ErrUnsupported,
+	1: ErrNotLeader, 2: ErrNoQuorum, 3: ErrNoLeader, 4: ErrOverloaded, 5: ErrBadCount, 7: ErrBadRequest,
+	10: ErrShuttingDown, 11: ErrNotReady, 12: ErrInternal, 13: ErrForbidden, 18: ErrUnauthorized, 19: ErrNotCompact,
+	64: ErrWrongCluster, 65: ErrUnsupportedVersion, 66: ErrUnsupported,
 }
 
 // Error is an error that a node answered.

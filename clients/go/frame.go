@@ -48,6 +48,10 @@ const (
 	tagToken       = 0x8001
 	tagGuarantee   = 0x8002
 	tagMustKnow    = 0x8000
+	// tagTimestampFormat is the field with the format that all timestamps must have.
+	tagTimestampFormat = 0x8004
+	// formatCompact is the value of that field for compact timestamps.
+	formatCompact = 1
 
 	errorCloses = 1
 	// flagLatest is the flag of a request for the latest timestamp, and of its answer.
@@ -114,6 +118,8 @@ type hello struct {
 	agent       string
 	token       string
 	guarantee   Guarantee
+	// needsCompact says that all timestamps of the connection must be compact.
+	needsCompact bool
 }
 
 func protocolError(format string, arguments ...any) error {
@@ -240,6 +246,9 @@ func (h hello) appendTo(to []byte) []byte {
 	}
 	if value, isNamed := h.guarantee.value(); isNamed {
 		fields = appendField(fields, tagGuarantee, []byte{value})
+	}
+	if h.needsCompact {
+		fields = appendField(fields, tagTimestampFormat, []byte{formatCompact})
 	}
 	first := head{
 		kind: kindHello, flags: version, code: version << 8, argument: uint32(len(fields)), id: magic,

@@ -21,6 +21,7 @@ type options struct {
 	refresh        time.Duration
 	hedgeAfter     time.Duration
 	guarantee      Guarantee
+	needsCompact   bool
 	token          func() string
 	fixedToken     string // the token of WithToken; "" if the token is a source's
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
@@ -146,6 +147,12 @@ func (g Guarantee) value() (value byte, isNamed bool) { return byte(g) - 1, g !=
 func WithGuarantee(guarantee Guarantee) Option {
 	return func(o *options) { o.guarantee = guarantee }
 }
+
+// WithCompact says that all timestamps must be compact. A cluster that gives wide timestamps refuses
+// all calls with [ErrNotCompact]. Programs that convert timestamps with [Timestamp.Compact] need it;
+// [Client.CompactTimestamp] checks each one itself. A node that is too old for the setting refuses the
+// client with [ErrUnsupported].
+func WithCompact() Option { return func(o *options) { o.needsCompact = true } }
 
 // WithToken sends a token to every node. The token must be in the node's CLIENT_TOKEN_FILE, and has
 // at most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on

@@ -280,7 +280,7 @@ func TestErrorsHaveTheirNumbers(t *testing.T) {
 	vectors(t, "errors.json", &all)
 	// These errors exist only over HTTP.
 	others := map[string]bool{
-		"BAD_COUNT": true, "BAD_FORMAT": true, "NOT_FOUND": true, "METHOD_NOT_ALLOWED": true,
+		"BAD_FORMAT": true, "NOT_FOUND": true, "METHOD_NOT_ALLOWED": true,
 		"FORBIDDEN": true, "REFUSED": true, "BUSY": true, "NOT_CAUGHT_UP": true, "UNSETTLED": true,
 	}
 	for _, one := range all.Errors {
@@ -304,6 +304,9 @@ func TestTimestampsAreThoseOfTheVectors(t *testing.T) {
 		Timestamps []struct{ Bytes, Text, Epoch, Index string } `json:"timestamps"`
 		Refused    []string                                     `json:"refused_texts"`
 		Ranges     []struct{ Bytes, First, Last, Count string } `json:"ranges"`
+		Compact    []struct{ U64, Text string }                 `json:"compact"`
+		NotCompact []string                                     `json:"not_compact"`
+		NoCompact  []string                                     `json:"refused_compact"`
 	}
 	vectors(t, "timestamps.json", &all)
 	var last Timestamp
@@ -333,6 +336,32 @@ func TestTimestampsAreThoseOfTheVectors(t *testing.T) {
 		var back Timestamp
 		if err := json.Unmarshal(text, &back); err != nil || back != parsed {
 			t.Errorf("%s comes back from JSON as %v, %v", v.Text, back, err)
+		}
+	}
+	for at, v := range all.Compact {
+		compact, err := strconv.ParseUint(v.U64, 10, 64)
+		timestamp, ok := FromCompact(compact)
+		if err != nil || !ok || timestamp.String() != v.Text {
+			t.Errorf("%s is %v", v.U64, timestamp)
+		}
+		if back, ok := timestamp.Compact(); !ok || back != compact {
+			t.Errorf("%s comes back as %d", v.U64, back)
+		}
+		if at > 0 && !last.Before(timestamp) {
+			t.Errorf("%v is not above %v", timestamp, last)
+		}
+		last = timestamp
+	}
+	for _, text := range all.NotCompact {
+		timestamp, err := Parse(text)
+		if compact, ok := timestamp.Compact(); err != nil || ok {
+			t.Errorf("%s is %d", text, compact)
+		}
+	}
+	for _, text := range all.NoCompact {
+		compact, err := strconv.ParseUint(text, 10, 64)
+		if timestamp, ok := FromCompact(compact); err != nil || ok {
+			t.Errorf("%s is %v", text, timestamp)
 		}
 	}
 	for _, text := range all.Refused {

@@ -130,7 +130,7 @@ class Vectors(unittest.TestCase):
                 read(bytes.fromhex(one["hex"]).ljust(frame.HEAD_SIZE, b"\0"))
 
     def test_errors_have_their_numbers(self) -> None:
-        over_http = {"BAD_COUNT", "BAD_FORMAT", "NOT_FOUND", "METHOD_NOT_ALLOWED"}
+        over_http = {"BAD_FORMAT", "NOT_FOUND", "METHOD_NOT_ALLOWED"}
         over_http |= {"FORBIDDEN", "REFUSED", "BUSY", "NOT_CAUGHT_UP", "UNSETTLED"}
         for one in vectors("errors.json")["errors"]:
             if one["name"] not in over_http:
@@ -154,6 +154,17 @@ class Vectors(unittest.TestCase):
         for text in self.times["refused_texts"]:
             with self.subTest(text), self.assertRaises(ValueError):
                 Timestamp.parse(text)
+        last_compact = -1
+        for one in self.times["compact"]:
+            compact, parsed = int(one["u64"]), Timestamp.parse(one["text"])
+            self.assertEqual((parsed.compact(), Timestamp.from_compact(compact)), (compact, parsed))
+            self.assertLess(last_compact, compact)
+            last_compact = compact
+        for text in self.times["not_compact"]:
+            self.assertIsNone(Timestamp.parse(text).compact())
+        for text in [*self.times["refused_compact"], "-1"]:
+            with self.subTest(text), self.assertRaises(ValueError):
+                Timestamp.from_compact(int(text))
         for one in self.times["ranges"]:
             answer = TimestampRange(Timestamp.parse(one["first"]), int(one["count"]))
             self.assertEqual(str(answer.last), one["last"])

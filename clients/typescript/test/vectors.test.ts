@@ -41,6 +41,9 @@ const timestamps = vectors<{
   timestamps: { bytes: string; text: string; epoch: string; index: string }[];
   refused_texts: string[];
   ranges: { first: string; last: string; count: string }[];
+  compact: { u64: string; text: string }[];
+  not_compact: string[];
+  refused_compact: string[];
   wall_times: { lowest: string; highest: string; unix_ns: string }[];
 }>("timestamps.json");
 
@@ -177,7 +180,7 @@ test("errors have their numbers", () => {
   const { errors } = vectors<{ errors: { name: string; number: number; retryable: boolean }[] }>(
     "errors.json",
   );
-  const onlyHttp = ["BAD_COUNT", "BAD_FORMAT", "NOT_FOUND", "METHOD_NOT_ALLOWED", "REFUSED"];
+  const onlyHttp = ["BAD_FORMAT", "NOT_FOUND", "METHOD_NOT_ALLOWED", "REFUSED"];
   onlyHttp.push("BUSY", "NOT_CAUGHT_UP", "UNSETTLED");
   for (const { name, number, retryable } of errors) {
     if (!onlyHttp.includes(name)) {
@@ -188,6 +191,22 @@ test("errors have their numbers", () => {
     }
   }
   assert.equal(refusal("", 9999).code, "INTERNAL");
+});
+
+test("compact timestamps are those of the vectors", () => {
+  let last = -1n;
+  for (const { u64, text } of timestamps.compact) {
+    const timestamp = Timestamp.parse(text);
+    assert.equal(timestamp.toCompact(), BigInt(u64));
+    assert.ok(Timestamp.fromCompact(BigInt(u64)).equals(timestamp) && BigInt(u64) > last);
+    last = BigInt(u64);
+  }
+  for (const text of timestamps.not_compact) {
+    assert.equal(Timestamp.parse(text).toCompact(), undefined, text);
+  }
+  for (const text of [...timestamps.refused_compact, "-1"]) {
+    assert.throws(() => Timestamp.fromCompact(BigInt(text)), RangeError, text);
+  }
 });
 
 test("timestamps are those of the vectors", () => {

@@ -134,6 +134,14 @@ pub(crate) fn is_json(matches: &ArgMatches) -> bool {
     matches.get_one::<String>(OUTPUT).is_some_and(|format| format == JSON)
 }
 
+/// The name of [`compact`].
+pub(crate) const COMPACT: &str = "compact";
+
+/// The switch for compact timestamps.
+pub(crate) fn compact() -> Arg {
+    switch(COMPACT, "Print compact timestamps, of 64 bits; an error if the cluster gives wide ones")
+}
+
 pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }

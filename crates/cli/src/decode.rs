@@ -9,9 +9,10 @@ use base64::Engine as _;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use clap::{Arg, ArgMatches, Command};
-use epicepoch_wire::Timestamp;
+use epicepoch_config::whole_number;
+use epicepoch_wire::{COMPACT_MAX, Timestamp};
 
-use crate::arguments::{is_json, output as output_argument, switch};
+use crate::arguments::{COMPACT, is_json, output as output_argument, switch};
 use crate::failure::Failure;
 use crate::moment;
 use crate::output;
@@ -21,13 +22,16 @@ pub(crate) fn command() -> Command {
         .about("Show the epoch, index and wall time of timestamps")
         .after_help(
             "A timestamp is 32 hexadecimal digits, or the same number in decimal (33 to 39 digits), \
-             or its 16 bytes in base64. Standard input has such texts, separated by white space, or \
-             16 bytes for each timestamp, as GET /timestamp and \"epicepoch get --raw\" give them. \
-             The command finds out which.\n\n\
+             or its 16 bytes in base64, or a compact timestamp in decimal (18 or 19 digits). Standard \
+             input has such texts, separated by white space, or 16 bytes for each timestamp, as \
+             GET /timestamp and \"epicepoch get --raw\" give them. The command finds out which. \
+             With --compact, every number is a compact timestamp, and bytes come in eights.\n\n\
              Examples:\n  epicepoch decode 17979cfe362a00000000000000000005\n  \
              epicepoch get -n 3 | epicepoch decode --output json\n  \
              epicepoch get -n 1000 --raw | epicepoch decode\n  \
-             curl -fsS localhost:8881/timestamp | epicepoch decode",
+             curl -fsS localhost:8881/timestamp | epicepoch decode\n  \
+             epicepoch decode 445644800000000005\n  \
+             epicepoch get -n 3 --compact --raw | epicepoch decode --compact",
         )
         .arg(
             Arg::new("timestamp")
@@ -39,11 +43,14 @@ pub(crate) fn command() -> Command {
             switch("raw", "Standard input has 16 bytes for each timestamp, even if it looks like text")
                 .conflicts_with("timestamp"),
         )
+        .arg(switch(COMPACT, "Timestamps are compact: decimal numbers of any length, or 8 bytes each"))
         .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let mut out = Printer { is_json: is_json(matches), out: BufWriter::new(output::product()) };
+    let is_compact = matches.get_flag(COMPACT);
+    let out = BufWriter::new(output::product());
+    let mut out = Printer { is_json: is_json(matches), is_compact, out };
     let arguments = matches.get_many::<String>("timestamp").unwrap_or_default();
     let arguments: Vec<&str> = arguments.map(String::as_str).collect();
     let decoded = if arguments.is_empty() || arguments == ["-"] {
@@ -52,7 +59,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         stream(io::stdin().lock(), matches.get_flag("raw"), &mut out)
     } else {
-        let parsed = |word: &&str| parse(word).ok_or_else(|| not_one(word));
+        let parsed = |word: &&str| parse(word, is_compact).ok_or_else(|| not_one(word));
         arguments.iter().try_for_each(|word| out.show(parsed(word)?))
     };
     // The timestamps before a bad one have been printed by then.
@@ -63,6 +70,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 /// Prints timestamps.
 struct Printer<W: Write> {
     is_json: bool,
+    /// Whether all timestamps are compact.
+    is_compact: bool,
     out: W,
 }
 
@@ -93,6 +102,7 @@ fn stream<W: Write>(
 }
 
 fn raw<W: Write>(mut input: BufReader<impl Read>, out: &mut Printer<W>) -> Result<(), Failure> {
+    let len = if out.is_compact { size_of::<u64>() } else { Timestamp::LEN };
     let mut bytes = [0; Timestamp::LEN];
     let mut count = 0_u64;
     loop {
@@ -100,12 +110,23 @@ fn raw<W: Write>(mut input: BufReader<impl Read>, out: &mut Printer<W>) -> Resul
             // More input may take a while, so what is decoded so far is printed.
             out.out.flush()?;
         }
-        match fill(&mut input, &mut bytes)? {
+        match fill(&mut input, &mut bytes[..len])? {
             0 => return Ok(()),
             Timestamp::LEN => out.show(Timestamp::from_bytes(bytes))?,
+            left if left == len => {
+                let (head, _) = bytes.as_chunks();
+                let compact = u64::from_be_bytes(head[0]);
+                let timestamp = Timestamp::from_compact(compact).ok_or_else(|| {
+                    Failure::usage(anyhow!(
+                        "after {count} timestamps, {compact} is not a compact timestamp; the largest \
+                         is {COMPACT_MAX}"
+                    ))
+                })?;
+                out.show(timestamp)?;
+            }
             left => {
                 return Err(Failure::usage(anyhow!(
-                    "standard input ends after {count} timestamps and {left} bytes; allowed are 16 \
+                    "standard input ends after {count} timestamps and {left} bytes; allowed are {len} \
                      bytes for each timestamp: the input was cut off, or is something else"
                 )));
             }
@@ -131,7 +152,7 @@ fn words<W: Write>(mut input: BufReader<impl Read>, out: &mut Printer<W>) -> Res
             // A word that is too long to be a timestamp is not read to its end.
             _ if word.is_empty() => {}
             _ => {
-                let timestamp = parse(&word).ok_or_else(|| {
+                let timestamp = parse(&word, out.is_compact).ok_or_else(|| {
                     let Failure { error, .. } = not_one(&word);
                     let end = if byte.is_none() { ", where standard input ends" } else { "" };
                     Failure::usage(error.context(format!("line {line}{end}")))
@@ -163,9 +184,14 @@ fn fill(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Parses any text form of a timestamp. The length tells them apart, so that a digit that is missing
-/// is an error and not another timestamp.
-fn parse(word: &str) -> Option<Timestamp> {
+/// is an error and not another timestamp. `is_compact` says that the word is a compact timestamp.
+fn parse(word: &str, is_compact: bool) -> Option<Timestamp> {
+    if is_compact {
+        return whole_number(word).and_then(Timestamp::from_compact);
+    }
     match word.len() {
+        // Compact timestamps have this length from 1982 to 2554.
+        18 | 19 => whole_number(word).and_then(Timestamp::from_compact),
         32 => word.parse().ok(),
         33..=39 if word.bytes().all(|byte| byte.is_ascii_digit()) => {
             word.parse::<u128>().ok().map(Timestamp::from)
@@ -186,7 +212,8 @@ fn not_one(word: &str) -> Failure {
     let shown: String = word.chars().take(WORD_LEN_MAX).collect();
     Failure::usage(anyhow!(
         "{shown:?} is not a timestamp; allowed are 32 hexadecimal digits, the same number in decimal \
-         (33 to 39 digits), or the 16 bytes in base64"
+         (33 to 39 digits), the 16 bytes in base64, or a compact timestamp in decimal (18 or 19 digits; with \
+         --compact, any number up to {COMPACT_MAX})"
     ))
 }
 
@@ -199,7 +226,7 @@ mod tests {
 
     /// Returns what is printed for an input, and the error.
     fn decoded(input: &[u8], is_raw: bool) -> (Vec<String>, Option<(u8, String)>) {
-        let mut out = Printer { is_json: false, out: Vec::new() };
+        let mut out = Printer { is_json: false, is_compact: false, out: Vec::new() };
         let failed = stream(input, is_raw, &mut out).err();
         let text = String::from_utf8(out.out).expect("text");
         let failed = failed.map(|it| (it.code, format!("{:#}", it.error)));
@@ -232,9 +259,10 @@ mod tests {
             GOLDEN.to_string(),
             "F5ec/jYqAAAAAAAAAAAABQ==".to_owned(),
             "F5ec_jYqAAAAAAAAAAAABQ".to_owned(),
+            "445644800000000005".to_owned(),
         ];
         for form in &forms {
-            assert_eq!(parse(form), Some(Timestamp::from(GOLDEN)), "{form}");
+            assert_eq!(parse(form, false), Some(Timestamp::from(GOLDEN)), "{form}");
         }
         let (lines, failed) = decoded(forms.join("\n").as_bytes(), false);
         assert_eq!((lines.len(), failed), (forms.len(), None));
@@ -248,6 +276,29 @@ mod tests {
         }
         assert_eq!(decoded(b"abcdefghijklmnop", true).0.len(), 1);
         assert_eq!(decoded(b"", false), (vec![], None));
+    }
+
+    #[test]
+    fn compact_timestamps_are_decoded_as_text_and_as_bytes() {
+        let decoded = |input: &[u8]| {
+            let mut out = Printer { is_json: false, is_compact: true, out: Vec::new() };
+            let failed = stream(input, false, &mut out).err();
+            let text = String::from_utf8(out.out).expect("text");
+            (text.lines().count(), failed.map(|it| format!("{:#}", it.error)))
+        };
+        let compact = 445_644_800_000_000_005_u64;
+        assert_eq!(parse("445644800000000005", true), Some(Timestamp::from(GOLDEN)));
+        assert_eq!(parse("7", true), Timestamp::from_compact(7));
+        assert_eq!(parse("-1", true), None);
+        assert_eq!(parse(&(COMPACT_MAX + 1).to_string(), true), None);
+        assert_eq!(decoded(format!("{compact}\n{compact}").as_bytes()), (2, None));
+        assert_eq!(decoded(&compact.to_be_bytes().repeat(3)), (3, None));
+        let (lines, failed) = decoded(&compact.to_be_bytes().repeat(3)[..20]);
+        let failed = failed.expect("cut off");
+        assert!(lines == 2 && failed.contains("2 timestamps and 4 bytes"), "{failed}");
+        let (lines, failed) = decoded(&[compact, u64::MAX].map(u64::to_be_bytes).concat());
+        let failed = failed.expect("too large");
+        assert!(lines == 1 && failed.contains("not a compact timestamp"), "{failed}");
     }
 
     #[test]
@@ -278,7 +329,7 @@ mod tests {
             "F5ec/jYqAAAAAAAAAAAABR",
             "F5ec/jYqAAAAAAAAAAAABQAA",
         ] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(parse(bad, false), None, "{bad}");
             let failure = not_one(bad);
             assert_eq!(failure.code, 2);
             let text = format!("{:#}", failure.error);
@@ -293,7 +344,7 @@ mod tests {
     /// Memory does not grow with the input: a word that never ends is refused.
     #[test]
     fn a_word_without_an_end_is_refused() {
-        let mut out = Printer { is_json: false, out: Vec::new() };
+        let mut out = Printer { is_json: false, is_compact: false, out: Vec::new() };
         let failure = stream(io::repeat(b'a'), false, &mut out).expect_err("refused");
         let text = format!("{:#}", failure.error);
         assert!(text.contains("line 1: \"aaaa") && text.len() < 300, "{text}");

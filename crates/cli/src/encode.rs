@@ -11,7 +11,7 @@ use epicepoch_wire::{Epoch, Timestamp};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::arguments::{is_json, output as output_argument, switch};
+use crate::arguments::{COMPACT, is_json, output as output_argument, switch};
 use crate::failure::Failure;
 use crate::moment;
 use crate::output;
@@ -35,7 +35,8 @@ pub(crate) fn command() -> Command {
             "For a range query over keys: from the lowest timestamp of the first moment to the \
              highest of the last one.\n\n\
              Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
-             epicepoch encode 1700000000s --lowest\n  epicepoch encode now --output json",
+             epicepoch encode 1700000000s --lowest\n  epicepoch encode now --output json\n  \
+             epicepoch encode 1700000000s --compact",
         )
         .arg(
             Arg::new("time")
@@ -50,16 +51,29 @@ pub(crate) fn command() -> Command {
         )
         .arg(switch("lowest", "Print only the lowest timestamp").conflicts_with("highest"))
         .arg(switch("highest", "Print only the highest timestamp"))
+        .arg(switch(
+            COMPACT,
+            "Print compact timestamps, of 64 bits: the lowest that is not before the time, and the \
+             highest that is not after it",
+        ))
         .arg(output_argument())
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let text = matches.get_one::<String>("time").map_or("", String::as_str);
     let unix_ns = unix_ns(text, SystemTime::now()).map_err(Failure::usage)?;
-    let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
+    let is_compact = matches.get_flag(COMPACT);
+    let (lowest, highest) = if is_compact {
+        let (lowest, highest) = compact(unix_ns, text).map_err(Failure::usage)?;
+        (lowest.to_string(), highest.to_string())
+    } else {
+        let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
+        (lowest.to_string(), highest.to_string())
+    };
     let mut out = output::product();
     if is_json(matches) {
         let mut object = object(unix_ns);
+        (object["lowest"], object["highest"]) = (lowest.into(), highest.into());
         for (only, other) in [("lowest", "highest"), ("highest", "lowest")] {
             if matches.get_flag(only) {
                 object.as_object_mut().and_then(|object| object.remove(other));
@@ -74,6 +88,13 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         writeln!(out, "lowest  {lowest}\nhighest {highest}")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the compact bounds of a wall time, which was given as `text`.
+fn compact(unix_ns: u64, text: &str) -> Result<(u64, u64), TimeError> {
+    let lowest = Timestamp::compact_lowest_at(unix_ns);
+    let lowest = lowest.ok_or_else(|| TimeError::OutOfRange(text.to_owned()))?;
+    Ok((lowest, Timestamp::compact_highest_at(unix_ns)))
 }
 
 /// Returns the bounds of a wall time as JSON.
@@ -162,6 +183,16 @@ mod tests {
         {
             assert_eq!(ns(text), Err(TimeError::NoTime(text.to_owned())), "{text}");
         }
+    }
+
+    #[test]
+    fn compact_bounds_lie_around_the_time() {
+        let compact = |unix_ns| compact(unix_ns, "text");
+        let whole = 1_700_000_000_000 << 18;
+        assert_eq!(compact(GOLDEN), Ok((whole, whole + (1 << 18) - 1)));
+        let next = whole + (1 << 18);
+        assert_eq!(compact(GOLDEN + 1), Ok((next, next - 1)), "between two of them");
+        assert_eq!(compact(u64::MAX), Err(TimeError::OutOfRange("text".into())));
     }
 
     #[test]

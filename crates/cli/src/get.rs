@@ -10,7 +10,8 @@ use epicepoch_wire::TimestampRange;
 use serde_json::json;
 
 use crate::arguments::{
-    OUTPUT, client_arguments, guarantee, is_json, output as output_argument, switch,
+    COMPACT, OUTPUT, client_arguments, compact, guarantee, is_json, output as output_argument,
+    switch,
 };
 use crate::expected::Expected;
 use crate::failure::Failure;
@@ -29,11 +30,30 @@ enum Form {
     Range,
     /// The same as one JSON object.
     RangeJson,
+    /// The compact timestamp, in decimal, per line.
+    Compact,
+    /// 8 bytes each, without separators.
+    CompactRaw,
+    /// First, last and count of compact timestamps on one line.
+    CompactRange,
+    /// The same as one JSON object, with strings.
+    CompactRangeJson,
 }
 
 impl Form {
     fn of(matches: &ArgMatches) -> Self {
-        match (matches.get_flag(RAW), matches.get_flag(RANGE), is_json(matches)) {
+        let (is_raw, is_range) = (matches.get_flag(RAW), matches.get_flag(RANGE));
+        if matches.get_flag(COMPACT) {
+            return match (is_raw, is_range, is_json(matches)) {
+                (true, _, _) => Self::CompactRaw,
+                (false, true, false) => Self::CompactRange,
+                (false, true, true) => Self::CompactRangeJson,
+                // An object has both spellings.
+                (false, false, true) => Self::Json,
+                (false, false, false) => Self::Compact,
+            };
+        }
+        match (is_raw, is_range, is_json(matches)) {
             (true, _, _) => Self::Raw,
             (false, true, false) => Self::Range,
             (false, true, true) => Self::RangeJson,
@@ -52,7 +72,9 @@ pub(crate) fn command() -> Command {
              --output json          one object per line: hex, epoch, index, time\n  \
              --raw                  16 bytes each, without separators: keys, as they are\n  \
              --range                first, last and count on one line, whatever the count\n  \
-             --range --output json  the same as one object\n\n\
+             --range --output json  the same as one object\n  \
+             --compact              with each of them: timestamps of 64 bits, which only a cluster with \
+             TIMESTAMP_FORMAT=compact gives\n\n\
              Examples:\n  epicepoch get\n  epicepoch get -n 1000 --raw > keys\n  \
              epicepoch get -n 1000 --raw | epicepoch decode\n  \
              epicepoch get --addr n1:8080,n2:8080,n3:8080 | xargs epicepoch decode",
@@ -74,11 +96,13 @@ pub(crate) fn command() -> Command {
                 .conflicts_with_all([OUTPUT, RANGE]),
         )
         .arg(switch(RANGE, "Print first, last and count on one line"))
+        .arg(compact())
         .arg(guarantee())
         .args(client_arguments())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let is_compact = matches.get_flag(COMPACT);
     let (client, deadline) = addresses::client(matches, environment)?;
     let count = matches.get_one("count").copied().unwrap_or(1);
     let expected = Expected::of(matches, environment)?;
@@ -90,6 +114,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         TimestampsError::Count(_) => Failure::usage(error),
         error => error.into(),
     })?;
+    if is_compact && range.compact_first().is_none() {
+        return Err(TimestampsError::NotCompact { timestamp: range.first() }.into());
+    }
     let mut out = BufWriter::new(output::product());
     print(&range, Form::of(matches), &mut out)?;
     out.flush()?;
@@ -98,7 +125,21 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 
 fn print(range: &TimestampRange, form: Form, out: &mut impl Write) -> io::Result<()> {
     let (first, last, count) = (range.first(), range.last(), range.count());
+    let mut compact = range.compact_first().into_iter().flat_map(|first| first..first + count);
     match form {
+        Form::Compact => compact.try_for_each(|it| writeln!(out, "{it}"))?,
+        Form::CompactRaw => compact.try_for_each(|it| out.write_all(&it.to_be_bytes()))?,
+        Form::CompactRange | Form::CompactRangeJson => {
+            let (Some(first), Some(last)) = (first.to_compact(), last.to_compact()) else {
+                return Ok(());
+            };
+            if form == Form::CompactRange {
+                writeln!(out, "{first} {last} {count}")?;
+            } else {
+                let (first, last) = (first.to_string(), last.to_string());
+                writeln!(out, "{}", json!({"first": first, "last": last, "count": count}))?;
+            }
+        }
         Form::Range => writeln!(out, "{first} {last} {count}")?,
         Form::RangeJson => {
             let (first, last) = (first.to_string(), last.to_string());
@@ -149,6 +190,31 @@ mod tests {
         let range: serde_json::Value =
             serde_json::from_slice(&printed(Form::RangeJson)).expect("JSON");
         assert_eq!(range, json!({"first": one, "last": two, "count": 2}));
+    }
+
+    #[test]
+    fn each_format_of_compact_timestamps_shows_the_same_ones() {
+        let first = Timestamp::from_compact(7).expect("a timestamp");
+        let range = TimestampRange::new(first, 2).expect("a range");
+        let printed = |form| {
+            let mut out = Vec::new();
+            print(&range, form, &mut out).expect("written");
+            out
+        };
+        assert_eq!(printed(Form::Compact), b"7\n8\n");
+        assert_eq!(printed(Form::CompactRaw), [7_u64, 8].map(u64::to_be_bytes).concat());
+        assert_eq!(printed(Form::CompactRange), b"7 8 2\n");
+        let json: serde_json::Value =
+            serde_json::from_slice(&printed(Form::CompactRangeJson)).expect("JSON");
+        assert_eq!(json, json!({"first": "7", "last": "8", "count": 2}));
+        for (arguments, expected) in [
+            (["--compact", "--output=text"], Form::Compact),
+            (["--compact", "--output=json"], Form::Json),
+            (["--compact", "--raw"], Form::CompactRaw),
+            (["--compact", "--range"], Form::CompactRange),
+        ] {
+            assert_eq!(form(&arguments).expect("accepted"), expected, "{arguments:?}");
+        }
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
+use epicepoch_client::TimestampsError;
 use epicepoch_config::Environment;
 use epicepoch_wire::Timestamp;
 
 use crate::arguments::{
-    OUTPUT, client_arguments, guarantee, is_json, output as output_argument, switch,
+    COMPACT, OUTPUT, client_arguments, compact, guarantee, is_json, output as output_argument,
+    switch,
 };
 use crate::expected::Expected;
 use crate::failure::Failure;
@@ -23,11 +25,17 @@ enum Form {
     Json,
     /// 16 bytes.
     Raw,
+    /// The compact timestamp, in decimal.
+    Compact,
+    /// Its 8 bytes.
+    CompactRaw,
 }
 
 impl Form {
     fn of(matches: &ArgMatches) -> Self {
         match (matches.get_flag(RAW), is_json(matches)) {
+            (true, _) if matches.get_flag(COMPACT) => Self::CompactRaw,
+            (false, false) if matches.get_flag(COMPACT) => Self::Compact,
             (true, _) => Self::Raw,
             (false, true) => Self::Json,
             (false, false) => Self::Hex,
@@ -46,12 +54,15 @@ pub(crate) fn command() -> Command {
              Output:\n  \
              (default)      32 hexadecimal digits\n  \
              --output json  an object: hex, epoch, index, time\n  \
-             --raw          16 bytes: a key, as it is\n\n\
+             --raw          16 bytes: a key, as it is\n  \
+             --compact      with each of them: a timestamp of 64 bits, which only a cluster with \
+             TIMESTAMP_FORMAT=compact gives\n\n\
              Examples:\n  epicepoch latest\n  epicepoch latest --raw | epicepoch decode\n  \
              epicepoch latest --addr n1:8080,n2:8080,n3:8080 --output json",
         )
         .arg(output_argument())
         .arg(switch(RAW, "Print 16 bytes").conflicts_with(OUTPUT))
+        .arg(compact())
         .arg(guarantee())
         .args(client_arguments())
 }
@@ -63,6 +74,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         expected::check(expected.as_ref(), &client, deadline).await?;
         Ok::<_, Failure>(client.latest_before(deadline).await?)
     })??;
+    if matches.get_flag(COMPACT) && latest.to_compact().is_none() {
+        return Err(TimestampsError::NotCompact { timestamp: latest }.into());
+    }
     let mut out = BufWriter::new(output::product());
     print(latest, Form::of(matches), &mut out)?;
     out.flush()?;
@@ -70,7 +84,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 }
 
 fn print(latest: Timestamp, form: Form, out: &mut impl Write) -> io::Result<()> {
+    let compact = latest.to_compact().unwrap_or_default();
     match form {
+        Form::Compact => writeln!(out, "{compact}"),
+        Form::CompactRaw => out.write_all(&compact.to_be_bytes()),
         Form::Raw => out.write_all(&latest.to_bytes()),
         Form::Json => writeln!(out, "{}", moment::object(latest)),
         Form::Hex => writeln!(out, "{latest}"),
@@ -103,6 +120,9 @@ mod tests {
         };
         assert_eq!(printed(&[]).expect("accepted"), format!("{HEX}\n").as_bytes());
         assert_eq!(printed(&["--raw"]).expect("accepted").len(), Timestamp::LEN);
+        assert_eq!(printed(&["--raw", "--compact"]).expect("accepted").len(), 8);
+        let json = printed(&["--compact", "--output=json"]).expect("accepted");
+        assert_eq!(json, printed(&["--output=json"]).expect("accepted"), "it has both spellings");
         let json = printed(&["--output", "json"]).expect("accepted");
         let object: Value = serde_json::from_slice(&json).expect("JSON");
         assert_eq!(object["hex"], HEX);

@@ -9,22 +9,29 @@ pub(crate) fn time(Epoch(unix_ns): Epoch) -> String {
         .map_or_else(|_| format!("{unix_ns} ns after 1970"), |time| format!("{time:.9}"))
 }
 
-/// Returns one line for people: the timestamp, then `key=value` pairs.
+/// Returns one line for people: the timestamp, then `key=value` pairs. A timestamp with a compact
+/// spelling has one more.
 pub(crate) fn line(timestamp: Timestamp) -> String {
     let Timestamp { epoch, index } = timestamp;
-    format!("{timestamp} epoch={epoch} index={index} time={}", time(epoch))
+    let compact = timestamp.to_compact().map(|compact| format!(" u64={compact}"));
+    let compact = compact.unwrap_or_default();
+    format!("{timestamp} epoch={epoch} index={index} time={}{compact}", time(epoch))
 }
 
-/// Returns the content of [`line()`] as JSON. Epoch and index are strings, because many readers of
-/// JSON cannot hold them exactly as numbers.
+/// Returns the content of [`line()`] as JSON. Numbers are strings, because many readers of JSON
+/// cannot hold them exactly as numbers.
 pub(crate) fn object(timestamp: Timestamp) -> Value {
     let Timestamp { epoch, index } = timestamp;
-    json!({
+    let mut object = json!({
         "hex": timestamp.to_string(),
         "epoch": epoch.to_string(),
         "index": index.to_string(),
         "time": time(epoch),
-    })
+    });
+    if let Some(compact) = timestamp.to_compact() {
+        object["u64"] = compact.to_string().into();
+    }
+    object
 }
 
 #[cfg(test)]
@@ -44,10 +51,12 @@ mod tests {
         assert_eq!(
             line(timestamp),
             "17979cfe362a00000000000000000005 epoch=1700000000000000000 index=5 \
-             time=2023-11-14T22:13:20.000000000Z"
+             time=2023-11-14T22:13:20.000000000Z u64=445644800000000005"
         );
+        assert!(!line(Timestamp::from(1 << 64)).contains("u64"), "not a whole millisecond");
         let object = object(timestamp);
         assert_eq!(object["epoch"], "1700000000000000000");
         assert_eq!(object["hex"], "17979cfe362a00000000000000000005");
+        assert_eq!(object["u64"], "445644800000000005");
     }
 }

@@ -2,6 +2,7 @@
 //! same time share a request, like calls of several tasks.
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -85,6 +86,30 @@ impl Client {
         deadline: Instant,
     ) -> Result<TimestampRange, TimestampsError> {
         self.block_on(self.inner.timestamps_before(count, deadline))
+    }
+
+    /// Does what [`crate::Client::compact_timestamp`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub fn compact_timestamp(&self) -> Result<u64, TimestampsError> {
+        self.block_on(self.inner.compact_timestamp())
+    }
+
+    /// Does what [`crate::Client::compact_timestamps`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub fn compact_timestamps(&self, count: u64) -> Result<Range<u64>, TimestampsError> {
+        self.block_on(self.inner.compact_timestamps(count))
+    }
+
+    /// Does what [`crate::Client::compact_latest`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub fn compact_latest(&self) -> Result<u64, TimestampsError> {
+        self.block_on(self.inner.compact_latest())
     }
 
     /// Does what [`crate::Client::latest`] does, and blocks the thread until then.

@@ -2,6 +2,7 @@
 //! everything else the client uses HTTP.
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::http::{PATH_LEADER, PATH_MEMBERS, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::native::Token;
 use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
-use epicepoch_wire::{Guarantee, Timestamp, TimestampRange};
+use epicepoch_wire::{Guarantee, Timestamp, TimestampFormat, TimestampRange};
 
 use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
@@ -86,6 +87,12 @@ pub struct Options {
     /// naming it before they go back. Default none: the requests name none, and get that of the
     /// cluster, a quorum.
     pub guarantee: Option<Guarantee>,
+    /// The format that all timestamps must have. With [`TimestampFormat::Compact`], a cluster that
+    /// gives wide timestamps refuses all calls with `NOT_COMPACT`. It is needed by programs that
+    /// convert timestamps themselves; [`Client::compact_timestamp`] checks each one. A node that is
+    /// too old for the setting refuses the client. It is for [`Via::Native`]; over HTTP only the methods
+    /// for compact timestamps check. Default none.
+    pub timestamp_format: Option<TimestampFormat>,
     /// Seed of the random part of waits. Default random, so that clients do not retry at the same
     /// moment. Set it to repeat a test.
     pub seed: u64,
@@ -180,6 +187,7 @@ impl Client {
             options.attempt_timeout,
             options.cluster_name.clone(),
             options.guarantee,
+            options.timestamp_format,
             options.observer.clone(),
             options.dialer(Alpn::Native),
         ));
@@ -237,6 +245,37 @@ impl Client {
             Via::Native => Call { client: self, count, began, deadline, slot: None }.await,
             Via::Http => Box::pin(self.pursue(Goal::Timestamps(count), deadline)).await.into(),
         }
+    }
+
+    /// Returns a compact timestamp: that of [`Self::timestamp`] in 64 bits,
+    /// `milliseconds << 18 | index`. Both spellings have the same order. The cluster must give
+    /// compact timestamps (`TIMESTAMP_FORMAT=compact`).
+    ///
+    /// # Errors
+    /// See [`TimestampsError`]; [`TimestampsError::NotCompact`] if the cluster gives wide ones.
+    pub async fn compact_timestamp(&self) -> Result<u64, TimestampsError> {
+        Ok(self.compact_timestamps(1).await?.start)
+    }
+
+    /// Returns `count` consecutive compact timestamps of one millisecond. `count` is from 1 to 2^18.
+    /// See [`Self::compact_timestamp`].
+    ///
+    /// # Errors
+    /// See [`TimestampsError`]; a larger count is refused with `BAD_COUNT`.
+    pub async fn compact_timestamps(&self, count: u64) -> Result<Range<u64>, TimestampsError> {
+        let range = self.timestamps(count).await?;
+        let first = range.compact_first();
+        let first = first.ok_or(TimestampsError::NotCompact { timestamp: range.first() })?;
+        Ok(first..first + range.count())
+    }
+
+    /// Returns the compact spelling of the timestamp of [`Self::latest`].
+    ///
+    /// # Errors
+    /// See [`TimestampsError`]; [`TimestampsError::NotCompact`] if the cluster gives wide ones.
+    pub async fn compact_latest(&self) -> Result<u64, TimestampsError> {
+        let timestamp = self.latest().await?;
+        timestamp.to_compact().ok_or(TimestampsError::NotCompact { timestamp })
     }
 
     /// Returns the latest timestamp, and takes none. Every timestamp that any client got before this
@@ -382,6 +421,7 @@ impl Default for Options {
             hedge_after: None,
             via: Via::Native,
             guarantee: None,
+            timestamp_format: None,
             tls: None,
             token: None,
             token_source: None,

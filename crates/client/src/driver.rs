@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::Guarantee;
 use epicepoch_wire::native::Welcome;
+use epicepoch_wire::{Guarantee, TimestampFormat};
 use tokio::sync::Notify;
 
 use crate::clock::now;
@@ -29,6 +29,8 @@ pub(crate) struct Core {
     cluster_name: Option<String>,
     /// The guarantee that each client hello names.
     guarantee: Option<Guarantee>,
+    /// The format of timestamps that each client hello names.
+    timestamp_format: Option<TimestampFormat>,
     observer: Option<Arc<dyn Observer>>,
     /// Opens connections of the native protocol.
     dialer: Dialer,
@@ -46,6 +48,7 @@ impl Core {
         attempt_timeout: Duration,
         cluster_name: Option<String>,
         guarantee: Option<Guarantee>,
+        timestamp_format: Option<TimestampFormat>,
         observer: Option<Arc<dyn Observer>>,
         dialer: Dialer,
     ) -> Self {
@@ -54,6 +57,7 @@ impl Core {
             attempt_timeout,
             cluster_name,
             guarantee,
+            timestamp_format,
             observer,
             dialer,
             notify: Notify::new(),
@@ -95,7 +99,8 @@ impl Core {
     }
 
     async fn open(self: Arc<Self>, addr: String) -> Result<(Link, Welcome), OpenError> {
-        Link::open(&self.dialer, &addr, self.cluster_name.as_deref(), self.guarantee).await
+        let asked = (self.guarantee, self.timestamp_format);
+        Link::open(&self.dialer, &addr, self.cluster_name.as_deref(), asked).await
     }
 
     /// Opens another connection to the node at `addr`, only to read the list of members in its

@@ -91,6 +91,16 @@ pub enum TimestampsError {
         /// Lowest timestamp of the answer.
         answer: Timestamp,
     },
+    /// A compact timestamp was asked for, and the cluster gives wide ones. Ask for a wide one, or have
+    /// an operator change the cluster.
+    #[error(
+        "the cluster gave {timestamp}, which does not fit into 64 bits: ask for timestamps of 16 bytes, \
+         or change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact"
+    )]
+    NotCompact {
+        /// The timestamp that was given.
+        timestamp: Timestamp,
+    },
     /// An answer is invalid, or a node refused for good. No retry helps. Correct the address or the
     /// request.
     #[error(transparent)]

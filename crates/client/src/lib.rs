@@ -54,7 +54,9 @@ pub mod wall_time;
 pub use client::{Client, Options, Readiness, Via};
 pub use epicepoch_wire::http::ErrorCode;
 pub use epicepoch_wire::native::Token;
-pub use epicepoch_wire::{Epoch, EpochIndex, Guarantee, NodeId, Timestamp, TimestampRange};
+pub use epicepoch_wire::{
+    Epoch, EpochIndex, Guarantee, NodeId, Timestamp, TimestampFormat, TimestampRange,
+};
 pub use error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, OpenError,
     TimestampsError,

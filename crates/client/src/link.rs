@@ -5,12 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use epicepoch_wire::Guarantee;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
     ClientHello, ClientHelloError, FEATURES, Frame, HEADER_LEN, TO_CLIENT_TAIL_LEN_MAX, ToClient,
     Welcome, split,
 };
+use epicepoch_wire::{Guarantee, TimestampFormat};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{Dialer, Socket};
@@ -30,13 +30,13 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects to `addr` and sends a client hello. If `cluster_name` is given, the node must
-    /// belong to a cluster with this name. If `guarantee` is given, all requests of the connection
-    /// ask for it.
+    /// belong to a cluster with this name. If a guarantee is given, all requests of the connection
+    /// ask for it. If a format is given, all timestamps of the connection have it.
     pub(crate) async fn open(
         dialer: &Dialer,
         addr: &str,
         cluster_name: Option<&str>,
-        guarantee: Option<Guarantee>,
+        (guarantee, timestamp_format): (Option<Guarantee>, Option<TimestampFormat>),
     ) -> Result<(Self, Welcome), OpenError> {
         let stream = dialer.dial(addr).await;
         let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
@@ -52,6 +52,7 @@ impl Link {
             cluster_name,
             token,
             guarantee,
+            timestamp_format,
             ..Default::default()
         };
         hello.encode(&mut link.out);
@@ -207,7 +208,8 @@ mod tests {
                 node.write_all(&frame).await.unwrap();
                 node
             };
-            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, None), refuse);
+            let (opened, _node) =
+                tokio::join!(Link::open(&dialer, &addr, None, (None, None)), refuse);
             let text = opened.expect_err("refused").to_string();
             assert!(text.contains("why"), "{text}");
             assert_eq!(text.contains(NO_TOKEN), token.is_none(), "{text}");
@@ -228,7 +230,8 @@ mod tests {
                 node.write_all(&frame).await.unwrap();
                 node
             };
-            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, guarantee), refuse);
+            let asked = (guarantee, None);
+            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, asked), refuse);
             let error = opened.expect_err("refused");
             assert!(matches!(error, OpenError::BadAnswer(BadAnswer::Refused { .. })), "{error:?}");
             let text = error.to_string();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{Epoch, NodeId};
+use epicepoch_wire::{Epoch, NodeId, TimestampFormat};
 
 use crate::addresses::host_and_port;
 use crate::authz::AuthorizationConfig;
@@ -107,6 +107,9 @@ pub struct Config {
     /// At most this many timestamps in one answer (`MAX_N`). Default 65536, which is 1 MiB.
     /// `format=range` has its own, larger maximum.
     pub max_n: u64,
+    /// Which timestamps a new cluster gives (`TIMESTAMP_FORMAT`). Default wide: only a cluster whose
+    /// users need 64 bits pays the price of compact timestamps, and it can change later, but not back.
+    pub timestamp_format: TimestampFormat,
     /// Shortest silence after which a follower campaigns (`ELECTION_TIMEOUT_MS`). The real timeout
     /// is random, from one to two times this. Default 200 ms: longer than the worst stall of a LAN,
     /// and short enough for the outages that `docs/operations/outages.md` lists.
@@ -155,6 +158,7 @@ impl Config {
             max_n: self.max_n,
             leader_zones: self.placement.leaders.clone(),
             lease_ms: 0,
+            timestamp_format: self.timestamp_format,
         }
     }
 

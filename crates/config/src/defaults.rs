@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::state::FORMATS;
-use epicepoch_wire::NodeId;
+use epicepoch_wire::{NodeId, TimestampFormat};
 
 use crate::addresses::{host_and_port, host_ip, is_loopback};
 use crate::authz::AuthorizationConfig;
@@ -54,6 +54,7 @@ impl Config {
             reservation: Duration::ZERO,
             clock_offset_max: Duration::ZERO,
             max_n: 0,
+            timestamp_format: TimestampFormat::Wide,
             election_timeout: Duration::ZERO,
             heartbeat: Duration::ZERO,
             request_timeout: Duration::ZERO,

@@ -4,14 +4,18 @@
 //! holds the allocator's lock for some tens of nanoseconds, so the allocator makes no system call
 //! and logs nothing.
 
+mod compact;
+
 use std::sync::Arc;
 
-use epicepoch_wire::{Epoch, EpochIndex, Term, Timestamp, TimestampRange};
+use epicepoch_wire::{Epoch, EpochIndex, Term, Timestamp, TimestampFormat, TimestampRange};
 use thiserror::Error;
+
+pub use compact::COMPACT_LEAD_NS;
 
 use crate::confirm::Confirmed;
 use crate::publication::{Grant, Shared};
-use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
+use crate::sync::{Mutex, PoisonError};
 
 /// The two times that an allocation needs, read once per batch by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +26,8 @@ pub struct Now {
     pub trusted_ns: u64,
 }
 
-/// Why no timestamp was allocated. The batch is refused, and the range is unchanged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+/// Why no timestamp was allocated. The batch is refused or divided, and the range is unchanged.
+#[derive(Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocateError {
     /// The node has lost its grant: ask the next leader.
@@ -38,6 +42,19 @@ pub enum AllocateError {
     /// The range has no later epoch, and its last epoch has too few indexes left.
     #[error("the range is used up")]
     Exhausted,
+    /// Compact timestamps: the batch does not fit into one millisecond. Allocate for each request
+    /// alone, with parts of this key.
+    #[error("the batch does not fit into one millisecond")]
+    Divide(Confirmed),
+    /// Compact timestamps: one request asks for more than a millisecond has, and can never get them.
+    #[error("one request asks for more timestamps than a millisecond has")]
+    TooMany,
+    /// Compact timestamps: the next millisecond is too far ahead of the clock, or beyond the range.
+    /// Ask again in a moment.
+    #[error(
+        "the milliseconds up to the clock, and those that may be taken ahead of it, are used up"
+    )]
+    Ahead,
 }
 
 /// Hands out consecutive timestamps, each greater than all before.
@@ -46,8 +63,6 @@ pub struct Allocator {
     shared: Arc<Shared>,
     epoch_interval_ns: u64,
     position: Mutex<Position>,
-    /// The epoch of `position`, for readers that must not take the lock of `position`.
-    last_epoch: AtomicU64,
 }
 
 /// The position of the allocator.
@@ -61,6 +76,9 @@ struct Position {
     moved_at_ns: u64,
     /// The highest timestamp that was shown as the latest; `None` before the first.
     shown: Option<Timestamp>,
+    /// Compact timestamps: an epoch that the clock had reached, or that a grant began with, and when
+    /// that was, monotonic nanoseconds.
+    pace: (Epoch, u64),
 }
 
 impl Allocator {
@@ -68,38 +86,42 @@ impl Allocator {
     /// is this node's own setting; it applies while the cluster has no settings.
     #[must_use]
     pub fn new(shared: Arc<Shared>, epoch_interval_ns: u64) -> Self {
-        Self {
-            shared,
-            epoch_interval_ns,
-            position: Mutex::new(Position::default()),
-            last_epoch: AtomicU64::new(0),
-        }
+        Self { shared, epoch_interval_ns, position: Mutex::new(Position::default()) }
     }
 
     /// Takes the timestamps of a confirmed batch: consecutive ones of one epoch, as many as the
-    /// batch asked for.
+    /// batch asked for. If timestamps are compact, the batch may have to be divided.
     ///
     /// # Errors
     /// When there is no grant of the round's term, or its range has no room; see [`AllocateError`].
     ///
     /// # Panics
-    /// When an invariant is broken (S1, S3, S19).
+    /// When an invariant is broken (S1, S3, S19, S21).
     pub fn allocate(
         &self,
         confirmed: Confirmed,
         now: Now,
     ) -> Result<TimestampRange, AllocateError> {
-        let (term, boot, count) = confirmed.spend();
         let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
         // The grant is read under the lock. So it is never older than the grant of an earlier
         // allocation.
         let published = self.shared.published();
         let grant = published.grant.as_ref().ok_or(AllocateError::NoGrant)?;
-        if grant.term != term || grant.boot != boot {
+        if grant.term != confirmed.term() || grant.boot != confirmed.boot() {
             return Err(AllocateError::OtherTerm);
         }
+        let count = confirmed.count();
         let interval_ns = published.epoch_interval_ns.unwrap_or(self.epoch_interval_ns);
-        let next = position.advanced(grant, interval_ns, count, now)?;
+        let next = match published.timestamp_format {
+            TimestampFormat::Wide => position.advanced(grant, interval_ns, count, now)?,
+            TimestampFormat::Compact => {
+                let may_divide = !confirmed.is_part();
+                let next = position.advanced_compact(grant, interval_ns, count, may_divide, now)?;
+                let Some(next) = next else { return Err(AllocateError::Divide(confirmed)) };
+                next
+            }
+        };
+        let _spent = confirmed.spend();
         let first = Timestamp::new(next.epoch, EpochIndex(next.next_index));
         let range = TimestampRange::new(first, count).ok_or(AllocateError::Exhausted)?;
         // S1: no timestamp is given twice, and none is below an earlier one.
@@ -107,10 +129,13 @@ impl Allocator {
         assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
         // S3: timestamps lie inside the range that apply assigned to this term and boot.
         assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
+        // S21: if timestamps are compact, each has a compact spelling.
+        let is_right = !published.is_compact() || range.compact_first().is_some();
+        assert!(is_right, "S21: a timestamp without a compact spelling");
         // S19: what is given after a timestamp was shown as the latest is above that one.
         assert!(Some(first) > position.shown, "S19: given at or below the latest timestamp");
         *position = Position { next_index: next.next_index + count, ..next };
-        self.last_epoch.store(next.epoch.0, Ordering::Relaxed);
+        self.shared.record_stamped(next.epoch);
         Ok(range)
     }
 
@@ -124,16 +149,22 @@ impl Allocator {
     /// see [`AllocateError`].
     ///
     /// # Panics
-    /// When an invariant is broken (S19).
+    /// When an invariant is broken (S19, S21).
     pub fn latest(&self, confirmed: Confirmed) -> Result<Timestamp, AllocateError> {
         let (term, boot, _) = confirmed.spend();
         let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
         // The grant is read under the lock, as for an allocation.
-        let grant = self.shared.published().grant.ok_or(AllocateError::NoGrant)?;
+        let published = self.shared.published();
+        let grant = published.grant.as_ref().ok_or(AllocateError::NoGrant)?;
         if grant.term != term || grant.boot != boot {
             return Err(AllocateError::OtherTerm);
         }
-        let latest = position.latest(&grant)?;
+        let latest = match published.timestamp_format {
+            TimestampFormat::Wide => position.latest(grant)?,
+            TimestampFormat::Compact => position.latest_compact(grant)?,
+        };
+        let is_right = !published.is_compact() || latest.to_compact().is_some();
+        assert!(is_right, "S21: a latest timestamp without a compact spelling");
         assert!(Some(latest) >= position.shown, "S19: the latest timestamp went back");
         position.shown = Some(latest);
         Ok(latest)
@@ -147,7 +178,7 @@ impl Allocator {
     /// Those of the two methods.
     ///
     /// # Panics
-    /// When an invariant is broken (S1, S3, S19).
+    /// When an invariant is broken (S1, S3, S19, S21).
     pub fn answer(&self, confirmed: Confirmed, now: Now) -> Result<TimestampRange, AllocateError> {
         if confirmed.count() == 0 {
             let latest = self.latest(confirmed)?;
@@ -173,7 +204,7 @@ impl Allocator {
     /// need a confirmed round, which only workers have. [`Allocator::stop`] does not wait.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        Epoch(self.last_epoch.load(Ordering::Relaxed))
+        self.shared.stamped()
     }
 }
 
@@ -305,7 +336,7 @@ mod tests {
         assert_eq!(allocator.latest(other_boot), Err(AllocateError::OtherTerm));
         assert_eq!(latest(2), Ok(Timestamp::highest_at(40)), "no timestamp yet");
         let first = allocator.allocate(round(2, 3), now(0, 50)).unwrap();
-        assert_eq!([latest(2), latest(2)], [Ok(first.last()); 2], "it takes nothing");
+        assert_eq!([latest(2), latest(2)], [(); 2].map(|()| Ok(first.last())), "it takes nothing");
         let next = allocator.allocate(round(2, 1), now(0, 50)).unwrap();
         assert_eq!(next.first().index.0, first.last().index.0 + 1);
         // An advance, or a range behind a given-back one, moves the low end of the grant.

@@ -31,6 +31,8 @@ pub struct Confirmed {
     boot: BootId,
     count: u64,
     proved_by: ProvedBy,
+    /// Whether it is a part of another one.
+    is_part: bool,
 }
 
 impl Confirmed {
@@ -59,6 +61,23 @@ impl Confirmed {
         self.proved_by
     }
 
+    /// Takes the key for `count` timestamps out of this one, which then allows as many fewer. So the
+    /// keys of all parts together allow as many timestamps as the batch asked for (S2).
+    ///
+    /// # Panics
+    /// When this key allows fewer timestamps.
+    #[must_use]
+    pub fn take_part(&mut self, count: u64) -> Self {
+        assert!(count <= self.count, "S2: the parts of a batch ask for more than the batch");
+        self.count -= count;
+        Self { count, is_part: true, ..*self }
+    }
+
+    /// Whether the key is a part of another one. A part is never divided.
+    pub(crate) const fn is_part(&self) -> bool {
+        self.is_part
+    }
+
     /// Uses up the key. Returns its term, its boot, and how many timestamps it allows.
     pub(crate) const fn spend(self) -> (Term, BootId, u64) {
         (self.term, self.boot, self.count)
@@ -66,7 +85,7 @@ impl Confirmed {
 
     #[cfg(test)]
     pub(crate) const fn for_test(term: Term, boot: BootId, count: u64) -> Self {
-        Self { term, boot, count, proved_by: ProvedBy::Round }
+        Self { term, boot, count, proved_by: ProvedBy::Round, is_part: false }
     }
 }
 
@@ -98,7 +117,7 @@ pub fn prove_by_lease<B>(
         return Err(batch);
     }
     let (term, boot, proved_by) = (grant.term, grant.boot, ProvedBy::Lease);
-    Ok((batch, Confirmed { term, boot, count, proved_by }))
+    Ok((batch, Confirmed { term, boot, count, proved_by, is_part: false }))
 }
 
 /// At most this many rounds of one worker are in flight at once. With only one, a request that just
@@ -236,7 +255,7 @@ impl<B> Rounds<B> {
         let position = self.in_flight.iter().position(InFlight::is_confirmed)?;
         let InFlight { term, batch, count, .. } = self.in_flight.remove(position)?;
         let (boot, proved_by) = (self.me.boot, ProvedBy::Round);
-        Some((batch, Confirmed { term, boot, count, proved_by }))
+        Some((batch, Confirmed { term, boot, count, proved_by, is_part: false }))
     }
 
     /// The next round that can no longer be confirmed, with its batch.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, Term};
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term, TimestampFormat};
 
 pub use crate::epoch_range::EpochRange;
 use crate::lease::Lease;
@@ -18,7 +18,7 @@ use crate::positions::{PeerBoot, Positions, RolledBack};
 use crate::promise::Promise;
 use crate::quorum::Voters;
 use crate::state::FORMATS;
-use crate::sync::{Mutex, PoisonError, SwapPointer};
+use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError, SwapPointer};
 
 /// This node, its data directory and its boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,10 @@ pub struct Published {
     pub settings: Option<Arc<ClusterSettings>>,
     /// The epoch interval in the settings of the cluster, nanoseconds.
     pub epoch_interval_ns: Option<u64>,
+    /// Which timestamps the cluster gives, as applied here. It never goes back to wide (S21). It is
+    /// published together with the grant, and a grant comes from applying an entry. So no grant of an
+    /// entry behind the setting is used for wide timestamps.
+    pub timestamp_format: TimestampFormat,
 }
 
 impl Published {
@@ -105,6 +109,7 @@ impl Published {
             format: FORMATS.oldest,
             settings: None,
             epoch_interval_ns: None,
+            timestamp_format: TimestampFormat::Wide,
         }
     }
 
@@ -114,6 +119,12 @@ impl Published {
     pub fn other_leader(&self) -> Option<&Member> {
         let leader = self.leader.filter(|leader| *leader != self.identity.node)?;
         self.members.get(&leader)
+    }
+
+    /// Whether the cluster gives compact timestamps, as applied here.
+    #[must_use]
+    pub fn is_compact(&self) -> bool {
+        self.timestamp_format == TimestampFormat::Compact
     }
 
     /// Whether this node has joined its cluster.
@@ -142,6 +153,8 @@ pub struct Shared {
     pub promise: Promise,
     published: SwapPointer<Published>,
     positions: SwapPointer<Positions>,
+    /// The epoch of the last timestamp of this node.
+    stamped: AtomicU64,
     /// The steps of the consensus plane; recorded only in the simulator.
     recorder: Option<Box<Mutex<Vec<Step>>>>,
 }
@@ -163,6 +176,7 @@ impl Shared {
             promise: Promise::new(durable_term),
             published: SwapPointer::new(published),
             positions: SwapPointer::new(Positions::default()),
+            stamped: AtomicU64::new(0),
             recorder: None,
         }
     }
@@ -217,6 +231,17 @@ impl Shared {
             self.record(Step::Published(published.clone()));
         }
         self.published.store(published);
+    }
+
+    /// The epoch of the last timestamp of this node; 0 before the first. No safety decision reads it.
+    #[must_use]
+    pub fn stamped(&self) -> Epoch {
+        Epoch(self.stamped.load(Ordering::Relaxed))
+    }
+
+    /// Records the epoch of the last timestamp. Only the allocator calls this.
+    pub(crate) fn record_stamped(&self, epoch: Epoch) {
+        self.stamped.store(epoch.0, Ordering::Relaxed);
     }
 
     fn record(&self, step: Step) {

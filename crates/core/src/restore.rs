@@ -7,6 +7,10 @@
 //! epoch that was given afterwards is in a range whose end was reserved in one of two ways:
 //! - *One step above the ceiling*, because the ceiling was ahead of the clock. This adds
 //!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
+//!   If timestamps are compact, a leader may also reserve because it uses up milliseconds. It does so
+//!   no faster than time passes, and a leadership adds at most [`COMPACT_WIDTH_MIN_NS`] beyond that.
+//!   So the time since the backup counts, too. It has room for the steps of leaderships, because a
+//!   cluster gives far less than 262 million timestamps a second on average.
 //! - *Trusted time plus the reservation window*. A leader's trusted time is within the clock offset
 //!   bound of a clock that counts as right (S11). That clock may be off by half a bound. The
 //!   reason: a sample of another node's clock is corrected by half of its round trip. The round
@@ -22,6 +26,7 @@
 //! not cover settings that were raised after the backup, either. An operator who knows the greatest
 //! timestamp ever given can name it; that only raises the floor.
 //!
+//! [`COMPACT_WIDTH_MIN_NS`]: crate::state::COMPACT_WIDTH_MIN_NS
 //! [`WIDTH_MIN_NS`]: crate::state::WIDTH_MIN_NS
 
 use std::collections::BTreeSet;
@@ -178,8 +183,9 @@ pub fn floor(backup: Option<&Backup>, grounds: &Grounds) -> Result<Epoch, FloorE
         let sum = margins.iter().try_fold(base, |sum, margin| sum.checked_add(*margin));
         sum.filter(|sum| *sum < u64::MAX).ok_or(FloorError::Exhausted)
     };
-    let by_ceiling = above(backup.ceiling.0, &[CEILING_MARGIN_NS])?;
     let latest_ns = wall_ns.max(backup.taken_ns);
+    let pace_ns = if backup.is_compact() { latest_ns - backup.taken_ns } else { 0 };
+    let by_ceiling = above(backup.ceiling.0, &[CEILING_MARGIN_NS, pace_ns])?;
     let sample_error_ns = bound_ns.div_ceil(2);
     let margins = [window_ns, bound_ns, sample_error_ns, CLOCK_MARGIN_NS];
     let by_clock = above(latest_ns, &margins)?;

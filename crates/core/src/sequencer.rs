@@ -7,6 +7,9 @@
 //! A request for the latest timestamp waits in the same batches. It gets the last timestamp of its
 //! batch; if the batch takes none, it gets that of the allocator (S19).
 //!
+//! If timestamps are compact (S21) and a batch does not fit into one millisecond, each request gets its
+//! timestamps alone, under the same proof.
+//!
 //! The server and the simulator run loops around a [`Sequencer`]. This module reads no clock, sends
 //! nothing and wakes nobody: a caller passes the time, sends the rounds that begin, and says how to
 //! wake a waiter.
@@ -15,7 +18,9 @@ mod wait_queue;
 
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{Guarantee, NodeId, ProvedBy, Round, Term, TimestampRange, WorkerId};
+use epicepoch_wire::{
+    COMPACT_INDEXES, Guarantee, NodeId, ProvedBy, Round, Term, TimestampRange, WorkerId,
+};
 
 pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
 
@@ -244,8 +249,9 @@ impl<W> Sequencer<W> {
 
     /// Answers a confirmed batch with what `allocate` returns for it, or refuses it. That is a
     /// range of the timestamps that the batch asks for. If it asks only for the latest timestamp,
-    /// it is the range of that one. The batch of a probe gets nothing. Returns how many timestamps
-    /// were taken.
+    /// it is the range of that one. If the batch must be divided, `allocate` is called again for each
+    /// request, and may refuse some of them. The batch of a probe gets nothing. Returns how many
+    /// timestamps were taken.
     ///
     /// # Errors
     /// Why nothing was allocated.
@@ -255,7 +261,7 @@ impl<W> Sequencer<W> {
     pub fn complete(
         &mut self,
         confirmed: ConfirmedBatch,
-        allocate: impl FnOnce(Confirmed) -> Result<TimestampRange, AllocateError>,
+        mut allocate: impl FnMut(Confirmed) -> Result<TimestampRange, AllocateError>,
         shared: &Shared,
         wake: impl FnMut(W),
     ) -> Result<u64, AllocateError> {
@@ -272,16 +278,29 @@ impl<W> Sequencer<W> {
                 self.queue.answer(batch, range, proved_by, wake);
                 Ok(taken)
             }
-            Err(error) => {
-                let code = match error {
-                    AllocateError::NoGrant | AllocateError::OtherTerm => {
-                        shared.published().refusal()
+            Err(AllocateError::Divide(mut key)) => {
+                let (mut taken, mut failed) = (0, None);
+                let answer = |requests, count| {
+                    if count > COMPACT_INDEXES {
+                        return Err(too_many(requests));
                     }
-                    // The node must not use its grant, or the range has no room left. A second
-                    // attempt would fail in the same way.
-                    AllocateError::BehindLast | AllocateError::Exhausted => ErrorCode::Internal,
+                    match allocate(key.take_part(count)) {
+                        Ok(range) => {
+                            taken += count;
+                            Ok(range)
+                        }
+                        Err(error) => {
+                            let code = refusal(&error, shared);
+                            failed = Some(error);
+                            Err(code)
+                        }
+                    }
                 };
-                self.queue.refuse(batch, code, wake);
+                self.queue.answer_each(batch, proved_by, answer, wake);
+                failed.filter(|_| taken == 0).map_or(Ok(taken), Err)
+            }
+            Err(error) => {
+                self.queue.refuse(batch, refusal(&error, shared), wake);
                 Err(error)
             }
         }
@@ -402,6 +421,27 @@ impl<W> Sequencer<W> {
             }
         }
     }
+}
+
+/// The code with which requests are refused that got no timestamps.
+fn refusal(error: &AllocateError, shared: &Shared) -> ErrorCode {
+    match error {
+        AllocateError::NoGrant | AllocateError::OtherTerm => shared.published().refusal(),
+        // The node must not use its grant, or the range has no room left. A second attempt would
+        // fail in the same way. A part of a batch is not divided.
+        AllocateError::BehindLast | AllocateError::Exhausted | AllocateError::Divide(_) => {
+            ErrorCode::Internal
+        }
+        AllocateError::TooMany => ErrorCode::BadCount,
+        AllocateError::Ahead => ErrorCode::Overloaded,
+    }
+}
+
+/// The code for requests that ask for more timestamps together than a millisecond has. A single
+/// request can never get them. A burst of several was read before the setting was applied; each of
+/// its requests may be right.
+const fn too_many(requests: u32) -> ErrorCode {
+    if requests > 1 { ErrorCode::Overloaded } else { ErrorCode::BadCount }
 }
 
 #[cfg(test)]

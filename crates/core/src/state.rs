@@ -11,13 +11,17 @@ use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::ADDR_LEN_MAX;
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, ClusterSettings, RESERVATION_MS};
-use epicepoch_wire::{ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
-
-pub use command::{
-    Command, FORMAT_OF_GIVING_BACK, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, FORMATS,
-    MembershipChange, MembershipStep, Owner, check_readable,
+use epicepoch_wire::{
+    COMPACT_EPOCH_NS, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term,
+    TimestampFormat,
 };
 
+pub use command::{
+    Command, FORMAT_OF_COMPACT, FORMAT_OF_GIVING_BACK, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS,
+    FORMATS, MembershipChange, MembershipStep, Owner, check_readable,
+};
+
+use crate::allocator::COMPACT_LEAD_NS;
 use crate::epoch_range::EpochRange;
 use command::{check_format, read_lease_ms};
 
@@ -26,6 +30,13 @@ use command::{check_format, read_lease_ms};
 /// after that, the epoch stands still and the index rises. A thousand leaders in a row push the
 /// ceiling ahead by only a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
+
+/// If timestamps are compact, a leader asks for a range that is at least this wide, nanoseconds: as
+/// far as an allocator may run ahead of the clock ([`COMPACT_LEAD_NS`]), and three milliseconds,
+/// because up to two at the beginning of a range and a part of one at its end are not used. Apply
+/// knows only [`WIDTH_MIN_NS`]: a reservation that a leader makes for another reason, such as a
+/// lease, must not move the ceiling further.
+pub const COMPACT_WIDTH_MIN_NS: u64 = COMPACT_LEAD_NS + 3 * COMPACT_EPOCH_NS;
 
 /// At most this many removed node ids are remembered. Ids are never used again. So this also limits
 /// members and removed ids together: a member is not admitted if its id could not be remembered
@@ -158,6 +169,18 @@ impl State {
         if settings.lease_ms > 0 && self.format < FORMAT_OF_LEASES {
             return Outcome::Refused("the state has no room for leases yet");
         }
+        match (self.timestamp_format(), settings.timestamp_format) {
+            (TimestampFormat::Wide, TimestampFormat::Compact)
+                if self.format < FORMAT_OF_COMPACT =>
+            {
+                return Outcome::Refused("the state has no room for compact timestamps yet");
+            }
+            // S21: users may have keys of 64 bits by now.
+            (TimestampFormat::Compact, TimestampFormat::Wide) => {
+                return Outcome::Refused("timestamps stay compact");
+            }
+            (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {}
+        }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
         let bound_ms = settings.clock_offset_max_ms;
         self.clock_offset_widest_ms = self.clock_offset_widest_ms.max(bound_ms);
@@ -201,6 +224,21 @@ impl State {
         }
         self.owner = Some((owner, EpochRange { low: held.low, high: range.low }));
         Outcome::GivenBack(owner, range)
+    }
+
+    /// Which timestamps the cluster gives (S21).
+    #[must_use]
+    pub fn timestamp_format(&self) -> TimestampFormat {
+        self.settings.as_ref().map_or_else(TimestampFormat::default, |it| it.timestamp_format)
+    }
+
+    /// A range that a leader can use is at least this wide, nanoseconds.
+    #[must_use]
+    pub fn width_min_ns(&self) -> u64 {
+        match self.timestamp_format() {
+            TimestampFormat::Wide => WIDTH_MIN_NS,
+            TimestampFormat::Compact => COMPACT_WIDTH_MIN_NS,
+        }
     }
 
     /// The end of the last range: the next one begins above it (S5).
@@ -350,6 +388,9 @@ impl State {
             out.put_u64(self.lease_longest_ms);
             out.put_u64(self.settings.as_ref().map_or(0, |settings| settings.lease_ms));
         }
+        if self.format >= FORMAT_OF_COMPACT {
+            out.put_bool(self.timestamp_format() == TimestampFormat::Compact);
+        }
         out
     }
 
@@ -411,6 +452,12 @@ impl State {
                 None => return Err(DecodeError::BadValue { field: "lease", value: lease_ms }),
             }
             check_settings(settings.as_ref(), reservation_longest_ms, clock_offset_widest_ms)?;
+        }
+        if format >= FORMAT_OF_COMPACT && reader.bool("is compact")? {
+            let settings = settings.as_mut();
+            let settings =
+                settings.ok_or(DecodeError::BadValue { field: "is compact", value: 1 })?;
+            settings.timestamp_format = TimestampFormat::Compact;
         }
         reader.finish()?;
         Ok(Self {

@@ -246,6 +246,7 @@ impl Node {
             certificates,
             alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),
             max_n: config.max_n.into(),
+            is_compact: false.into(),
             core,
             config,
         });

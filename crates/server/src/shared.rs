@@ -11,7 +11,7 @@ use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{NodeId, StorePosition};
+use epicepoch_wire::{NodeId, StorePosition, TimestampRange};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::addresses::Addresses;
@@ -61,6 +61,9 @@ pub struct NodeShared {
     /// The most timestamps that one answer may have. This is the node's own `MAX_N` until the
     /// cluster's settings are known.
     pub max_n: AtomicU64,
+    /// Whether the cluster gives compact timestamps. Set once the setting is published, and never
+    /// taken back (S21).
+    pub is_compact: AtomicBool,
 }
 
 impl NodeShared {
@@ -88,6 +91,7 @@ impl NodeShared {
             peer_tls: None,
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
+            is_compact: AtomicBool::new(false),
             config,
             core,
         })
@@ -139,6 +143,19 @@ impl NodeShared {
     #[must_use]
     pub fn max_n(&self) -> u64 {
         self.max_n.load(Ordering::Relaxed)
+    }
+
+    /// Whether the cluster gives compact timestamps. If so, every batch that is answered later has
+    /// them (S21).
+    #[must_use]
+    pub fn is_compact(&self) -> bool {
+        self.is_compact.load(Ordering::Acquire)
+    }
+
+    /// Whether the timestamps of a range are compact because the cluster gives such ones.
+    #[must_use]
+    pub fn gives_compact(&self, range: &TimestampRange) -> bool {
+        range.compact_first().is_some() && self.core.published().is_compact()
     }
 
     /// The settings that all nodes share. They come from the replicated state or, while it has

@@ -19,7 +19,8 @@
 //! crc32 8d1f03c2
 //! ```
 //! There is a line for each setting of the cluster. If the replicated state has no settings yet,
-//! these lines are missing, and the format is 1.
+//! these lines are missing, and the format is 1. If `TIMESTAMP_FORMAT` is compact, there is a line for
+//! it, too, and the format is 3: a version that does not know the setting must not restore the cluster.
 //!
 //! The checksum covers every line before it; it detects damage, not forgery. The first line and the
 //! syntax of the second never change, so any version can tell a newer file from a damaged one.
@@ -34,9 +35,12 @@ use crate::settings::{
     CLOCK_OFFSET_MAX_MS, ClusterSettings, EPOCH_INTERVAL_MS, MAX_N, RESERVATION_MS, SettingName,
 };
 use crate::timestamp::Epoch;
+use crate::timestamp_format::TimestampFormat;
 
 /// The newest format of a backup that this version reads.
-pub const FORMAT: u64 = 2;
+pub const FORMAT: u64 = 3;
+/// The format of a backup with settings, of a cluster that gives wide timestamps.
+const FORMAT_WIDE: u64 = 2;
 /// The format of a backup without settings of the cluster.
 const FORMAT_WITHOUT_SETTINGS: u64 = 1;
 /// Longest backup, bytes: enough for thousands of removed ids and all members.
@@ -100,7 +104,7 @@ impl Backup {
         // The format is checked before the checksum, because a newer format may have another
         // checksum.
         match field(lines.next(), "format").and_then(|format| format.parse::<u64>().ok()) {
-            Some(FORMAT_WITHOUT_SETTINGS | FORMAT) => {}
+            Some(FORMAT_WITHOUT_SETTINGS..=FORMAT) => {}
             Some(found) if found > FORMAT => return Err(BackupError::Newer { found }),
             Some(_) | None => return Err(BackupError::Damaged),
         }
@@ -145,6 +149,13 @@ impl Backup {
         Some(backup)
     }
 
+    /// Whether the cluster gives compact timestamps.
+    #[must_use]
+    pub fn is_compact(&self) -> bool {
+        let format = self.settings.as_ref().map(|settings| settings.timestamp_format);
+        format == Some(TimestampFormat::Compact)
+    }
+
     /// The text of the file.
     #[must_use]
     pub fn text(&self) -> String {
@@ -162,7 +173,12 @@ impl Backup {
     fn body(&self) -> String {
         let Self { name, cluster, history, index, ceiling, taken_ns, .. } = self;
         let Self { reservation_ms, clock_offset_max_ms, settings, removed, members, .. } = self;
-        let format = if settings.is_some() { FORMAT } else { FORMAT_WITHOUT_SETTINGS };
+        let is_compact = self.is_compact();
+        let format = match settings {
+            None => FORMAT_WITHOUT_SETTINGS,
+            Some(_) if is_compact => FORMAT,
+            Some(_) => FORMAT_WIDE,
+        };
         let mut text = format!(
             "{TITLE}\nformat {format}\nname {name}\ncluster {cluster}\nhistory {:016x}\nindex {index}\n\
              ceiling {ceiling}\ntaken {taken_ns}\nreservation_ms {reservation_ms}\n\
@@ -170,6 +186,9 @@ impl Backup {
             history.0
         );
         for (name, settings) in SettingName::ALL.iter().zip(settings.iter().cycle()) {
+            if *name == SettingName::TimestampFormat && !is_compact {
+                continue;
+            }
             writeln!(text, "setting {name}={}", settings.text(*name)).expect(INFALLIBLE);
         }
         for node in removed {
@@ -212,6 +231,7 @@ fn least() -> ClusterSettings {
         max_n: *MAX_N.start(),
         leader_zones: Vec::new(),
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     }
 }
 
@@ -260,7 +280,11 @@ mod tests {
             taken_ns: u64,
             removed: Vec<u64>,
             has_settings: bool,
+            is_compact: bool,
         ) {
+            let timestamp_format =
+                if is_compact { TimestampFormat::Compact } else { TimestampFormat::Wide };
+            let settings = backup().settings.map(|it| ClusterSettings { timestamp_format, ..it });
             let removed = removed.into_iter().map(NodeId).collect();
             let backup = Backup {
                 cluster: ClusterId(cluster),
@@ -268,7 +292,7 @@ mod tests {
                 ceiling: Epoch(ceiling),
                 taken_ns,
                 removed,
-                settings: backup().settings.filter(|_| has_settings),
+                settings: settings.filter(|_| has_settings),
                 ..backup()
             };
             prop_assert_eq!(Backup::parse(&backup.text()), Ok(backup));
@@ -312,10 +336,10 @@ mod tests {
 
     #[test]
     fn a_newer_format_differs_from_damage_and_an_odd_address_is_one_word() {
-        let newer = format!("{TITLE}\nformat 3\nof another shape\n");
-        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 3 }));
+        let newer = format!("{TITLE}\nformat 4\nof another shape\n");
+        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 4 }));
         assert_eq!(
-            Backup::parse(&newer.replace("format 3", "format 0")),
+            Backup::parse(&newer.replace("format 4", "format 0")),
             Err(BackupError::Damaged)
         );
         // The format says whether there are settings.
@@ -323,6 +347,12 @@ mod tests {
         assert!(Backup::parse(&with).is_ok());
         let without = Backup { settings: None, ..backup() }.text();
         assert!(without.contains("format 1\n") && Backup::parse(&without).is_ok());
+        let mut compact = backup();
+        let settings = compact.settings.as_mut().expect("settings");
+        settings.timestamp_format = TimestampFormat::Compact;
+        let text = compact.text();
+        assert!(text.contains("format 3\n") && text.contains("setting TIMESTAMP_FORMAT=compact\n"));
+        assert_eq!(Backup::parse(&text), Ok(compact));
         let mut odd = backup();
         odd.members[0].client_addr = "a b\nremoved 9".into();
         let read = Backup::parse(&odd.text()).expect("whole");

@@ -101,7 +101,7 @@ pub enum ErrorCode {
     Overloaded = 4,
     /// Correct the parameter `n`: it is not a number, is out of range, or is given twice.
     BadCount = 5,
-    /// Correct `format`: `binary`, `range` or `json`.
+    /// Correct `format`: `binary`, `range`, `json`, `u64` or `u64range`.
     BadFormat = 6,
     /// Correct the request; the body says what is wrong.
     BadRequest = 7,
@@ -130,6 +130,9 @@ pub enum ErrorCode {
     /// Send a valid token: over HTTP in the header `authorization: Bearer TOKEN`, over the native
     /// protocol in the token field of the hello.
     Unauthorized = 18,
+    /// The cluster gives wide timestamps, which have no compact spelling. Ask for another format, or
+    /// have an operator set `TIMESTAMP_FORMAT=compact`.
+    NotCompact = 19,
     /// Correct the addresses: the node belongs to another cluster, or another history of it.
     WrongCluster = 64,
     /// Update the older end: no version of the native protocol is common to both.
@@ -140,7 +143,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for tables and tests.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::NotLeader,
         Self::NoQuorum,
         Self::NoLeader,
@@ -159,6 +162,7 @@ impl ErrorCode {
         Self::NotCaughtUp,
         Self::Unsettled,
         Self::Unauthorized,
+        Self::NotCompact,
         Self::WrongCluster,
         Self::UnsupportedVersion,
         Self::Unsupported,
@@ -186,6 +190,7 @@ impl ErrorCode {
             Self::NotCaughtUp => "NOT_CAUGHT_UP",
             Self::Unsettled => "UNSETTLED",
             Self::Unauthorized => "UNAUTHORIZED",
+            Self::NotCompact => "NOT_COMPACT",
             Self::WrongCluster => "WRONG_CLUSTER",
             Self::UnsupportedVersion => "UNSUPPORTED_VERSION",
             Self::Unsupported => "UNSUPPORTED",
@@ -220,7 +225,7 @@ impl ErrorCode {
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::NotLeader => 409,
-            Self::Refused => 422,
+            Self::Refused | Self::NotCompact => 422,
             Self::Internal => 500,
             Self::NoQuorum
             | Self::NoLeader

@@ -36,6 +36,7 @@ pub mod peer_hello;
 pub mod raft_message;
 pub mod settings;
 pub mod timestamp;
+pub mod timestamp_format;
 pub mod voter_status;
 
 pub use cursor::DecodeError;
@@ -47,6 +48,7 @@ pub use timestamp::{
     COMPACT_EPOCH_NS, COMPACT_INDEX_BITS, COMPACT_INDEXES, COMPACT_MAX, Epoch, EpochIndex,
     Timestamp, TimestampRange,
 };
+pub use timestamp_format::{TimestampFormat, UnknownTimestampFormat};
 
 /// Compiles the example of the crate's own page as a test.
 #[cfg(doctest)]

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::cursor::{DecodeError, Reader, Writer};
+use crate::timestamp_format::TimestampFormat;
 use crate::voter_status::{ZONE_LEN_MAX, Zone};
 
 /// The bounds of `EPOCH_INTERVAL_MS`.
@@ -38,17 +39,20 @@ pub enum SettingName {
     LeaderZones,
     /// How long a leader may answer without a round, in milliseconds; 0 for never.
     LeaseMs,
+    /// Which timestamps the cluster gives.
+    TimestampFormat,
 }
 
 impl SettingName {
     /// All settings that operators see. `LEASE_MS` is none of them yet, because no node may take a
     /// lease.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::EpochIntervalMs,
         Self::ReservationMs,
         Self::ClockOffsetMaxMs,
         Self::MaxN,
         Self::LeaderZones,
+        Self::TimestampFormat,
     ];
 
     /// All settings in the replicated state.
@@ -66,6 +70,7 @@ impl SettingName {
             Self::MaxN => "MAX_N",
             Self::LeaderZones => "LEADER_ZONES",
             Self::LeaseMs => "LEASE_MS",
+            Self::TimestampFormat => "TIMESTAMP_FORMAT",
         }
     }
 
@@ -87,6 +92,7 @@ impl SettingName {
             Self::ClockOffsetMaxMs => number(CLOCK_OFFSET_MAX_MS),
             Self::MaxN => number(MAX_N),
             Self::LeaseMs => format!("0, or {}", number(LEASE_MS)),
+            Self::TimestampFormat => "wide or compact".to_owned(),
             Self::LeaderZones => {
                 format!(
                     "up to {LEADER_ZONES_MAX} zones such as a,b, each once, or nothing for none"
@@ -118,6 +124,8 @@ pub struct ClusterSettings {
     /// `LEASE_MS`, milliseconds; 0 for no leases. It has no place in [`ClusterSettings::encode`],
     /// because it came later.
     pub lease_ms: u64,
+    /// `TIMESTAMP_FORMAT`. It came later, too. It never goes back from compact to wide (S21).
+    pub timestamp_format: TimestampFormat,
 }
 
 impl ClusterSettings {
@@ -153,6 +161,7 @@ impl ClusterSettings {
             SettingName::ClockOffsetMaxMs => self.clock_offset_max_ms.to_string(),
             SettingName::MaxN => self.max_n.to_string(),
             SettingName::LeaseMs => self.lease_ms.to_string(),
+            SettingName::TimestampFormat => self.timestamp_format.to_string(),
             SettingName::LeaderZones => {
                 let names: Vec<_> = self.leader_zones.iter().map(Zone::name).collect();
                 names.join(",")
@@ -174,6 +183,7 @@ impl ClusterSettings {
             SettingName::ClockOffsetMaxMs => settings.clock_offset_max_ms = number()?,
             SettingName::MaxN => settings.max_n = number()?,
             SettingName::LeaseMs => settings.lease_ms = number()?,
+            SettingName::TimestampFormat => settings.timestamp_format = text.parse().ok()?,
             SettingName::LeaderZones if text.is_empty() => settings.leader_zones.clear(),
             SettingName::LeaderZones => {
                 settings.leader_zones = text.split(',').map(Zone::new).collect::<Option<_>>()?;
@@ -187,7 +197,7 @@ impl ClusterSettings {
         SettingName::every().filter(move |name| self.text(*name) != other.text(*name))
     }
 
-    /// Appends the fields, except `lease_ms`.
+    /// Appends the fields, except `lease_ms` and `timestamp_format`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch_interval_ms);
         out.put_u64(self.reservation_ms);
@@ -200,7 +210,7 @@ impl ClusterSettings {
     }
 
     /// Reads the settings, but does not check their bounds: call [`ClusterSettings::check`] for
-    /// that. `lease_ms` is 0.
+    /// that. `lease_ms` is 0, and `timestamp_format` is wide.
     ///
     /// # Errors
     /// The bytes are not valid settings.
@@ -212,6 +222,7 @@ impl ClusterSettings {
             max_n: reader.u64("max n")?,
             leader_zones: Vec::new(),
             lease_ms: 0,
+            timestamp_format: TimestampFormat::Wide,
         };
         for _ in 0..reader.count("leader zones", LEADER_ZONES_MAX)? {
             let name = reader.text("zone", ZONE_LEN_MAX)?;
@@ -237,6 +248,7 @@ mod tests {
             max_n: 65_536,
             leader_zones: vec![],
             lease_ms: 0,
+            timestamp_format: TimestampFormat::Wide,
         }
     }
 
@@ -248,7 +260,7 @@ mod tests {
             let leader_zones = zones.iter().map(zone).collect();
             let settings = ClusterSettings {
                 epoch_interval_ms, reservation_ms, clock_offset_max_ms, max_n, leader_zones,
-                lease_ms: 0,
+                lease_ms: 0, timestamp_format: TimestampFormat::Wide,
             };
             let mut bytes = Vec::new();
             settings.encode(&mut bytes);
@@ -273,6 +285,7 @@ mod tests {
             (SettingName::MaxN, "1"),
             (SettingName::LeaderZones, "near,far"),
             (SettingName::LeaseMs, "200"),
+            (SettingName::TimestampFormat, "compact"),
         ] {
             let before = all.clone();
             all = all.with(name, text).expect("it may be");
@@ -294,6 +307,7 @@ mod tests {
             (SettingName::ClockOffsetMaxMs, ["0", "60001", " 5", "5.0"]),
             (SettingName::MaxN, ["0", "1048577", "99999999999999999999", "x"]),
             (SettingName::LeaseMs, ["49", "60001", "-1", "0.5"]),
+            (SettingName::TimestampFormat, ["", "Compact", "u64", "1"]),
             (SettingName::LeaderZones, ["a,a", ",", "a b", "1,2,3,4,5,6,7,8,9,10"]),
         ] {
             for text in texts {

@@ -103,6 +103,22 @@ impl Timestamp {
         Some(Self::new(epoch, EpochIndex(compact % COMPACT_INDEXES)))
     }
 
+    /// Returns the lowest compact timestamp that is not before the wall time `unix_ns`. Use it as the
+    /// inclusive start of a range query over keys of 64 bits. Returns `None` in the last millisecond
+    /// of all, of which only a part exists.
+    #[must_use]
+    pub const fn compact_lowest_at(unix_ns: u64) -> Option<u64> {
+        let lowest = unix_ns.div_ceil(COMPACT_EPOCH_NS) << COMPACT_INDEX_BITS;
+        if lowest > COMPACT_MAX { None } else { Some(lowest) }
+    }
+
+    /// Returns the highest compact timestamp that is not after the wall time `unix_ns`. Use it as the
+    /// inclusive end of a range query over keys of 64 bits.
+    #[must_use]
+    pub const fn compact_highest_at(unix_ns: u64) -> u64 {
+        (unix_ns / COMPACT_EPOCH_NS) << COMPACT_INDEX_BITS | (COMPACT_INDEXES - 1)
+    }
+
     /// Returns the 16 bytes, big-endian. So the order of the bytes is the order of the timestamps.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
@@ -317,6 +333,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn compact_bounds_of_a_wall_time_are_those_of_its_timestamps() {
+        const MS: u64 = 1_700_000_000_123;
+        for (unix_ns, lowest_ms, highest_ms) in [
+            (MS * COMPACT_EPOCH_NS, MS, MS),
+            (MS * COMPACT_EPOCH_NS + 1, MS + 1, MS),
+            (MS * COMPACT_EPOCH_NS - 1, MS, MS - 1),
+        ] {
+            assert_eq!(Timestamp::compact_lowest_at(unix_ns), Some(lowest_ms << 18));
+            let highest = Timestamp::compact_highest_at(unix_ns);
+            assert_eq!(highest, ((highest_ms + 1) << 18) - 1);
+            assert!(Timestamp::from_compact(highest).unwrap() <= Timestamp::highest_at(unix_ns));
+        }
+        assert_eq!(Timestamp::compact_highest_at(u64::MAX), COMPACT_MAX);
+        assert_eq!(Timestamp::compact_lowest_at(u64::MAX), None);
     }
 
     #[test]

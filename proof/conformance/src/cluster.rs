@@ -35,11 +35,12 @@ struct Member {
 }
 
 impl Cluster {
-    /// Starts three nodes of this binary with the default settings.
+    /// Starts three nodes of this binary with the default settings. If `is_compact`, the cluster gives
+    /// compact timestamps.
     ///
     /// # Errors
     /// The nodes do not become ready. The message has the end of their logs.
-    pub fn start(binary: &Path) -> Result<Self, String> {
+    pub fn start(binary: &Path, is_compact: bool) -> Result<Self, String> {
         let dir =
             TempDir::with_prefix_in(PREFIX, MEMORY_DIR).or_else(|_| TempDir::with_prefix(PREFIX));
         let dir = dir.map_err(|error| format!("no temporary directory: {error}"))?;
@@ -50,7 +51,9 @@ impl Cluster {
         let peers = peers.collect::<Vec<_>>().join(",");
         let member = |index: usize| {
             let home = dir.path().join(format!("node-{}", index + 1));
+            let timestamp_format = if is_compact { "compact" } else { "wide" };
             let settings = vec![
+                ("TIMESTAMP_FORMAT", timestamp_format.to_owned()),
                 ("NODE_ID", (index + 1).to_string()),
                 ("RAFT_ADDR", raft_addr(index)),
                 ("HTTP_PORT", http[index].to_string()),
@@ -69,6 +72,12 @@ impl Cluster {
             node.start()?;
         }
         cluster.wait_until_ready()?;
+        if is_compact {
+            cluster.wait_for("timestamps are compact", |cluster| {
+                let mut nodes = cluster.nodes.iter();
+                nodes.position(|node| node.says_yes("/timestamp?format=u64"))
+            })?;
+        }
         Ok(cluster)
     }
 

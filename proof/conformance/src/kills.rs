@@ -63,12 +63,18 @@ pub struct Longest {
 }
 
 /// Runs these clients and HTTP against a cluster that loses its leader repeatedly. If `losses` is
-/// empty, runs them for one second.
+/// empty, runs them for one second. If `is_compact`, the cluster gives compact timestamps, and each
+/// answer must have a compact spelling.
 ///
 /// # Errors
 /// A node, a driver or HTTP fails before there is a result.
-pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<Seen, String> {
-    let mut cluster = Cluster::start(binary)?;
+pub fn run(
+    binary: &Path,
+    drivers: &[DriverCommand],
+    losses: &[Loss],
+    is_compact: bool,
+) -> Result<Seen, String> {
+    let mut cluster = Cluster::start(binary, is_compact)?;
     let origin = Instant::now();
     let targets: Vec<_> =
         cluster.addrs().iter().zip(1..).map(|(addr, id)| Target::new(id, *addr)).collect();
@@ -111,7 +117,10 @@ pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<
     answered_since(Instant::now())?;
     let clients = clients.into_iter().map(Callers::finish).collect::<Result<Vec<_>, _>>()?;
     let report = http.stop();
-    let disorder = disorder(origin, &clients, &report.operations);
+    let mut disorder = disorder(origin, &clients, &report.operations);
+    if is_compact {
+        disorder.extend(not_compact(&clients, &report.operations));
+    }
     Ok(Seen { clients, losses: windows, http_answers: report.answers(), disorder })
 }
 
@@ -141,6 +150,20 @@ fn disorder(origin: Instant, clients: &[Calls], http: &[Operation]) -> Vec<Strin
         judge(&calls.name, &mut own.into_iter());
     }
     found
+}
+
+/// Describes the first answer that has no compact spelling.
+fn not_compact(clients: &[Calls], http: &[Operation]) -> Option<String> {
+    let calls = clients.iter().flat_map(|client| &client.calls);
+    let calls = calls.filter_map(|call| operation(call, 0, false));
+    let is_compact = |outcome: &Outcome| match outcome {
+        Outcome::Answered(range) => range.compact_first().is_some(),
+        Outcome::Latest(latest) => latest.to_compact().is_some(),
+        Outcome::Refused(_) | Outcome::Unknown | Outcome::Broken(_) => true,
+    };
+    let mut all = http.iter().cloned().chain(calls);
+    let wide = all.find(|operation| !is_compact(&operation.outcome));
+    wide.map(|operation| format!("no compact spelling: {:?}", operation.outcome))
 }
 
 fn operation(call: &Call, node: u64, is_own_clock: bool) -> Option<Operation> {

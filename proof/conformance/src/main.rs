@@ -11,12 +11,13 @@ use epicepoch_conformance::suite::{Played, play_all};
 
 const USAGE: &str = "\
 usage: conformance [--only NAME]... -- DRIVER [ARGUMENT...]
-       conformance --kills K -- DRIVER [ARGUMENT...]
+       conformance --kills K [--compact] -- DRIVER [ARGUMENT...]
        conformance --list
 
 Plays every scenario, or those named, against the client that DRIVER drives. With --kills the
 client asks three real nodes, beside HTTP, while K leaders are killed and K told to stop: all
-answers must have one order, and no call may fail. EPICEPOCH_BIN names the binary of the nodes.
+answers must have one order, and no call may fail. With --compact the
+nodes give compact timestamps only. EPICEPOCH_BIN names the binary of the nodes.
 How to write a driver: clients/README.md.";
 
 fn main() -> ExitCode {
@@ -42,6 +43,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     let mut words = arguments.iter();
     let mut only = Vec::new();
     let mut kills = None;
+    let mut is_compact = false;
     loop {
         match words.next().map(String::as_str) {
             Some("--kills") => {
@@ -50,6 +52,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
                 kills = number.parse().ok().filter(is_allowed);
                 kills.ok_or_else(|| format!("{number:?} leaders: allowed are 1 to {KILLS_MAX}"))?;
             }
+            Some("--compact") => is_compact = true,
             Some("--only") => only.push(words.next().ok_or("--only needs a name")?.as_str()),
             Some("--") => break,
             Some(other) => return Err(format!("{other:?} is not expected here")),
@@ -62,7 +65,10 @@ fn run(arguments: &[String]) -> Result<bool, String> {
         if !only.is_empty() {
             return Err("--only names scenarios, and --kills plays none".to_owned());
         }
-        return lose_leaders(driver, kills);
+        return lose_leaders(driver, kills, is_compact);
+    }
+    if is_compact {
+        return Err("--compact needs --kills: scenarios have no real nodes".to_owned());
     }
     let scenarios = if only.is_empty() { scenarios::all() } else { scenarios::named(&only)? };
     let played = play_all(&driver, &scenarios, |played| println!("{played}"));
@@ -73,13 +79,13 @@ fn run(arguments: &[String]) -> Result<bool, String> {
 
 /// Runs the client beside HTTP while leaders are lost. Returns whether it keeps the order and
 /// answers every call.
-fn lose_leaders(driver: DriverCommand, kills: usize) -> Result<bool, String> {
+fn lose_leaders(driver: DriverCommand, kills: usize, is_compact: bool) -> Result<bool, String> {
     let binary = std::env::var_os("EPICEPOCH_BIN").map(PathBuf::from);
     let binary = binary.ok_or("EPICEPOCH_BIN names no binary: build one with cargo build")?;
     // The nodes run in other directories, so the path must be absolute.
     let binary = binary.canonicalize().map_err(|error| format!("{}: {error}", binary.display()))?;
     let losses = [Loss::Killed, Loss::Stopped].repeat(kills);
-    let seen = kills::run(&binary, &[driver], &losses)?;
+    let seen = kills::run(&binary, &[driver], &losses, is_compact)?;
     for client in &seen.clients {
         println!("{}: {} calls", client.name, client.calls.len());
         for loss in [Loss::Killed, Loss::Stopped] {

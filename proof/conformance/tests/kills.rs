@@ -25,7 +25,7 @@ const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from
 fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
     let clients = || vec![rust(), hedging(rust()), go(&Sources::of_repository(), false)];
-    let seen = in_one_order(clients, &losses);
+    let seen = in_one_order(clients, &losses, false);
     for client in &seen.clients {
         let name = &client.name;
         for (loss, (median_max, worst_max)) in [(Loss::Killed, KILLED), (Loss::Stopped, STOPPED)] {
@@ -53,14 +53,26 @@ fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error(
         second[3] = python_threads(&ours);
         plain.into_iter().chain(second.map(hedging)).collect()
     };
-    in_one_order(clients, &[Loss::Killed, Loss::Stopped].repeat(3));
+    in_one_order(clients, &[Loss::Killed, Loss::Stopped].repeat(3), false);
+}
+
+/// S21: all answers have a compact spelling, and one order over HTTP and both clients.
+#[test]
+#[ignore = "needs Go: cargo xtask ci runs it"]
+fn clients_of_compact_timestamps_meet_lost_leaders_in_one_order_and_without_an_error() {
+    let clients = || vec![rust(), hedging(rust()), go(&Sources::of_repository(), false)];
+    in_one_order(clients, &[Loss::Killed, Loss::Stopped].repeat(3), true);
 }
 
 /// Builds these clients and runs them while leaders are lost. Checks that no call failed and that
 /// all answers have one order.
-fn in_one_order(clients: impl FnOnce() -> Vec<DriverCommand>, losses: &[Loss]) -> Seen {
+fn in_one_order(
+    clients: impl FnOnce() -> Vec<DriverCommand>,
+    losses: &[Loss],
+    is_compact: bool,
+) -> Seen {
     let _turn = turn();
-    let seen = run(&binary(), &clients(), losses).expect("a run that can be judged");
+    let seen = run(&binary(), &clients(), losses, is_compact).expect("a run that can be judged");
     for client in &seen.clients {
         let (name, calls, uncertainty) =
             (&client.name, client.calls.len(), client.clock_uncertainty);

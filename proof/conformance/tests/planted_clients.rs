@@ -109,7 +109,7 @@ fn the_simplest_possible_client_holds_the_contract() {
 fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
     let _turn = turn();
     let clients = [rust(), faulty_rust(faulty_rust_program(), "prefetch")];
-    let seen = kills::run(&binary(), &clients, &[]).expect("a run that can be judged");
+    let seen = kills::run(&binary(), &clients, &[], false).expect("a run that can be judged");
     let said = seen.disorder.first().expect("the planted fault is found");
     assert!(said.starts_with("all clients: "), "{said}");
 }

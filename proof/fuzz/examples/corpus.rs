@@ -26,7 +26,7 @@ use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 use epicepoch_wire::{
     BootId, ClusterId, Epoch, EpochIndex, HistoryId, LogIndex, NodeId, Round, StoreId,
-    StorePosition, Term, Timestamp, TimestampRange, WorkerId,
+    StorePosition, Term, Timestamp, TimestampFormat, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -239,6 +239,7 @@ fn settings() -> ClusterSettings {
         max_n: 65_536,
         leader_zones: Zone::new("near").into_iter().collect(),
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     }
 }
 
@@ -251,6 +252,9 @@ fn records() -> io::Result<()> {
     put("record", "raise", &chosen(1, Command::Raise(2).encode()))?;
     let set = Command::Settings { nonce: 0xFEED, is_seed: false, settings: settings() };
     put("record", "settings", &chosen(1, set.encode()))?;
+    let settings = ClusterSettings { timestamp_format: TimestampFormat::Compact, ..settings() };
+    let compact = Command::Settings { nonce: 0xFEED, is_seed: false, settings };
+    put("record", "settings-compact", &chosen(1, compact.encode()))?;
     let Some((owner, range)) = state().owner else { unreachable!("the state has an owner") };
     let range = EpochRange { low: Epoch(range.low.0 + 7), ..range };
     let back = Command::GiveBack { owner, range };

@@ -60,6 +60,10 @@ pub(crate) struct History {
     /// The highest latest timestamp that was answered.
     shown_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
+    /// The highest compact timestamp that each boot took.
+    spelled_max: BTreeMap<BootId, u64>,
+    /// Whether compact timestamps were ever in effect on any node.
+    was_compact: bool,
     /// The highest term in which a timestamp was taken.
     stamped_in: Term,
     /// The requests that have no answer yet, by the boot at which they arrived, each with its time
@@ -199,6 +203,7 @@ impl History {
     ) {
         self.stamped_in = self.stamped_in.max(term);
         self.check_allocator_rises(who, range);
+        self.check_compact(who, range);
         self.check_inside_owned_range(who, term, range.first().epoch);
         self.check_ahead(who, term, range);
         self.check_behind(who, range, trusted_ns);
@@ -382,7 +387,7 @@ impl History {
     }
 
     /// S11: the epoch is ahead of the latest trusted time by at most the reservation window plus
-    /// [`WIDTHS_NS`]. While a majority of clocks is healthy, it is also ahead of the latest time
+    /// `widths_ns`. While a majority of clocks is healthy, it is also ahead of the latest time
     /// that a believed clock can show by at most as much.
     fn check_ahead(&mut self, who: Identity, term: Term, range: TimestampRange) {
         let believable = self.believable.filter(|_| !self.is_clock_unproved);
@@ -392,7 +397,7 @@ impl History {
         let me = Owner { term, node: who.node, boot: who.boot };
         self.check_lead(me, range.first().epoch, asked_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(asked_ns);
-        if ahead_ns > self.longest.window_ns() + WIDTHS_NS {
+        if ahead_ns > self.longest.window_ns() + self.widths_ns() {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {:?}, {ahead_ns} ns ahead", who.node, range.first())
             });
@@ -405,8 +410,9 @@ impl History {
     fn check_behind(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
         let epoch = range.first().epoch;
         let behind_ns = trusted_ns.saturating_sub(epoch.0);
-        let interval_ns = self.longest.interval_ns() + BEHIND_NS;
-        let is_late = behind_ns > interval_ns && !self.ranges.is_end(epoch);
+        let more_ns = BEHIND_NS + self.behind_more_ns(who.boot);
+        let interval_ns = self.longest.interval_ns() + more_ns;
+        let is_late = behind_ns > interval_ns && !self.is_last(who.boot, epoch);
         if is_late && self.is_healthy {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
@@ -429,8 +435,9 @@ impl History {
             self.guessed.insert(who.boot, epoch);
         }
         let behind_ns = earliest_ns.saturating_sub(epoch.0);
-        let interval_ns = self.longest.interval_ns() + BEHIND_NS;
-        if behind_ns <= interval_ns || self.ranges.is_end(epoch) {
+        let more_ns = BEHIND_NS + self.behind_more_ns(who.boot);
+        let interval_ns = self.longest.interval_ns() + more_ns;
+        if behind_ns <= interval_ns || self.is_last(who.boot, epoch) {
             return;
         }
         if is_guessed {
@@ -482,7 +489,7 @@ impl History {
         // operators raises it further.
         let reached_ns = self.trusted_max_ns.max(self.advance_asked_max.0);
         let ahead_ns = state.ceiling.0.saturating_sub(reached_ns);
-        if ahead_ns > 2 * self.longest.window_ns() + WIDTHS_NS {
+        if ahead_ns > 2 * self.longest.window_ns() + self.widths_ns() {
             self.violate(Invariant::Bound, || {
                 format!(
                     "the ceiling of {} is {ahead_ns} ns ahead of all that was trusted",
@@ -547,7 +554,3 @@ impl History {
         }
     }
 }
-
-/// A reservation takes at least the least width, even if the ceiling is already far enough. All
-/// reservations of a run together add at most this much, nanoseconds: a thousand of the least width.
-const WIDTHS_NS: u64 = 1_000_000;

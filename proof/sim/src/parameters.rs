@@ -1,5 +1,6 @@
 //! Figures that every run shares: units, limits, and the configuration of all nodes.
 
+use epicepoch_wire::TimestampFormat;
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 
@@ -37,7 +38,11 @@ pub(crate) const PROBE_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 2;
 pub(crate) const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 
 /// The initial settings of every node. The first leader proposes them as the cluster's settings.
-pub(crate) const fn initial_settings(leader_zones: Vec<Zone>, lease_ms: u64) -> ClusterSettings {
+pub(crate) const fn initial_settings(
+    leader_zones: Vec<Zone>,
+    lease_ms: u64,
+    timestamp_format: TimestampFormat,
+) -> ClusterSettings {
     ClusterSettings {
         epoch_interval_ms: EPOCH_INTERVAL_NS / MS,
         reservation_ms: RESERVATION_NS / MS,
@@ -45,5 +50,6 @@ pub(crate) const fn initial_settings(leader_zones: Vec<Zone>, lease_ms: u64) -> 
         max_n: 65_536,
         leader_zones,
         lease_ms,
+        timestamp_format,
     }
 }

@@ -3,6 +3,7 @@
 //! every event to its receiver.
 
 mod clients;
+pub(crate) mod compact;
 mod confirm_links;
 pub(crate) mod consensus;
 pub(crate) mod faults;
@@ -194,9 +195,10 @@ impl World {
         self.monitor_start(id, index, &state);
         let placement = self.placement(id).unwrap_or_default();
         let (has_leases, lease_ms) = (self.has(Feature::Leases), self.initial_lease_ms());
+        let format = self.initial_timestamp_format();
         let clock_ns = self.lease_clock_ns(id);
         let replica = self.node(id).running_mut().consensus.replica_mut();
-        replica.seed_settings(initial_settings(placement.leaders.clone(), lease_ms));
+        replica.seed_settings(initial_settings(placement.leaders.clone(), lease_ms, format));
         if has_leases {
             replica.allow_leases();
         }

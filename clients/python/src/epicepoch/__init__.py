@@ -11,6 +11,7 @@ the caller's deadline.
 from . import blocking
 from .client import Client
 from .errors import (
+    BadCountError,
     BadRequestError,
     ClosedError,
     CountError,
@@ -20,6 +21,7 @@ from .errors import (
     InternalError,
     NoLeaderError,
     NoQuorumError,
+    NotCompactError,
     NotLeaderError,
     NotReadyError,
     OverloadedError,
@@ -42,6 +44,7 @@ from .timestamp import Timestamp, TimestampRange
 __version__ = "0.2.0"
 
 __all__ = [
+    "BadCountError",
     "BadRequestError",
     "Client",
     "ClosedError",
@@ -54,6 +57,7 @@ __all__ = [
     "Member",
     "NoLeaderError",
     "NoQuorumError",
+    "NotCompactError",
     "NotLeaderError",
     "NotReadyError",
     "Observer",

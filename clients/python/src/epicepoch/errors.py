@@ -152,6 +152,18 @@ class UnauthorizedError(RefusedError):
     name = "UNAUTHORIZED"
 
 
+class BadCountError(RefusedError):
+    """The count is above what the cluster gives at once: 2^18, if it gives compact timestamps."""
+
+    name = "BAD_COUNT"
+
+
+class NotCompactError(RefusedError):
+    """The cluster gives wide timestamps, which have no compact spelling."""
+
+    name = "NOT_COMPACT"
+
+
 class WrongClusterError(RefusedError):
     """The node belongs to another cluster, or to another history of this client's cluster."""
 
@@ -175,12 +187,14 @@ REFUSALS: dict[int, type[RefusedError]] = {
     2: NoQuorumError,
     3: NoLeaderError,
     4: OverloadedError,
+    5: BadCountError,
     7: BadRequestError,
     10: ShuttingDownError,
     11: NotReadyError,
     12: InternalError,
     13: ForbiddenError,
     18: UnauthorizedError,
+    19: NotCompactError,
     64: WrongClusterError,
     65: UnsupportedVersionError,
     66: UnsupportedError,

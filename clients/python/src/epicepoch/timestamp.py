@@ -5,9 +5,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 U64_MAX = (1 << 64) - 1
+
+COMPACT_MAX = U64_MAX // 1_000_000 << 18 | (1 << 18) - 1
+"""The largest compact timestamp. It is below 2**63."""
 
 _BYTES = struct.Struct(">QQ")
 _TEXT = re.compile("[0-9a-fA-F]{32}")
@@ -76,6 +79,27 @@ class Timestamp:
         """
         last = 999 if isinstance(at, datetime) else 0
         return cls(min(_epoch_of(at) + last, U64_MAX), U64_MAX)
+
+    @classmethod
+    def from_compact(cls, compact: int) -> "Timestamp":
+        """Read a compact timestamp. Raise ValueError unless it is within 0 to ``COMPACT_MAX``.
+
+        >>> Timestamp.from_compact(445644800000000005).index
+        5
+        """
+        if not 0 <= compact <= COMPACT_MAX:
+            raise ValueError(f"{compact} is no compact timestamp, allowed are 0 to {COMPACT_MAX}")
+        return cls((compact >> 18) * 1_000_000, compact & (1 << 18) - 1)
+
+    def compact(self) -> Optional[int]:
+        """Return the compact spelling, ``milliseconds << 18 | index``, in the same order.
+
+        Return None if there is none: the epoch is not a whole millisecond, or the index is 2**18 or
+        higher. In a cluster with ``TIMESTAMP_FORMAT=compact`` every timestamp has one.
+        """
+        if self.epoch % 1_000_000 or self.index >> 18:
+            return None
+        return self.epoch // 1_000_000 << 18 | self.index
 
     def time(self) -> datetime:
         """Return the wall time of the epoch in UTC, rounded down to a microsecond."""

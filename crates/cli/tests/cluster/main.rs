@@ -31,6 +31,7 @@ mod together {
     mod bench;
     mod clocks;
     mod cluster_settings;
+    mod compact;
     mod disks;
     mod footprint;
     mod formats;

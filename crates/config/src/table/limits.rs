@@ -34,6 +34,17 @@ pub(crate) const LIMITS: &[Setting] = &[
         },
     },
     Setting {
+        name: "TIMESTAMP_FORMAT",
+        value: "FORMAT",
+        default: Is("wide"),
+        help: "Timestamps of a new cluster: wide, or compact ones, which also have a spelling in 64 \
+               bits",
+        kind: Kind::Text {
+            allowed: "wide or compact",
+            set: |c, text| put(&mut c.timestamp_format, text.parse().ok()),
+        },
+    },
+    Setting {
         name: "CONNECTIONS_MAX",
         value: "COUNT",
         default: Is("20000"),

@@ -3,7 +3,7 @@
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{ClusterId, Epoch, HistoryId, LogIndex, Term};
+use epicepoch_wire::{ClusterId, Epoch, HistoryId, LogIndex, Term, TimestampFormat};
 
 use super::*;
 use crate::durable::{HardState, Record};
@@ -253,6 +253,7 @@ fn the_settings_of_the_cluster_bound_the_clocks_when_they_are_published() {
         max_n: 1_000,
         leader_zones: vec![],
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     };
     let (mut node, _shared) = node_of(|state| {
         state.format = FORMATS.newest;

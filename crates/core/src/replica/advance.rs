@@ -13,7 +13,6 @@ use thiserror::Error;
 
 use super::{Replica, Report};
 use crate::publication::{EpochRange, Grant};
-use crate::state::WIDTH_MIN_NS;
 
 /// How far ahead of trusted time the epoch may be moved by default, nanoseconds: an hour.
 pub const ADVANCE_AHEAD_NS: u64 = 3_600 * 1_000_000_000;
@@ -90,7 +89,8 @@ impl Replica {
         if ahead_ns > allowed_ns {
             return Err(AdvanceError::TooFarAhead { ahead_ns, allowed_ns });
         }
-        let beyond = to.0.checked_add(WIDTH_MIN_NS).filter(|beyond| *beyond < u64::MAX);
+        let beyond =
+            to.0.checked_add(self.state.width_min_ns()).filter(|beyond| *beyond < u64::MAX);
         let beyond = Epoch(beyond.ok_or(AdvanceError::Exhausted)?);
         let ceiling = self.state.ceiling;
         let is_owned = to < grant.range.high;

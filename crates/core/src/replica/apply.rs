@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
-use epicepoch_wire::{Epoch, LogIndex, NodeId};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, TimestampFormat};
 use raft::StateRole;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry};
 
@@ -15,7 +15,9 @@ use super::{Replica, Report};
 use crate::durable::Record;
 use crate::publication::{EpochRange, Grant};
 use crate::quorum::Voters;
-use crate::state::{Command, MembershipChange, MembershipStep, Outcome, Owner, State};
+use crate::state::{
+    COMPACT_WIDTH_MIN_NS, Command, MembershipChange, MembershipStep, Outcome, Owner, State,
+};
 use crate::translate;
 
 impl Replica {
@@ -227,6 +229,8 @@ impl Replica {
     /// A lower bound of true time, Unix nanoseconds. A right clock is behind it by at most the
     /// current clock bound. The value is the ceiling minus two terms: the longest reservation
     /// window so far, and the difference between the widest clock bound so far and the current one.
+    /// If timestamps are compact, it is also minus the least width of a range, by which a leader may
+    /// have raised the ceiling ahead of the clock.
     #[must_use]
     pub fn trusted_before_ns(&self) -> u64 {
         let State { reservation_longest_ms, clock_offset_widest_ms, settings, .. } = &self.state;
@@ -234,7 +238,12 @@ impl Replica {
         let bound_ms =
             settings.as_ref().map_or(*clock_offset_widest_ms, |it| it.clock_offset_max_ms);
         let wider_ns = clock_offset_widest_ms.saturating_sub(bound_ms) * 1_000_000;
-        self.state.ceiling.0.saturating_sub(window_ns).saturating_sub(wider_ns)
+        let ahead_ns = match self.state.timestamp_format() {
+            TimestampFormat::Wide => 0,
+            TimestampFormat::Compact => COMPACT_WIDTH_MIN_NS,
+        };
+        let margin_ns = window_ns + wider_ns + ahead_ns;
+        self.state.ceiling.0.saturating_sub(margin_ns)
     }
 
     /// The last applied entry.

@@ -432,6 +432,7 @@ impl Replica {
                 .settings
                 .as_ref()
                 .map(|it| it.epoch_interval_ms * 1_000_000),
+            timestamp_format: self.state.timestamp_format(),
         }));
     }
 }

@@ -3,8 +3,9 @@
 
 use super::give_back::GivingBack;
 use super::{Replica, ReplicaConfig, Report};
-use crate::state::{Command, WIDTH_MIN_NS};
-use epicepoch_wire::{Epoch, LogIndex};
+use crate::publication::Grant;
+use crate::state::{COMPACT_WIDTH_MIN_NS, Command};
+use epicepoch_wire::{Epoch, LogIndex, TimestampFormat};
 use raft::StateRole;
 
 /// The reservation of the current term that is under way, if any.
@@ -129,11 +130,25 @@ impl Replica {
     /// Proposes a reservation if too little of the range is left. Returns whether that is so.
     pub(super) fn reserve_if_used(&mut self) -> bool {
         let high = self.grant.map_or(Epoch(0), |grant| grant.range.high);
-        let is_due = self.reservation.is_due(high, self.trusted_ns);
+        let is_due = self.reservation.is_due(high, self.trusted_ns)
+            || self.grant.is_some() && self.needs_width() && !self.reservation.is_pending();
         if is_due {
             self.reserve();
         }
         is_due
+    }
+
+    /// Whether the next range must have the least width of compact timestamps: at most three fifths
+    /// of it remain above the last timestamp. That is so before the first range, when milliseconds
+    /// were used up ahead of the clock, and if a range was assigned before timestamps were compact,
+    /// or when a leader did not know yet where it would begin.
+    fn needs_width(&self) -> bool {
+        let is_compact = self.state.timestamp_format() == TimestampFormat::Compact;
+        let remaining_ns = |grant: Grant| {
+            let used = self.shared.stamped().max(grant.range.low);
+            grant.range.high.0.saturating_sub(used.0)
+        };
+        is_compact && self.grant.map_or(0, remaining_ns) <= COMPACT_WIDTH_MIN_NS / 5 * 3
     }
 
     /// Proposes a reservation. The role is checked in the same step, because a follower's library
@@ -148,8 +163,12 @@ impl Replica {
         let owner = self.as_owner();
         let window_ns = self.reservation.window_ns();
         let until = Epoch(self.trusted_ns.saturating_add(window_ns));
-        let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
+        let width_ns = self.state.width_min_ns();
+        let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(width_ns)));
         let until = beyond.map_or(until, |beyond| until.max(beyond));
+        // S5: apply begins the range at the end of the last one, here or later.
+        let wide = Epoch(self.state.range_end().0.saturating_add(width_ns));
+        let until = if self.needs_width() { until.max(wide) } else { until };
         // The clock of a lease is read before the proposal.
         let (lease_ms, clock_ns) = (self.lease_to_mark_ms(), self.lease_wait.clock_ns());
         let command = Command::Reserve { owner, until, lease_ms };

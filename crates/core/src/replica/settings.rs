@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use epicepoch_wire::Term;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
+use epicepoch_wire::{Term, TimestampFormat};
 use raft::StateRole;
 use thiserror::Error;
 
 use super::{Replica, Report, ZonesInDoubt};
-use crate::state::{Command, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome};
+use crate::state::{Command, FORMAT_OF_COMPACT, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome};
 
 /// The first settings that this node would propose, and the change that is under way.
 #[derive(Debug, Default)]
@@ -59,6 +59,23 @@ pub enum SettingsError {
         /// The format of the state.
         format: u32,
     },
+    /// Update all members first.
+    #[error(
+        "the replicated state is of format {format}, and compact timestamps are in it from format \
+         {FORMAT_OF_COMPACT} on: update the nodes that epicepoch member list names; if it names none, \
+         ask again in a moment"
+    )]
+    FormatOfCompact {
+        /// The format of the state.
+        format: u32,
+    },
+    /// Leave the setting as it is. A wide timestamp has no compact spelling, and users of this cluster
+    /// may have keys of 64 bits.
+    #[error(
+        "TIMESTAMP_FORMAT is compact, and cannot become wide again: wide timestamps do not fit into the \
+         64 bits that users of this cluster may rely on; found a new cluster for wide timestamps"
+    )]
+    BackToWide,
     /// Correct the value.
     #[error("{name} would be {value:?}; allowed is {}", .name.allowed())]
     NotAllowed {
@@ -204,6 +221,7 @@ impl Replica {
         if self.state.format < FORMAT_OF_LEASES && lease_ms > 0 {
             return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
+        self.check_timestamp_format(settings.timestamp_format)?;
         if !self.may_settle() || self.state.settings.is_none() {
             return Err(SettingsError::NotServing);
         }
@@ -219,6 +237,21 @@ impl Replica {
             return Err(SettingsError::Busy);
         }
         Ok(())
+    }
+
+    /// S21: timestamps may become compact, and stay so.
+    fn check_timestamp_format(&self, format: TimestampFormat) -> Result<(), SettingsError> {
+        match (self.state.timestamp_format(), format) {
+            (TimestampFormat::Compact, TimestampFormat::Wide) => Err(SettingsError::BackToWide),
+            (TimestampFormat::Wide, TimestampFormat::Compact)
+                if self.state.format < FORMAT_OF_COMPACT =>
+            {
+                Err(SettingsError::FormatOfCompact { format: self.state.format })
+            }
+            (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {
+                Ok(())
+            }
+        }
     }
 
     /// Whether this leader has applied the whole log that it had when it became leader.
@@ -237,13 +270,21 @@ impl Replica {
         }
         let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
-        let is_readable = self.state.format >= FORMAT_OF_LEASES;
-        if seed.lease_ms > 0 && !is_readable && self.config.format_max >= FORMAT_OF_LEASES {
-            // The first settings have a lease, so they wait for the format that has leases.
-            return;
+        let has = |format| self.state.format >= format;
+        let is_compact = seed.timestamp_format == TimestampFormat::Compact;
+        for (is_in_use, format) in
+            [(seed.lease_ms > 0, FORMAT_OF_LEASES), (is_compact, FORMAT_OF_COMPACT)]
+        {
+            if is_in_use && !has(format) && self.config.format_max >= format {
+                // The first settings have a lease, or that timestamps are compact. So they wait for
+                // the format that has it.
+                return;
+            }
         }
-        let lease_ms = if is_readable { seed.lease_ms } else { 0 };
-        let settings = ClusterSettings { lease_ms, ..seed.clone() };
+        let lease_ms = if has(FORMAT_OF_LEASES) { seed.lease_ms } else { 0 };
+        let timestamp_format =
+            if has(FORMAT_OF_COMPACT) { seed.timestamp_format } else { TimestampFormat::Wide };
+        let settings = ClusterSettings { lease_ms, timestamp_format, ..seed.clone() };
         if self.may_settle() {
             self.settings.pause = self.config.election_ticks;
             let command = Command::Settings { nonce: 0, is_seed: true, settings };

@@ -2,7 +2,7 @@
 
 use epicepoch_wire::raft_message::{Configuration, LogEntry};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{BootId, ClusterId, StoreId, Term};
+use epicepoch_wire::{BootId, ClusterId, StoreId, Term, TimestampFormat};
 use proptest::prelude::*;
 
 use super::*;
@@ -136,6 +136,7 @@ fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was
             max_n,
             leader_zones,
             lease_ms: 0,
+            timestamp_format: TimestampFormat::Wide,
         };
         Command::Settings { nonce: 1, is_seed: false, settings }
     };

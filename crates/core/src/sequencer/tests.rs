@@ -301,14 +301,20 @@ fn a_confirmed_batch_without_a_grant_gets_nothing() {
         (AllocateError::OtherTerm, ErrorCode::NoLeader),
         (AllocateError::BehindLast, ErrorCode::Internal),
         (AllocateError::Exhausted, ErrorCode::Internal),
+        (AllocateError::Ahead, ErrorCode::Overloaded),
+        (AllocateError::TooMany, ErrorCode::BadCount),
     ] {
         let mut worker = Worker::leading(true);
         let slot = worker.join(1, 0);
         let round = worker.turn(1).unwrap();
         worker.confirm(&round);
         let batch = worker.sequencer.poll_confirmed().unwrap();
-        let told = worker.sequencer.complete(batch, |_| Err(error), &worker.shared, |_| ());
-        assert_eq!((told, worker.told(slot)), (Err(error), Some(Err(code))));
+        let expected = error.to_string();
+        let mut error = Some(error);
+        let allocate = |_| Err(error.take().expect("it is called once"));
+        let told = worker.sequencer.complete(batch, allocate, &worker.shared, |_| ());
+        assert_eq!(told.map_err(|error| error.to_string()), Err(expected));
+        assert_eq!(worker.told(slot), Some(Err(code)));
     }
 }
 
@@ -381,4 +387,70 @@ fn a_worker_says_whether_it_has_work_and_what_it_asked_last() {
     assert_eq!(worker.sequencer.refusal(), None);
     worker.publish(95, published(Role::Follower, 2, false));
     assert_eq!(worker.sequencer.refusal(), Some(ErrorCode::NotLeader));
+}
+
+/// Completes the next confirmed batch from an allocator of compact timestamps that has `left` of a
+/// millisecond.
+fn complete_compact(worker: &mut Worker, left: u64) -> Result<u64, AllocateError> {
+    let batch = worker.sequencer.poll_confirmed().unwrap();
+    let (mut next, mut is_whole) = (COMPACT_INDEXES - left, true);
+    let allocate = |key: Confirmed| {
+        if std::mem::take(&mut is_whole) && key.count() > left {
+            return Err(AllocateError::Divide(key));
+        }
+        // Only one millisecond is left.
+        if next + key.count() > 2 * COMPACT_INDEXES {
+            return Err(AllocateError::Ahead);
+        }
+        let first = Timestamp::new(Epoch(5), EpochIndex(next));
+        next += key.count();
+        TimestampRange::new(first, key.count().max(1)).ok_or(AllocateError::Exhausted)
+    };
+    let wake = |slot| worker.woken.push(slot);
+    worker.sequencer.complete(batch, allocate, &worker.shared, wake)
+}
+
+#[test]
+fn a_batch_that_does_not_fit_into_a_millisecond_is_divided_by_requests() {
+    let mut worker = Worker::leading(true);
+    let counts = [2, 3, LATEST, COMPACT_INDEXES + 1, COMPACT_INDEXES, 1];
+    let slots = counts.map(|count| worker.join(count, 0));
+    let round = worker.turn(1).unwrap();
+    worker.confirm(&round);
+    assert_eq!(complete_compact(&mut worker, 4), Ok(6));
+    let at = COMPACT_INDEXES - 4;
+    let told = slots.map(|slot| worker.told(slot).unwrap());
+    let (too_many, ahead) = (Err(ErrorCode::BadCount), Err(ErrorCode::Overloaded));
+    assert_eq!(told, [Ok(at), Ok(at + 2), Ok(at + 6), too_many, ahead, Ok(at + 5)]);
+    let [one, two, latest, three, four, five] = slots;
+    assert_eq!(worker.woken, [one, two, three, four, five, latest]);
+}
+
+#[test]
+fn a_divided_batch_that_gets_nothing_says_why() {
+    let mut worker = Worker::leading(true);
+    let slot = worker.join(COMPACT_INDEXES, 0);
+    let round = worker.turn(1).unwrap();
+    worker.confirm(&round);
+    let batch = worker.sequencer.poll_confirmed().unwrap();
+    let mut is_whole = true;
+    let allocate = |key| {
+        let is_first = std::mem::take(&mut is_whole);
+        Err(if is_first { AllocateError::Divide(key) } else { AllocateError::Ahead })
+    };
+    let told = worker.sequencer.complete(batch, allocate, &worker.shared, |_| ());
+    assert_eq!(
+        (told, worker.told(slot)),
+        (Err(AllocateError::Ahead), Some(Err(ErrorCode::Overloaded)))
+    );
+}
+
+#[test]
+fn a_burst_that_was_read_before_timestamps_were_compact_is_asked_again() {
+    let mut worker = Worker::leading(true);
+    let burst = worker.sequencer.join(2, COMPACT_INDEXES + 2, Guarantee::Quorum, || 0).unwrap();
+    let round = worker.turn(1).unwrap();
+    worker.confirm(&round);
+    assert_eq!(complete_compact(&mut worker, 4), Ok(0));
+    assert_eq!(worker.told(burst), Some(Err(ErrorCode::Overloaded)));
 }

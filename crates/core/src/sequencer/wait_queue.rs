@@ -253,6 +253,28 @@ impl<W> WaitQueue<W> {
         self.spare(batch.entries);
     }
 
+    /// Answers a batch in order of arrival, each entry with what `answer` returns for its number of
+    /// requests and its count of timestamps. It is not called for clients that have gone. Requests
+    /// for the latest timestamp come last, so that they get the last one of the batch (S19).
+    pub(super) fn answer_each(
+        &mut self,
+        batch: Batch,
+        proved_by: ProvedBy,
+        mut answer: impl FnMut(u32, u64) -> Result<TimestampRange, ErrorCode>,
+        mut wake: impl FnMut(W),
+    ) {
+        let takers = batch.entries.iter().filter(|entry| entry.count != LATEST);
+        let readers = batch.entries.iter().filter(|entry| entry.count == LATEST);
+        for entry in takers.chain(readers) {
+            if self.slots[entry.slot].generation == entry.generation {
+                let outcome = answer(entry.requests, entry.count);
+                let outcome = outcome.map(|range| Answer { range, proved_by });
+                self.finish(*entry, outcome, &mut wake);
+            }
+        }
+        self.spare(batch.entries);
+    }
+
     /// Refuses every request of a batch.
     pub(super) fn refuse(&mut self, batch: Batch, code: ErrorCode, mut wake: impl FnMut(W)) {
         for entry in &batch.entries {

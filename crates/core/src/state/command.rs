@@ -6,7 +6,7 @@ use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
 use epicepoch_wire::settings::{ClusterSettings, LEASE_MS_MAX};
-use epicepoch_wire::{BootId, DecodeError, Epoch, NodeId, Term};
+use epicepoch_wire::{BootId, DecodeError, Epoch, NodeId, Term, TimestampFormat};
 
 use crate::epoch_range::EpochRange;
 
@@ -19,7 +19,10 @@ use crate::epoch_range::EpochRange;
 /// - 3: there are settings: [`Command::Settings`].
 /// - 4: a leader gives back what it did not use: [`Command::GiveBack`].
 /// - 5: a reservation may be a lease: `lease_ms` and [`Command::Release`].
-pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_LEASES };
+/// - 6: timestamps may be compact: `timestamp_format`.
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_COMPACT };
+/// The first format in which timestamps may be compact.
+pub const FORMAT_OF_COMPACT: u32 = 6;
 /// The first format with leases in it.
 pub const FORMAT_OF_LEASES: u32 = 5;
 /// The first format in which the end of a range can be given back.
@@ -71,7 +74,8 @@ pub enum Command {
         /// The epochs that are given back: none of them was given or will be.
         range: EpochRange,
     },
-    /// Sets the settings of the cluster; in the log since format 3, and with a lease since format 5.
+    /// Sets the settings of the cluster; in the log since format 3, with a lease since format 5,
+    /// and with compact timestamps since format 6.
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
@@ -195,11 +199,16 @@ impl Command {
                 out.put_u32(*to);
             }
             Self::Settings { nonce, is_seed, settings } => {
-                out.put_u8(if settings.lease_ms == 0 { 4 } else { 8 });
+                let is_compact = settings.timestamp_format == TimestampFormat::Compact;
+                out.put_u8(match settings.lease_ms {
+                    _ if is_compact => 9,
+                    0 => 4,
+                    _ => 8,
+                });
                 out.put_u64(*nonce);
                 out.put_bool(*is_seed);
                 settings.encode(&mut out);
-                if settings.lease_ms > 0 {
+                if settings.lease_ms > 0 || is_compact {
                     out.put_u64(settings.lease_ms);
                 }
             }
@@ -215,12 +224,17 @@ impl Command {
 
     /// The format that a state must have to apply the command.
     #[must_use]
-    pub const fn format(&self) -> u32 {
+    pub fn format(&self) -> u32 {
         match self {
             Self::Reserve { lease_ms, .. } if *lease_ms > 0 => FORMAT_OF_LEASES,
             Self::Reserve { .. } | Self::Readdress(_) => 1,
             Self::Release { .. } => FORMAT_OF_LEASES,
             Self::Raise(to) => *to,
+            Self::Settings { settings, .. }
+                if settings.timestamp_format == TimestampFormat::Compact =>
+            {
+                FORMAT_OF_COMPACT
+            }
             Self::Settings { settings, .. } if settings.lease_ms > 0 => FORMAT_OF_LEASES,
             Self::Settings { .. } => FORMAT_OF_SETTINGS,
             Self::GiveBack { .. } => FORMAT_OF_GIVING_BACK,
@@ -268,6 +282,14 @@ impl Command {
                 let is_seed = reader.bool("is seed")?;
                 let mut settings = ClusterSettings::read(&mut reader)?;
                 settings.lease_ms = read_marked(&mut reader)?;
+                Self::Settings { nonce, is_seed, settings }
+            }
+            9 => {
+                let nonce = reader.u64("nonce")?;
+                let is_seed = reader.bool("is seed")?;
+                let mut settings = ClusterSettings::read(&mut reader)?;
+                settings.lease_ms = read_lease_ms(&mut reader)?;
+                settings.timestamp_format = TimestampFormat::Compact;
                 Self::Settings { nonce, is_seed, settings }
             }
             value => {

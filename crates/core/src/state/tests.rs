@@ -1,6 +1,6 @@
 //! The replicated state: named cases, and its arithmetic near the last epoch.
 
-use epicepoch_wire::BootId;
+use epicepoch_wire::{BootId, TimestampFormat};
 use proptest::prelude::*;
 
 use super::*;
@@ -43,6 +43,7 @@ fn settings() -> ClusterSettings {
         max_n: 100,
         leader_zones: vec![],
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     }
 }
 
@@ -82,6 +83,7 @@ fn a_format_rises_by_one_and_settings_need_room_and_sense() {
             max_n,
             leader_zones: vec![],
             lease_ms: 0,
+            timestamp_format: TimestampFormat::Wide,
         },
     };
     assert!(matches!(state.apply(Term(1), &set(10)), Outcome::Refused(_)), "no room yet");
@@ -443,4 +445,36 @@ fn leases_are_in_the_state_from_their_format_on_and_the_longest_is_kept() {
     assert_eq!(state.apply(Term(1), &release), Outcome::Nothing);
     assert_eq!(state.apply(Term(1), &set), Outcome::Set);
     assert_eq!(State::decode(&state.encode()), Ok(state));
+}
+
+#[test]
+fn compact_timestamps_are_in_the_state_from_their_format_on_and_stay() {
+    let set = |timestamp_format, lease_ms| {
+        let settings = ClusterSettings { timestamp_format, lease_ms, ..settings() };
+        Command::Settings { nonce: 7, is_seed: false, settings }
+    };
+    let (wide, compact) = (TimestampFormat::Wide, TimestampFormat::Compact);
+    for command in [set(compact, 0), set(compact, 200), set(wide, 200), set(wide, 0)] {
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
+    }
+    let formats = [set(compact, 0), set(compact, 200), set(wide, 200)].map(|it| it.format());
+    assert_eq!(formats, [FORMAT_OF_COMPACT, FORMAT_OF_COMPACT, FORMAT_OF_LEASES]);
+    let mut old = State { format: FORMAT_OF_COMPACT - 1, ..state() };
+    assert!(matches!(old.apply(Term(1), &set(compact, 0)), Outcome::Refused(_)));
+    assert_eq!(old.apply(Term(1), &set(wide, 0)), Outcome::Set);
+    let mut state = State { format: FORMAT_OF_COMPACT, ..state() };
+    assert_eq!(State::decode(&state.encode()), Ok(state.clone()), "no settings yet");
+    assert_eq!(state.apply(Term(1), &set(wide, 0)), Outcome::Set);
+    assert_eq!((state.timestamp_format(), state.width_min_ns()), (wide, WIDTH_MIN_NS));
+    assert_eq!(state.apply(Term(1), &set(compact, 0)), Outcome::Set);
+    assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+    assert!(matches!(state.apply(Term(1), &set(wide, 0)), Outcome::Refused(_)), "S21");
+    assert_eq!(state.timestamp_format(), compact);
+    assert_eq!(state.apply(Term(1), &set(compact, 200)), Outcome::Set, "other settings change");
+    let (low, high) = assigned(&state.apply(Term(1), &reserve(1, 1, 0)));
+    assert_eq!(high - low, WIDTH_MIN_NS, "a leader asks for more if it needs more");
+    // Settings are missing.
+    let mut bytes = State { format: FORMAT_OF_COMPACT, ..self::state() }.encode();
+    *bytes.last_mut().unwrap() = 1;
+    assert!(State::decode(&bytes).is_err());
 }

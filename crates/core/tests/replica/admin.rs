@@ -7,7 +7,7 @@ use epicepoch_core::replica::{ChangeError, Report, SettingsError, TransferError}
 use epicepoch_core::state::{FORMAT_OF_SETTINGS, FORMATS, MembershipStep};
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::{Epoch, LogIndex, NodeId, StoreId};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, StoreId, TimestampFormat};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -340,6 +340,7 @@ fn with_settings(voters: &[u64]) -> Queue {
         max_n: 100,
         leader_zones: vec![],
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     });
     Queue::of(bench)
 }

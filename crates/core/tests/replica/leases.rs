@@ -7,7 +7,7 @@ use epicepoch_core::state::{Command, FORMAT_OF_LEASES, FORMATS, Owner, State};
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::VoterStatus;
-use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term};
+use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term, TimestampFormat};
 
 use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
@@ -24,6 +24,7 @@ fn settings(lease_ms: u64) -> ClusterSettings {
         max_n: 100,
         leader_zones: vec![],
         lease_ms,
+        timestamp_format: TimestampFormat::Wide,
     }
 }
 

@@ -8,7 +8,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
-use epicepoch_wire::{NodeId, StoreId};
+use epicepoch_wire::{NodeId, StoreId, TimestampFormat};
 
 use crate::support::bench::{Bench, message};
 use crate::support::{ELECTION_TICKS, MS, TICK_NS, member};
@@ -403,6 +403,7 @@ fn judged(bench: &Bench, leaders: &[&str], is_forced: bool) -> Judged {
         max_n: 1,
         leader_zones: zones(leaders),
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     };
     bench.replica.judge_zones(&settings, is_forced)
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::{HandOver, ReplicaConfig, Report, SettingsError};
-use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
+use epicepoch_core::state::{
+    COMPACT_WIDTH_MIN_NS, Command, FORMAT_OF_COMPACT, FORMAT_OF_SETTINGS, FORMATS, Outcome, State,
+};
 use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, Term, TimestampFormat};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -31,6 +33,7 @@ fn told(reservation_ms: u64) -> ClusterSettings {
         max_n: 65_536,
         leader_zones: vec![],
         lease_ms: 0,
+        timestamp_format: TimestampFormat::Wide,
     }
 }
 
@@ -305,4 +308,78 @@ fn leader_zones_come_from_the_settings_and_not_from_a_nodes_configuration() {
     assert!(!agrees(&mut bench, &[zone("a")]), "nobody has acknowledged it");
     bench.ack_all(2);
     assert!(agrees(&mut bench, &[zone("a")]) && !agrees(&mut bench, &[]));
+}
+
+fn compact() -> ClusterSettings {
+    ClusterSettings { timestamp_format: TimestampFormat::Compact, ..told(2_000) }
+}
+
+/// S21: users may have keys of 64 bits by then.
+#[test]
+fn timestamps_that_are_compact_stay_compact() {
+    let mut bench = led(FORMAT_OF_COMPACT - 1);
+    let format = FORMAT_OF_COMPACT - 1;
+    assert_eq!(change(&mut bench, 7, &compact()), Err(SettingsError::FormatOfCompact { format }));
+    let mut bench = led(FORMAT_OF_COMPACT);
+    assert!(!bench.shared.published().is_compact());
+    assert_eq!(change(&mut bench, 7, &compact()), Ok(()));
+    assert!(!bench.shared.published().is_compact(), "nobody has acknowledged it");
+    bench.ack_all(2);
+    let published = bench.shared.published();
+    assert!(published.is_compact() && published.grant.is_some(), "both at once");
+    assert_eq!(change(&mut bench, 8, &told(2_000)), Err(SettingsError::BackToWide));
+    let other = ClusterSettings { max_n: 7, ..compact() };
+    assert_eq!(change(&mut bench, 9, &other), Ok(()));
+    bench.ack_all(2);
+    assert!(bench.shared.published().is_compact());
+}
+
+#[test]
+fn first_settings_that_are_compact_wait_for_their_format() {
+    let seeded = |format_max| {
+        let mut bench = Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), |config| {
+            config.format_max = format_max;
+        });
+        bench.replica.seed_settings(compact());
+        bench.elect(&[2, 3]);
+        bench.persist();
+        bench.report_formats(&[2, 3], FORMAT_OF_COMPACT);
+        for _ in 0..8 * ELECTION_TICKS {
+            bench.beats(1, &[2, 3]);
+            bench.ack_all(2);
+            let state = bench.replica.state();
+            let is_waiting = state.settings.is_none() || state.format >= FORMAT_OF_COMPACT;
+            assert!(is_waiting || format_max < FORMAT_OF_COMPACT, "{state:?}");
+        }
+        bench.replica.settings().cloned()
+    };
+    assert_eq!(seeded(FORMAT_OF_COMPACT), Some(compact()));
+    assert_eq!(seeded(FORMAT_OF_COMPACT - 1), Some(told(2_000)), "a node that may not read it");
+}
+
+/// A range that was assigned before has too few milliseconds, so the leader reserves at once.
+#[test]
+fn a_leader_with_a_narrow_range_reserves_when_timestamps_become_compact_and_when_it_is_used() {
+    let mut bench = led(FORMAT_OF_COMPACT);
+    let range = |bench: &Bench| bench.shared.published().grant.expect("it serves").range;
+    // An operator moves the epoch far ahead, so the next range has the least width.
+    let to = Epoch(range(&bench).high.0 + 3_600_000_000_000);
+    bench.replica.advance(bench.now_ns, to, u64::MAX).expect("it leads");
+    bench.drain();
+    bench.beats(2, &[2, 3]);
+    bench.ack_all(2);
+    let narrow = range(&bench);
+    assert!(narrow.low == to && narrow.high.0 < to.0 + COMPACT_WIDTH_MIN_NS, "{narrow:?}");
+    bench.beats(20, &[2, 3]);
+    bench.ack_all(2);
+    assert_eq!(range(&bench), narrow, "the clock is behind");
+    assert_eq!(change(&mut bench, 7, &compact()), Ok(()));
+    bench.ack_all(2);
+    bench.beats(2, &[2, 3]);
+    bench.ack_all(2);
+    let wide = range(&bench);
+    assert!(wide.high.0 >= narrow.high.0 + COMPACT_WIDTH_MIN_NS, "{wide:?}");
+    bench.beats(20, &[2, 3]);
+    bench.ack_all(2);
+    assert_eq!(range(&bench), wide, "nothing of it is used");
 }

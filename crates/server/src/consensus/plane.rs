@@ -19,7 +19,7 @@ use epicepoch_core::replica::{
 };
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{NodeId, Term};
+use epicepoch_wire::{NodeId, Term, TimestampFormat};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -570,6 +570,9 @@ impl Plane {
             return;
         }
         self.shared.max_n.store(settings.max_n, Ordering::Relaxed);
+        if settings.timestamp_format == TimestampFormat::Compact {
+            self.shared.is_compact.store(true, Ordering::Release);
+        }
         warn_of_short_window(settings, self.shared.config.election_timeout);
         log_settings_that_differ(&self.shared.config, before.as_deref(), settings);
     }

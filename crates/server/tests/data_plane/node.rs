@@ -135,6 +135,7 @@ impl Cluster {
             peer_tls: None,
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
+            is_compact: false.into(),
             config,
             core,
         });

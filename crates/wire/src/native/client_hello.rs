@@ -12,6 +12,7 @@ use crate::cursor::DecodeError;
 use crate::guarantee::Guarantee;
 use crate::id::{ClusterId, HistoryId, NodeId};
 use crate::peer_hello::{ADDR_LEN_MAX, CLUSTER_NAME_LEN_MAX};
+use crate::timestamp_format::TimestampFormat;
 
 /// The field `id` of a hello and of a welcome has this value: `EPOCHTSO` in ASCII.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"EPOCHTSO");
@@ -38,6 +39,7 @@ const TAG_COUNT_MAX: u16 = 0x0009;
 const TAG_MEMBER: u16 = 0x000a;
 const TAG_TOKEN: u16 = 0x8001;
 const TAG_GUARANTEE: u16 = 0x8002;
+const TAG_TIMESTAMP_FORMAT: u16 = 0x8004;
 
 /// Why a hello or a welcome cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -80,6 +82,9 @@ pub struct ClientHello {
     /// The guarantee that all requests of the connection ask for, if the client names one. Then the
     /// flags of the answers say what has proved them.
     pub guarantee: Option<Guarantee>,
+    /// The format that all timestamps of the connection must have, if the client names one. A cluster
+    /// that gives wide timestamps refuses requests of a client that needs compact ones.
+    pub timestamp_format: Option<TimestampFormat>,
 }
 
 impl Default for ClientHello {
@@ -93,6 +98,7 @@ impl Default for ClientHello {
             agent: String::new(),
             token: None,
             guarantee: None,
+            timestamp_format: None,
         }
     }
 }
@@ -115,6 +121,9 @@ impl ClientHello {
         }
         if let Some(guarantee) = self.guarantee {
             put(out, TAG_GUARANTEE, &[&[guarantee_byte(guarantee)]]);
+        }
+        if let Some(format) = self.timestamp_format {
+            put(out, TAG_TIMESTAMP_FORMAT, &[&[format_byte(format)]]);
         }
         let code = u16::from(self.oldest) << 8;
         end(out, start, KIND_HELLO, self.newest, code);
@@ -153,6 +162,11 @@ impl ClientHello {
                     return Err(bad("a field that comes twice", u64::from(TAG_GUARANTEE)).into());
                 }
                 TAG_GUARANTEE => hello.guarantee = Some(field.guarantee()?),
+                TAG_TIMESTAMP_FORMAT if hello.timestamp_format.is_some() => {
+                    let tag = u64::from(TAG_TIMESTAMP_FORMAT);
+                    return Err(bad("a field that comes twice", tag).into());
+                }
+                TAG_TIMESTAMP_FORMAT => hello.timestamp_format = Some(field.timestamp_format()?),
                 tag => pass_over(tag)?,
             }
         }
@@ -379,6 +393,13 @@ impl Field<'_> {
         known.ok_or(ClientHelloError::Field(TAG_GUARANTEE))
     }
 
+    /// A format of a later version must be understood, too.
+    fn timestamp_format(&self) -> Result<TimestampFormat, ClientHelloError> {
+        let [byte] = self.array::<1>()?;
+        let known = TimestampFormat::ALL.into_iter().find(|format| format_byte(*format) == byte);
+        known.ok_or(ClientHelloError::Field(TAG_TIMESTAMP_FORMAT))
+    }
+
     fn member(&self) -> Result<MemberAddr, DecodeError> {
         let (node, addr) =
             self.value.split_first_chunk::<8>().ok_or(DecodeError::Truncated("a member"))?;
@@ -407,6 +428,14 @@ impl Seen {
         }
         self.0 |= bit;
         Ok(())
+    }
+}
+
+/// The value of the field [`TAG_TIMESTAMP_FORMAT`].
+const fn format_byte(format: TimestampFormat) -> u8 {
+    match format {
+        TimestampFormat::Wide => 0,
+        TimestampFormat::Compact => 1,
     }
 }
 
@@ -449,13 +478,16 @@ mod tests {
         fn a_hello_round_trips(
             features: u64, newest in 1_u8.., name in "[a-z]{0,64}", cluster in cluster(),
             agent in "\\PC{0,16}", token in prop::option::of("[!-~]{1,256}"),
-            guarantee in 0_usize..3,
+            guarantee in 0_usize..3, format in 0_usize..3,
         ) {
+            let timestamp_format =
+                [None, Some(TimestampFormat::Wide), Some(TimestampFormat::Compact)][format];
             let guarantee = [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)][guarantee];
             let cluster_name = name;
             let token = token.and_then(|text| Token::new(&text));
             let hello = ClientHello {
                 newest, oldest: 1, features, cluster_name, cluster, agent, token, guarantee,
+                timestamp_format,
             };
             let mut bytes = Vec::new();
             hello.encode(&mut bytes);

@@ -11,6 +11,7 @@ use epicepoch_wire::native::{
 };
 use epicepoch_wire::{
     ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp,
+    TimestampFormat,
 };
 use serde_json::{Value, json};
 
@@ -187,6 +188,14 @@ fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     no_idle[7] -= idle.len() as u8;
     vec![
         ("client", "a hello of a client that speaks versions 1 to 9, with an unknown field", newer),
+        (
+            "client",
+            "a hello that needs compact timestamps, which not every client can say",
+            written(|out| {
+                let timestamp_format = Some(TimestampFormat::Compact);
+                ClientHello { timestamp_format, ..hello() }.encode(out);
+            }),
+        ),
         ("client", "an unknown small frame", header(0x3f, 1, 2, 3, 4)),
         ("client", "an unknown wide frame", [header(0x7f, 1, 2, 3, 5), vec![9; 16]].concat()),
         ("client", "an unknown variable frame", [header(0xbf, 1, 2, 3, 6), vec![9; 3]].concat()),
@@ -265,6 +274,16 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ),
         (
             "client",
+            "a format of timestamps that is not known yet",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 4, 0, 1, 2]),
+        ),
+        (
+            "client",
+            "a format of timestamps that comes twice",
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 4, 0, 1, 1].repeat(2)),
+        ),
+        (
+            "client",
             "a named oracle, which is not known yet",
             hello_frame(KIND_HELLO, 0x0100, &[0x80, 3, 0, 1, b'a']),
         ),
@@ -321,6 +340,7 @@ fn hello_fields(hello: &ClientHello) -> Value {
         "agent": hello.agent,
         "token": hello.token.as_ref().map(Token::reveal),
         "guarantee": hello.guarantee.map(Guarantee::name),
+        "timestamp_format": hello.timestamp_format.map(TimestampFormat::name),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Timestamps as bytes, text and wall time.
 
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+use epicepoch_wire::{COMPACT_MAX, Epoch, EpochIndex, Timestamp, TimestampRange};
 use serde_json::{Value, json};
 
 use super::{hex, hold, number, unhex};
@@ -45,6 +45,21 @@ fn timestamps_are_what_the_vectors_say() {
             "last": range.last().to_string(),
         })
     });
+    let compact = [0, 1, (1 << 18) - 1, 1 << 18, 1_700_000_000_123 << 18 | 7, COMPACT_MAX];
+    let compact = compact.map(|compact| {
+        let timestamp = Timestamp::from_compact(compact).unwrap();
+        json!({ "u64": number(compact), "text": timestamp.to_string() })
+    });
+    let not_compact = [(1, 0), (1_700_000_000_123_456_789, 7), (1_000_000, 1 << 18)];
+    let not_compact = not_compact.map(|(epoch, index)| {
+        let timestamp = Timestamp::new(Epoch(epoch), EpochIndex(index));
+        assert_eq!(timestamp.to_compact(), None);
+        timestamp.to_string()
+    });
+    let refused_compact = [COMPACT_MAX + 1, u64::MAX].map(|compact| {
+        assert_eq!(Timestamp::from_compact(compact), None);
+        number(compact)
+    });
     let bad_texts =
         ["", "0x0000000000000000000000000000000", "00", "g0000000000000000000000000000000"];
     for text in bad_texts {
@@ -53,11 +68,15 @@ fn timestamps_are_what_the_vectors_say() {
     let made = json!({
         "about": "Timestamps in rising order, as bytes, as text and as numbers; wall time to the \
                   lowest and the highest timestamp; the 24 bytes of format=range; texts that are \
-                  none.",
+                  none; compact timestamps in rising order, timestamps that have no compact spelling, \
+                  and numbers that are no compact timestamp.",
         "timestamps": timestamps,
         "wall_times": wall_times,
         "ranges": ranges,
         "refused_texts": bad_texts,
+        "compact": compact,
+        "not_compact": not_compact,
+        "refused_compact": refused_compact,
     });
     let stored = hold("timestamps", &made);
     let list = stored["timestamps"].as_array().unwrap();

@@ -10,7 +10,9 @@ use epicepoch_wire::raft_message::{
 };
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
-use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term};
+use epicepoch_wire::{
+    BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term, TimestampFormat,
+};
 
 use crate::script::Script;
 
@@ -146,6 +148,7 @@ pub(super) fn settings(script: &mut Script<'_>) -> ClusterSettings {
         max_n: script.below(1 << 20),
         leader_zones: vec![],
         lease_ms: 0,
+        timestamp_format: TimestampFormat::ALL[script.below(8) as usize / 7],
     }
 }
 

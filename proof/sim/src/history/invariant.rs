@@ -53,6 +53,9 @@ pub enum Invariant {
     Latest,
     /// S20: when a lease proves a batch, no leader of a later term has taken a timestamp.
     Lease,
+    /// S21: while compact timestamps are in effect, each has a compact spelling, and both spellings
+    /// have one order.
+    Compact,
     /// S18: a leader gives nothing of a range that it gives back, and keeps nothing of what it did
     /// not use.
     GivenBack,

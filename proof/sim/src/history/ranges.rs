@@ -41,9 +41,9 @@ impl Ranges {
         self.ends.len()
     }
 
-    /// Whether a range ends with `epoch`.
-    pub(super) fn is_end(&self, epoch: Epoch) -> bool {
-        self.ends.contains(&epoch)
+    /// Whether a range ends with one of these epochs.
+    pub(super) fn has_end(&self, first: Epoch, last: Epoch) -> bool {
+        self.ends.range(first..=last).next().is_some()
     }
 
     /// The owner of an epoch, as far as a node has applied it.

@@ -11,7 +11,9 @@ use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, MembershipChange, MembershipS
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{ClusterId, EpochIndex, Guarantee, HistoryId, Round, WorkerId};
+use epicepoch_wire::{
+    ClusterId, EpochIndex, Guarantee, HistoryId, Round, TimestampFormat, WorkerId,
+};
 
 use super::asking::Asked;
 use super::handovers::Offer;
@@ -566,8 +568,11 @@ fn going_by(window_ms: u64, interval_ms: u64) -> History {
     let mut history = owned(ME, 0, NOW_NS + LONG_NS);
     for (index, reservation_ms, epoch_interval_ms) in [(4, 2_000, 80), (5, window_ms, interval_ms)]
     {
-        let settings =
-            ClusterSettings { reservation_ms, epoch_interval_ms, ..initial_settings(vec![], 0) };
+        let settings = ClusterSettings {
+            reservation_ms,
+            epoch_interval_ms,
+            ..initial_settings(vec![], 0, TimestampFormat::Wide)
+        };
         let state = State { settings: Some(settings), ..state() };
         if index == 4 {
             history.began(ME.boot, LogIndex(index), &state);

@@ -230,13 +230,14 @@ impl Monitor {
     /// Actions `allocate` and `show_latest`: the allocator gives timestamps to the requests of a
     /// batch, and shows the latest one to those that ask for it. `told` has the slot of each request
     /// that gets something, and what it gets. `answered` is `None` if the batch was that of a probe,
-    /// or was refused. The range is `None` if no request takes timestamps.
+    /// or was refused. There is no range if no request takes
+    /// timestamps, and there are several if compact timestamps did not fit into one millisecond.
     pub(crate) fn allocates(
         &mut self,
         id: NodeId,
         worker: usize,
         round: Round,
-        answered: Option<(Term, Option<TimestampRange>)>,
+        answered: Option<(Term, &[TimestampRange])>,
         told: &[(usize, TimestampRange)],
     ) {
         if !self.is_live("rounds/allocate/is-live", id) {
@@ -246,15 +247,15 @@ impl Monitor {
         let own = &mut self.run(id).workers[worker];
         let at = own.rounds.iter().position(|open| open.round == round);
         let open = at.and_then(|at| own.rounds.remove(at));
-        let Some((term, range)) = answered else { return };
+        let Some((term, ranges)) = answered else { return };
         for name in ["rounds/allocate/is-read", "rounds/show_latest/is-read"] {
             self.rule(name, open.is_some(), || {
                 format!("node {id} answers {round:?} of worker {worker}, which never began")
             });
         }
         let Some(open) = open else { return };
-        if let Some(range) = range {
-            self.check_stamp(id, open.term, term, range);
+        for range in ranges {
+            self.check_stamp(id, open.term, term, *range);
         }
         let mut last = None;
         for (slot, part) in told {
@@ -275,18 +276,18 @@ impl Monitor {
                 self.check_shown(id, open.term, term, part.first());
                 continue;
             }
-            self.rule("rounds/allocate/is-writer", range.is_some(), what);
+            self.rule("rounds/allocate/is-writer", !ranges.is_empty(), what);
             // What is no new part of the batch's range was not allocated, but shown. Only a request
             // for the latest timestamp may get that.
-            let is_shown = range.is_none() || last.is_some_and(|last| part.first() <= last);
+            let is_shown = ranges.is_empty() || last.is_some_and(|last| part.first() <= last);
             self.rule("rounds/show_latest/is-reader", !is_shown, what);
             self.rule("rounds/allocate/is-joined", is_joined, what);
             self.rule("rounds/allocate/key-used-twice", is_first, what);
-            let is_part = range.is_none_or(|range| {
-                range.first() <= part.first()
-                    && part.last() <= range.last()
-                    && last.is_none_or(|last| last < part.first())
-            });
+            let is_inside = |range: &TimestampRange| {
+                range.first() <= part.first() && part.last() <= range.last()
+            };
+            let is_above = last.is_none_or(|last| last < part.first());
+            let is_part = ranges.is_empty() || ranges.iter().any(is_inside) && is_above;
             last = Some(part.last());
             self.rule("rounds/allocate/allocator-goes-back", is_part, what);
         }
@@ -298,12 +299,11 @@ impl Monitor {
     pub(crate) fn allocates_by_lease(
         &mut self,
         id: NodeId,
-        answered: Option<(Term, Option<TimestampRange>)>,
+        answered: Option<(Term, &[TimestampRange])>,
     ) {
-        if self.watches(id)
-            && let Some((term, Some(range))) = answered
-        {
-            self.check_stamp(id, term, term, range);
+        let Some((term, ranges)) = answered.filter(|_| self.watches(id)) else { return };
+        for range in ranges {
+            self.check_stamp(id, term, term, *range);
         }
     }
 

@@ -66,7 +66,10 @@ impl World {
         self.clients[client] = own;
         let asker = Asker { client, attempt: own.attempt };
         let is_large = self.chance(20);
-        let count = if self.chance(LATEST_OF_THOUSAND) {
+        let count = if let Some(count) = self.draw_large_count() {
+            self.count("most of a millisecond asked for");
+            count
+        } else if self.chance(LATEST_OF_THOUSAND) {
             self.count("latest timestamp asked for");
             LATEST
         } else {

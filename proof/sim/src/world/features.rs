@@ -35,6 +35,9 @@ pub(crate) enum Feature {
     ConfirmLinks,
     /// The cluster has leases, and requests ask for them.
     Leases,
+    /// The cluster gives compact timestamps, from its foundation or since an operator's command, and
+    /// some requests ask for most of a millisecond.
+    Compact,
 }
 
 impl Feature {
@@ -43,6 +46,7 @@ impl Feature {
         match self {
             Self::Settings | Self::Sessions | Self::Leases => 2,
             Self::Versions
+            | Self::Compact
             | Self::Advances
             | Self::Zones
             | Self::EmptyDirectories
@@ -90,6 +94,7 @@ pub(crate) const SPARED: u64 = 104;
 pub(crate) const LINKLESS: u64 = 105;
 pub(crate) const LEASES: u64 = 106;
 pub(crate) const LEASE_CLOCKS: u64 = 107;
+pub(crate) const COMPACT: u64 = 108;
 pub(crate) const SALTS: u64 = 1_000;
 
 /// The output function of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
@@ -105,7 +110,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 14] = [
+    const ALL: [Feature; 15] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -120,6 +125,7 @@ mod tests {
         Feature::RemovalNotices,
         Feature::ConfirmLinks,
         Feature::Leases,
+        Feature::Compact,
     ];
 
     #[test]

@@ -9,9 +9,9 @@ use std::ops::RangeInclusive;
 use epicepoch_core::admin::{Command, Denied};
 use epicepoch_core::replica::SettingsError;
 use epicepoch_core::state::FORMAT_OF_SETTINGS;
-use epicepoch_wire::NodeId;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
+use epicepoch_wire::{NodeId, TimestampFormat};
 
 use crate::event::{End, Event};
 use crate::history::Invariant;
@@ -29,9 +29,18 @@ impl World {
         let replica = self.at(node).running().replica();
         let (format, before) = (replica.state().format, replica.settings().cloned());
         let leaders = || self.placement(node).unwrap_or_default().leaders;
-        let before = before.unwrap_or_else(|| initial_settings(leaders(), self.initial_lease_ms()));
+        let before = before.unwrap_or_else(|| {
+            initial_settings(leaders(), self.initial_lease_ms(), self.initial_timestamp_format())
+        });
         let mut settings = before.clone();
         let is_wrong = match self.random.u32(0..12) {
+            // Timestamps that are compact stay compact (S21).
+            _ if self.changes_timestamp_format() => {
+                let is_back = before.timestamp_format == TimestampFormat::Compact;
+                settings.timestamp_format =
+                    if is_back { TimestampFormat::Wide } else { TimestampFormat::Compact };
+                is_back
+            }
             0 => {
                 settings.max_n = 0;
                 true
@@ -83,7 +92,9 @@ impl World {
                 self.zones_refused(node, &error);
             }
             Some(Err(Denied::Settings(
-                SettingsError::Format { .. } | SettingsError::FormatOfLeases { .. },
+                SettingsError::Format { .. }
+                | SettingsError::FormatOfLeases { .. }
+                | SettingsError::FormatOfCompact { .. },
             ))) => {
                 self.count("settings refused: old format");
             }
@@ -108,6 +119,9 @@ impl World {
                 }
                 if settings.lease_ms != before.lease_ms {
                     self.count("lease changed");
+                }
+                if settings.timestamp_format != before.timestamp_format {
+                    self.count("timestamps become compact");
                 }
                 if settings.leader_zones != before.leader_zones {
                     self.count("leader zones changed");

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use epicepoch_core::allocator::Now;
+use epicepoch_core::allocator::{AllocateError, Now};
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::confirm::{Answers, Begun, Confirmed};
 use epicepoch_core::promise::Promise;
@@ -337,12 +337,19 @@ impl World {
         let own = &mut running.workers[worker];
         let Some(confirmed) = own.confirmed.pop_front() else { return };
         let (round, proved_by) = (confirmed.size().round, confirmed.proved_by());
-        let (mut woken, mut stamped) = (vec![], None);
+        let (mut woken, mut term, mut ranges) = (vec![], None, vec![]);
+        let mut is_divided = false;
         let is_taken = confirmed.size().total > 0;
         let allocate = |key: Confirmed| {
-            let term = key.term();
+            let (of, is_latest) = (key.term(), key.count() == 0);
             let range = running.stamper.answer(worker, key, Now { monotonic_ns, trusted_ns });
-            stamped = Some((term, range));
+            match &range {
+                Ok(range) => {
+                    term = Some(of);
+                    ranges.extend((!is_latest).then_some(*range));
+                }
+                Err(error) => is_divided |= matches!(error, AllocateError::Divide(_)),
+            }
             range
         };
         // If the allocation fails, every request of the batch is refused.
@@ -353,23 +360,26 @@ impl World {
             Some((*slot, answer.range))
         });
         let told: Vec<_> = outcomes.collect();
-        let allocated = stamped.and_then(|(term, range)| Some((term, range.ok()?)));
-        let allocated = allocated.map(|(term, range)| (term, is_taken.then_some(range)));
+        let allocated = term.map(|term| (term, &ranges[..]));
         match proved_by {
             ProvedBy::Round => self.monitor.allocates(id, worker, round, allocated, &told),
             ProvedBy::Lease => self.monitor.allocates_by_lease(id, allocated),
         }
+        if is_divided {
+            self.count("batch divided");
+        }
         if proved_by == ProvedBy::Lease {
             self.summary.answered_by_lease += told.len() as u64;
         }
-        if let Some((term, allocated)) = stamped.filter(|_| is_taken) {
+        if is_taken {
             self.trusts(trusted_ns);
-            self.record(|| format!("{id} stamps {allocated:?} in term {term}"));
-            if let Ok(range) = allocated {
-                let is_proved = self.at(id).running().consensus.clock().is_proved();
-                let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
-                self.history.stamped(identity, term, range, trusted);
-            }
+            self.record(|| format!("{id} stamps {ranges:?} in term {term:?}"));
+        }
+        let is_proved = self.at(id).running().consensus.clock().is_proved();
+        let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
+        for range in ranges {
+            let Some(term) = term else { break };
+            self.history.stamped(identity, term, range, trusted);
         }
         self.wake(id, worker, &woken);
     }

@@ -14,7 +14,7 @@ use crate::front::pipeline::queue::{Answers, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::date::Dated;
-use crate::front::routes::query::{Ask, LIST_COUNT_MAX};
+use crate::front::routes::query::{Ask, LIST_COUNT_MAX, Limits};
 use crate::worker::sequencer::Sequencer;
 
 /// Approximate bytes of the head of an answer.
@@ -87,7 +87,7 @@ impl Protocol for Http1 {
         _: usize,
     ) -> &'a [u8] {
         let shared = &common.sequencer.shared;
-        let max_n = shared.max_n();
+        let limits = Limits::of(shared);
         let before = line.queue.len();
         let mut rest = bytes;
         while line.stage == Stage::Open && !rest.is_empty() {
@@ -95,7 +95,7 @@ impl Protocol for Http1 {
                 line.is_full = true;
                 break;
             }
-            match scan(rest, max_n) {
+            match scan(rest, limits) {
                 // The caller may not get timestamps. Hyper takes over; the service refuses, counts
                 // and logs the request.
                 Scan::Fast(request) if shared.authz.check_fast(request.authorization).is_err() => {

@@ -6,7 +6,7 @@
 //!
 //! The result is the same however reads split the request, and whatever bytes follow it.
 
-use crate::front::routes::query::{Ask, fast_query, is_fast_request_id};
+use crate::front::routes::query::{Ask, Limits, fast_query, is_fast_request_id};
 
 /// At most this many bytes in a request of the fast path: many times more than clients usually
 /// send.
@@ -41,11 +41,11 @@ pub struct FastRequest<'a> {
     pub len: usize,
 }
 
-/// Returns what `bytes` begin with. A request for more than `max_n` timestamps is not of the fast
-/// path.
+/// Returns what `bytes` begin with. A request for more timestamps than `limits` allow is not of the
+/// fast path.
 #[must_use]
-pub fn scan(bytes: &[u8], max_n: u64) -> Scan<'_> {
-    match (Scanner { bytes, at: 0 }).request(max_n) {
+pub fn scan(bytes: &[u8], limits: impl Into<Limits>) -> Scan<'_> {
+    match (Scanner { bytes, at: 0 }).request(limits.into()) {
         Ok(request) => Scan::Fast(request),
         Err(Stop::Short) if bytes.len() < REQUEST_LEN_MAX => Scan::Partial,
         Err(Stop::Short | Stop::Other) => Scan::Other,
@@ -66,7 +66,7 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    fn request(mut self, max_n: u64) -> Result<FastRequest<'a>, Stop> {
+    fn request(mut self, limits: Limits) -> Result<FastRequest<'a>, Stop> {
         let is_latest = match self.literal(b"GET /timestamp") {
             Ok(()) => false,
             Err(Stop::Other) => {
@@ -78,8 +78,11 @@ impl<'a> Scanner<'a> {
         let Some(query) = fast_query(&self.bytes[self.at..]) else { return Err(Stop::Other) };
         self.at += query.len();
         self.literal(b" HTTP/1.1\r\n")?;
-        let ask =
-            if is_latest { Ask::parse_latest_fast(query) } else { Ask::parse_fast(query, max_n) };
+        let ask = if is_latest {
+            Ask::parse_latest_fast(query, limits)
+        } else {
+            Ask::parse_fast(query, limits)
+        };
         let Some(ask) = ask else { return Err(Stop::Other) };
         let Lines { hosts, request_id, authorization, closes } = self.lines()?;
         // Hyper's service refuses a request with no `Host`, or with two (RFC 9112, 3.2).

@@ -7,7 +7,7 @@ use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderVal
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
-use crate::front::routes::query::{Ask, fast_query, is_fast_request_id};
+use crate::front::routes::query::{Ask, Limits, fast_query, is_fast_request_id};
 
 /// At most this many bytes in a request's head, as HTTP/2 counts them: each field counts its name,
 /// its value and 32 bytes.
@@ -177,7 +177,7 @@ impl Head {
 
     /// The count and format that the head asks for, if it is a request of the fast path without a
     /// body.
-    pub(super) fn fast_ask(&self, max_n: u64) -> Option<Ask> {
+    pub(super) fn fast_ask(&self, limits: impl Into<Limits>) -> Option<Ask> {
         if !matches!(self.value(METHOD), b"GET" | b"POST") {
             return None;
         }
@@ -194,7 +194,7 @@ impl Head {
         if let Once::Repeated = self.authorization {
             return None;
         }
-        Ask::parse_fast(query, max_n)
+        Ask::parse_fast(query, limits)
     }
 
     /// The request id; empty if there is none.

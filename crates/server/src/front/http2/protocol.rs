@@ -19,7 +19,7 @@ use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::body::Body;
 use crate::front::routes::date::Dated;
-use crate::front::routes::query::{Ask, Format};
+use crate::front::routes::query::{Ask, Format, Limits};
 use crate::front::routes::service::NodeService;
 use crate::security::authz::Port;
 use crate::worker::sequencer::Sequencer;
@@ -116,7 +116,7 @@ impl Protocol for Http2 {
         bytes: &'a [u8],
         seen: usize,
     ) -> &'a [u8] {
-        let max_n = common.sequencer.shared.max_n();
+        let limits = Limits::of(&common.sequencer.shared);
         let mut rest = bytes;
         if self.session.is_some() {
             self.count_frames(common, line, &bytes[seen..]);
@@ -126,7 +126,7 @@ impl Protocol for Http2 {
                     rest = &bytes[PREFACE.len()..];
                     // The port of operators has no fast path.
                     let takes_fast = self.state.caller().port != Port::Operations;
-                    self.session = Some(Session::new(max_n, takes_fast, line.outbox.bytes()));
+                    self.session = Some(Session::new(limits, takes_fast, line.outbox.bytes()));
                     self.count_frames(common, line, rest);
                 }
                 Some(false) => {}
@@ -135,7 +135,7 @@ impl Protocol for Http2 {
             }
         }
         if let Some(session) = &mut self.session {
-            session.set_max_n(max_n);
+            session.set_limits(limits);
         }
         while line.stage == Stage::Open {
             if self.read_allowance(line) == 0 {
@@ -188,6 +188,8 @@ impl Protocol for Http2 {
                 id,
                 match ask.format {
                     Format::Range => Body::range(&range),
+                    Format::U64 => Body::compact_list(range),
+                    Format::U64Range => Body::compact_range(&range),
                     Format::Binary | Format::Json => Body::list(range),
                 },
             );

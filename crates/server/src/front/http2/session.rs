@@ -14,7 +14,7 @@ use epicepoch_wire::http2::hpack::{Decoder, HpackError};
 pub use super::head::HEAD_LEN_MAX;
 use super::head::Head;
 use super::streams::{Streams, WINDOW_MAX};
-use crate::front::routes::query::Ask;
+use crate::front::routes::query::{Ask, Limits};
 pub use event::{Event, FastRequest, Fault};
 
 mod event;
@@ -64,7 +64,7 @@ enum Closing {
 /// The protocol state of one HTTP/2 connection.
 #[derive(Debug)]
 pub struct Session {
-    max_n: u64,
+    limits: Limits,
     takes_fast: bool,
     decoder: Decoder,
     head: Head,
@@ -89,22 +89,22 @@ pub struct Session {
 }
 
 impl Session {
-    /// Sets the highest count of a request on the fast path.
-    pub const fn set_max_n(&mut self, max_n: u64) {
-        self.max_n = max_n;
+    /// Sets what a request on the fast path may ask for.
+    pub const fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
-    /// A connection whose preface has arrived. If `takes_fast`, requests of the fast path for at
-    /// most `max_n` timestamps get their own event. Appends the server's first frame.
+    /// A connection whose preface has arrived. If `takes_fast`, requests of the fast path that
+    /// `limits` allow get their own event. Appends the server's first frame.
     #[must_use]
-    pub fn new(max_n: u64, takes_fast: bool, out: &mut Vec<u8>) -> Self {
+    pub fn new(limits: impl Into<Limits>, takes_fast: bool, out: &mut Vec<u8>) -> Self {
         let settings = [
             (setting::MAX_CONCURRENT_STREAMS, STREAMS_MAX as u32),
             (setting::MAX_HEADER_LIST_SIZE, HEAD_LEN_MAX as u32),
         ];
         frame::put_settings(out, &settings);
         Self {
-            max_n,
+            limits: limits.into(),
             takes_fast,
             decoder: Decoder::default(),
             head: Head::default(),
@@ -341,7 +341,7 @@ impl Session {
         }
         if ends
             && self.takes_fast
-            && let Some(ask) = self.head.fast_ask(self.max_n)
+            && let Some(ask) = self.head.fast_ask(self.limits)
         {
             self.keep_fast_request(ask);
             return Ok(Event::Fast { id });

@@ -13,7 +13,7 @@ use epicepoch_wire::native::{
     ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, Frame, HEADER_LEN, LeaderNotice,
     Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
-use epicepoch_wire::{Guarantee, NodeId, ProvedBy};
+use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
 
 use super::welcome;
 use crate::front::deadlines::ClientState;
@@ -76,6 +76,8 @@ pub(crate) struct Native {
     leader_changes: u64,
     /// The guarantee that the hello has named for all requests of the connection.
     guarantee: Option<Guarantee>,
+    /// Whether the hello has said that all timestamps must be compact.
+    needs_compact: bool,
     /// The token of the hello, and the version of the token file against which it was last checked.
     token: Option<Token>,
     tokens_seen: u64,
@@ -120,6 +122,7 @@ impl Protocol for Native {
             last_frame: Vec::new(),
             leader_changes: common.shared.leader_changes.get(),
             guarantee: None,
+            needs_compact: false,
             token: None,
             tokens_seen: common.tokens_version(),
         }
@@ -180,8 +183,15 @@ impl Protocol for Native {
     }
 
     #[inline]
-    fn answer(&mut self, _: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
+    fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
         out.reserve(answers.len() * ANSWER_LEN);
+        if self.needs_compact && !common.sequencer.shared.gives_compact(answers.range()) {
+            let code = ErrorCode::NotCompact;
+            common.sequencer.metrics().count_refusals(code, answers.len() as u64);
+            return answers.each(|Request { id, .. }, _, _| {
+                ErrorFrame { code: code as u16, closes: false, id, text: "" }.encode(out);
+            });
+        }
         if self.guarantee.is_some() && answers.proved_by() == ProvedBy::Lease {
             let by_lease =
                 |request: Request, first| request.answer_proved_by(first, ProvedBy::Lease);
@@ -285,6 +295,7 @@ impl Native {
         let checked = welcome::check(&hello, &view.published, cluster_name);
         self.token = hello.token;
         self.guarantee = hello.guarantee;
+        self.needs_compact = hello.timestamp_format == Some(TimestampFormat::Compact);
         if !self.admit(line) {
             return;
         }

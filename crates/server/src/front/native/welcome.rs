@@ -2,6 +2,7 @@
 //! leader, the members, the limits.
 
 use epicepoch_core::publication::Published;
+use epicepoch_wire::COMPACT_INDEXES;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
@@ -69,7 +70,7 @@ pub(super) fn welcome(
         leader: leader(published),
         in_flight_max: in_flight_max as u32,
         idle_ms,
-        count_max: COUNT_MAX,
+        count_max: if published.is_compact() { COMPACT_INDEXES } else { COUNT_MAX },
         members: published.members.values().filter_map(addr).collect(),
     }
 }

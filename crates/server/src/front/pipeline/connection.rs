@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use epicepoch_core::sequencer::{self, Outcome};
-use epicepoch_wire::Guarantee;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{COMPACT_INDEXES, Guarantee};
 
 use super::protocol::{Common, Line, Protocol, Stage};
 use super::queue::{Answers, Refused};
@@ -166,7 +166,12 @@ impl<P: Protocol> Connection<P> {
     fn join(&mut self) -> bool {
         let guarantee = self.protocol.guarantee(&self.line.queue);
         let Line { state, queue, .. } = &mut self.line;
-        let wanted = queue.wanted();
+        // The requests of a burst share a range, and a range of compact timestamps has one millisecond.
+        let wanted = if self.common.sequencer.shared.is_compact() {
+            queue.wanted_within(COMPACT_INDEXES)
+        } else {
+            queue.wanted()
+        };
         if wanted == 0 {
             if queue.joined() > 0 {
                 return false;

@@ -226,6 +226,19 @@ impl<R: Waiting> Queue<R> {
         self.live_of(self.joined..self.requests.len()) as u32
     }
 
+    /// How many wanted requests that are not in a batch yet ask together for at most `total_max`
+    /// timestamps, in their order. The first one counts in any case.
+    pub(super) fn wanted_within(&self, total_max: u64) -> u32 {
+        let new = self.requests.range(self.joined..);
+        let wanted = new.filter(|it| it.interest() == Interest::Wanted);
+        let mut total: u64 = 0;
+        let fitting = wanted.enumerate().take_while(|(at, request)| {
+            total = total.saturating_add(request.count());
+            *at == 0 || total <= total_max
+        });
+        fitting.count() as u32
+    }
+
     /// The guarantee with which the requests that are not in a batch yet can join one. A burst has
     /// one range, so it has the strongest guarantee that one of its requests asks for: a lease only
     /// if all of them accept that.
@@ -332,6 +345,11 @@ pub(crate) struct Answers<'a, R> {
 }
 
 impl<R: Waiting> Answers<'_, R> {
+    /// The timestamps of all requests.
+    pub(crate) fn range(&self) -> &TimestampRange {
+        &self.range
+    }
+
     /// What has proved the answers.
     #[inline]
     pub(crate) fn proved_by(&self) -> ProvedBy {
@@ -450,6 +468,23 @@ mod tests {
         }
         assert_eq!(given, expected);
         assert_eq!((queue.len(), queue.live()), (0, 0));
+    }
+
+    #[test]
+    fn a_burst_has_as_many_requests_as_fit_and_at_least_one() {
+        let mut queue = Queue::default();
+        let interest = Interest::Wanted;
+        for (id, count) in (0..).zip([5, LATEST, 3, 2, 9]) {
+            queue.push(Request { id, count, interest }, &[]);
+        }
+        assert_eq!(
+            [0, 4, 5, 7, 8, 10, 18, 19].map(|max| queue.wanted_within(max)),
+            [1, 1, 2, 2, 3, 4, 4, 5]
+        );
+        queue.joined = 3;
+        assert_eq!([1, 10, 11].map(|max| queue.wanted_within(max)), [1, 1, 2]);
+        queue.joined = 5;
+        assert_eq!(queue.wanted_within(9), 0);
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
              timestamps at once with n\n"
         }
         ErrorCode::BadCount => "bad n; give a whole number from 1 up\n",
-        ErrorCode::BadFormat => "format must be binary, range or json\n",
+        ErrorCode::BadFormat => "format must be binary, range, json, u64 or u64range\n",
         ErrorCode::BadRequest => "the request was not understood; see the documentation\n",
         ErrorCode::NotFound => "no such path; see the documentation\n",
         ErrorCode::MethodNotAllowed => "wrong method; use one named in Allow\n",
@@ -108,6 +108,10 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::NotCaughtUp => "the node is not caught up; retry\n",
         ErrorCode::Unsettled => {
             "the outcome of the command is not known; check before you repeat it\n"
+        }
+        ErrorCode::NotCompact => {
+            "this cluster gives wide timestamps, which do not fit into 64 bits; ask for another format, or \
+             change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact\n"
         }
         ErrorCode::WrongCluster => "this node belongs to another cluster; correct the addresses\n",
         ErrorCode::UnsupportedVersion => {

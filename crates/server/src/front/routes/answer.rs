@@ -58,7 +58,7 @@ pub(super) fn answer(
 /// An answer with timestamps.
 pub(crate) fn timestamps(view: &View, format: Format, body: Body) -> Answer {
     let media_type = match format {
-        Format::Binary | Format::Range => BINARY,
+        Format::Binary | Format::Range | Format::U64 | Format::U64Range => BINARY,
         Format::Json => JSON,
     };
     answer(view, StatusCode::OK, media_type, body)

@@ -27,6 +27,8 @@ pub(crate) enum Body {
     Whole(Bytes),
     /// Timestamps, 16 bytes each, one after another.
     List(TimestampRange),
+    /// Compact timestamps, 8 bytes each, one after another.
+    CompactList(TimestampRange),
     /// Timestamps as JSON.
     Json(JsonList),
 }
@@ -44,6 +46,8 @@ pub(crate) struct Short {
 pub(crate) struct JsonList {
     rest: Option<TimestampRange>,
     is_begun: bool,
+    /// Whether the cluster gives compact timestamps. Then each one comes in both spellings.
+    is_compact: bool,
     /// The wall time of the epoch, the same for all timestamps.
     time: String,
 }
@@ -62,10 +66,30 @@ impl Body {
         Self::Short(Short::new(&range.to_bytes()))
     }
 
-    /// The timestamps of a range as JSON, for people.
-    pub(crate) fn json(range: TimestampRange) -> Self {
+    /// The compact timestamps of a range, one after another.
+    ///
+    /// # Panics
+    /// When they have no compact spelling (S21).
+    pub(crate) fn compact_list(range: TimestampRange) -> Self {
+        if range.count() == 1 {
+            return Self::Short(Short::new(&compact_first(&range).to_be_bytes()));
+        }
+        Self::CompactList(range)
+    }
+
+    /// The first compact timestamp of a range and its count.
+    ///
+    /// # Panics
+    /// When they have no compact spelling (S21).
+    pub(crate) fn compact_range(range: &TimestampRange) -> Self {
+        let words = [compact_first(range), range.count()].map(u64::to_be_bytes);
+        Self::Short(Short::new(words.as_flattened()))
+    }
+
+    /// The timestamps of a range as JSON, for people. `is_compact` adds their compact spellings.
+    pub(crate) fn json(range: TimestampRange, is_compact: bool) -> Self {
         let time = wall_time(range.first().epoch);
-        let mut list = JsonList { rest: Some(range), is_begun: false, time };
+        let mut list = JsonList { rest: Some(range), is_begun: false, is_compact, time };
         // A list that fits in one chunk is made at once, so its length is known.
         match list.next_chunk_for(usize::MAX) {
             Some(text) if list.rest.is_none() => Self::Whole(text.into()),
@@ -73,10 +97,10 @@ impl Body {
         }
     }
 
-    /// The latest timestamp as JSON, for people.
-    pub(crate) fn latest_json(latest: Timestamp) -> Self {
+    /// The latest timestamp as JSON, for people. `is_compact` adds its compact spelling.
+    pub(crate) fn latest_json(latest: Timestamp, is_compact: bool) -> Self {
         let mut text = "{\"latest\":".to_owned();
-        put_json(latest, &wall_time(latest.epoch), &mut text);
+        put_json(latest, &wall_time(latest.epoch), is_compact, &mut text);
         text.push_str("}\n");
         Self::Whole(text.into())
     }
@@ -88,6 +112,7 @@ impl Body {
             Self::Short(short) => Some(short.remaining() as u64),
             Self::Whole(bytes) => Some(bytes.len() as u64),
             Self::List(range) => Some(range.count() * Timestamp::LEN as u64),
+            Self::CompactList(range) => Some(range.count() * COMPACT_LEN as u64),
             Self::Json(_) => None,
         }
     }
@@ -98,7 +123,7 @@ impl Body {
             Self::Empty => true,
             Self::Json(list) => list.rest.is_none(),
             Self::Whole(bytes) => bytes.is_empty(),
-            Self::Short(_) | Self::List(_) => false,
+            Self::Short(_) | Self::List(_) | Self::CompactList(_) => false,
         }
     }
 
@@ -123,6 +148,14 @@ impl Body {
                 head.iter().for_each(|timestamp| bytes.extend_from_slice(&timestamp.to_bytes()));
                 Some(Chunk::Bytes(bytes.into()))
             }
+            Self::CompactList(range) => {
+                let fitting = (room / COMPACT_LEN) as u64;
+                let (head, rest) = split(range, fitting.clamp(1, CHUNK_TIMESTAMPS_MAX));
+                *self = rest.map_or(Self::Empty, Self::CompactList);
+                let first = compact_first(&head);
+                let compact = (first..first + head.count()).flat_map(u64::to_be_bytes);
+                Some(Chunk::Bytes(compact.collect()))
+            }
             Self::Json(mut list) => {
                 let text = list.next_chunk_for(room)?;
                 *self = Self::Json(list);
@@ -140,7 +173,7 @@ impl JsonList {
         let mut separator = if self.is_begun { ",\n" } else { "{\"timestamps\":[\n" };
         for timestamp in head.iter() {
             text.push_str(separator);
-            put_json(timestamp, &self.time, &mut text);
+            put_json(timestamp, &self.time, self.is_compact, &mut text);
             separator = ",\n";
         }
         if rest.is_none() {
@@ -157,22 +190,34 @@ fn wall_time(epoch: Epoch) -> String {
     time.map(|time| time.to_string()).unwrap_or_default()
 }
 
-/// Appends the JSON object of a timestamp, whose epoch has the wall time `time`.
-fn put_json(timestamp: Timestamp, time: &str, text: &mut String) {
+/// Appends the JSON object of a timestamp, whose epoch has the wall time `time`. All numbers are
+/// strings, because JavaScript has no exact numbers above 2^53.
+fn put_json(timestamp: Timestamp, time: &str, is_compact: bool, text: &mut String) {
     let Timestamp { epoch, index } = timestamp;
     // A write to a string cannot fail.
     let _ = write!(
         text,
-        "{{\"hex\":\"{timestamp}\",\"epoch\":\"{epoch}\",\"index\":\"{index}\",\"time\":\"{time}\"}}"
+        "{{\"hex\":\"{timestamp}\",\"epoch\":\"{epoch}\",\"index\":\"{index}\",\"time\":\"{time}\""
     );
+    if let Some(compact) = timestamp.to_compact().filter(|_| is_compact) {
+        let _ = write!(text, ",\"u64\":\"{compact}\"");
+    }
+    text.push('}');
+}
+
+/// The first compact timestamp of a range.
+fn compact_first(range: &TimestampRange) -> u64 {
+    range.compact_first().expect("S21: a timestamp without a compact spelling")
 }
 
 fn split(range: TimestampRange, count: u64) -> (TimestampRange, Option<TimestampRange>) {
     range.split_first(count.min(range.count())).unwrap_or((range, None))
 }
 
+/// Bytes of a compact timestamp.
+const COMPACT_LEN: usize = size_of::<u64>();
 /// Approximate bytes of a timestamp in JSON.
-const JSON_ITEM_LEN: usize = 140;
+const JSON_ITEM_LEN: usize = 170;
 
 impl Short {
     fn new(from: &[u8]) -> Self {
@@ -288,8 +333,40 @@ mod tests {
             assert_eq!(body.len(), Some(65_536 * 16 - len as u64));
         }
         for room in [0, 1, 1_000, 1 << 14] {
-            let chunk = Body::json(range(1_000)).next_chunk_for(room).unwrap();
+            let chunk = Body::json(range(1_000), true).next_chunk_for(room).unwrap();
             assert!(chunk.remaining() <= room.max(200), "{room}: {}", chunk.remaining());
+        }
+    }
+
+    fn compact_range(count: u64) -> TimestampRange {
+        let first = Timestamp::from_compact(1_700_000_000_123 << 18 | 7).unwrap();
+        TimestampRange::new(first, count).unwrap()
+    }
+
+    #[test]
+    fn compact_bodies_have_the_spellings_of_the_same_timestamps() {
+        for count in [1, 2, 1024, 1025, 65_536] {
+            let range = compact_range(count);
+            let body = Body::compact_list(range);
+            assert_eq!(body.len(), Some(count * 8));
+            let compact = |timestamp: Timestamp| timestamp.to_compact().unwrap().to_be_bytes();
+            assert_eq!(all(body), range.iter().flat_map(compact).collect::<Vec<_>>());
+            let first = range.compact_first().unwrap();
+            let expected = [first.to_be_bytes(), count.to_be_bytes()].concat();
+            assert_eq!(all(Body::compact_range(&range)), expected);
+        }
+        for (range, is_compact, has_one) in [
+            (compact_range(2), true, true),
+            (compact_range(2), false, false),
+            (range(2), true, false),
+        ] {
+            let value: serde_json::Value =
+                serde_json::from_slice(&all(Body::json(range, is_compact))).expect("JSON");
+            let compact = &value["timestamps"][1]["u64"];
+            let expected = (range.compact_first().unwrap_or_default() + 1).to_string();
+            assert_eq!(compact, &if has_one { expected.into() } else { serde_json::Value::Null });
+            let latest = all(Body::latest_json(range.first(), is_compact));
+            assert_eq!(String::from_utf8(latest).unwrap().contains("u64"), has_one);
         }
     }
 
@@ -301,7 +378,7 @@ mod tests {
     #[test]
     fn the_latest_timestamp_is_one_json_object() {
         let value: serde_json::Value =
-            serde_json::from_slice(&all(Body::latest_json(range(1).first()))).expect("JSON");
+            serde_json::from_slice(&all(Body::latest_json(range(1).first(), false))).expect("JSON");
         assert_eq!(value["latest"]["hex"], range(1).first().to_string());
         assert_eq!(value["latest"]["index"], "7");
         assert_eq!(value["latest"]["time"], "2023-11-14T22:13:20.123456789Z");
@@ -311,7 +388,8 @@ mod tests {
     fn json_is_json() {
         for count in [1, 128, 129, 1000] {
             let value: serde_json::Value =
-                serde_json::from_slice(&all(Body::json(range(count)))).expect("a JSON document");
+                serde_json::from_slice(&all(Body::json(range(count), false)))
+                    .expect("a JSON document");
             let list = value["timestamps"].as_array().unwrap();
             assert_eq!(list.len() as u64, count);
             assert_eq!(list[0]["hex"], range(1).first().to_string());

@@ -5,7 +5,9 @@
 
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, REQUEST_ID_LEN_MAX};
-use epicepoch_wire::{EpochIndex, Guarantee, Timestamp, TimestampRange};
+use epicepoch_wire::{COMPACT_INDEXES, EpochIndex, Guarantee, Timestamp, TimestampRange};
+
+use crate::shared::NodeShared;
 
 /// At most this many bytes in a query on a fast path: all parameters with their longest values.
 const FAST_QUERY_LEN_MAX: usize = 64;
@@ -23,6 +25,69 @@ pub enum Format {
     Range,
     /// JSON, for people.
     Json,
+    /// The compact timestamps, 8 bytes each, one after another.
+    U64,
+    /// The first compact timestamp and the count, 16 bytes.
+    U64Range,
+}
+
+impl Format {
+    const ALL: [Self; 5] = [Self::Binary, Self::Range, Self::Json, Self::U64, Self::U64Range];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Binary => "binary",
+            Self::Range => "range",
+            Self::Json => "json",
+            Self::U64 => "u64",
+            Self::U64Range => "u64range",
+        }
+    }
+
+    /// Whether the answer has only compact timestamps.
+    #[inline]
+    #[must_use]
+    pub const fn is_compact(self) -> bool {
+        matches!(self, Self::U64 | Self::U64Range)
+    }
+
+    /// Whether the answer has no list of timestamps.
+    const fn is_range(self) -> bool {
+        matches!(self, Self::Range | Self::U64Range)
+    }
+}
+
+/// What requests may ask for at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// At most this many single timestamps.
+    pub max_n: u64,
+    /// Whether the cluster gives compact timestamps. Then no answer has more than a millisecond has,
+    /// and fast paths give compact timestamps.
+    pub is_compact: bool,
+}
+
+/// The limit of single timestamps in a cluster that gives wide ones.
+impl From<u64> for Limits {
+    fn from(max_n: u64) -> Self {
+        Self { max_n, is_compact: false }
+    }
+}
+
+impl Limits {
+    /// The limits of a node that leads.
+    #[inline]
+    #[must_use]
+    pub(crate) fn of(shared: &NodeShared) -> Self {
+        Self { max_n: shared.max_n(), is_compact: shared.is_compact() }
+    }
+
+    /// The most timestamps of one answer.
+    fn count_max(self, format: Format) -> u64 {
+        let count_max = if format.is_range() { RANGE_COUNT_MAX } else { self.max_n };
+        let is_compact = self.is_compact || format.is_compact();
+        if is_compact { count_max.min(COMPACT_INDEXES) } else { count_max }
+    }
 }
 
 /// A parsed query. Invariant: `count` is [`LATEST`], or at least 1 and at most the maximum of its
@@ -60,21 +125,31 @@ impl Ask {
     /// Parses a query for the latest timestamp, with its question mark, that a fast path can
     /// answer. `None` for the others, which the service answers: invalid queries and JSON.
     #[must_use]
-    pub fn parse_latest_fast(query: &str) -> Option<Self> {
+    pub fn parse_latest_fast(query: &str, limits: Limits) -> Option<Self> {
         let ask = Self::parse_latest(query.strip_prefix('?')).ok()?;
-        (ask.format == Format::Binary).then_some(ask)
+        match ask.format {
+            Format::Binary => Some(ask),
+            Format::U64 => limits.is_compact.then_some(ask),
+            Format::Range | Format::Json | Format::U64Range => None,
+        }
     }
 
     /// Parses a query, with its question mark, that a fast path can answer. `None` for the others,
-    /// which the service answers: invalid queries, JSON and long lists.
+    /// which the service answers: invalid queries, JSON, long lists, and compact timestamps of a
+    /// cluster that does not give them. It never stops giving them (S21), so a request that is parsed
+    /// here gets them.
     #[inline]
     #[must_use]
-    pub fn parse_fast(query: &str, max_n: u64) -> Option<Self> {
+    pub fn parse_fast(query: &str, limits: impl Into<Limits>) -> Option<Self> {
         let Some(query) = query.strip_prefix('?') else { return Some(Self::ONE) };
-        let ask = Self::parse(Some(query), max_n).ok()?;
+        let limits = limits.into();
+        let ask = Self::parse(Some(query), limits).ok()?;
+        if ask.format.is_compact() && !limits.is_compact {
+            return None;
+        }
         match ask.format {
-            Format::Binary => (ask.count <= LIST_COUNT_MAX).then_some(ask),
-            Format::Range => Some(ask),
+            Format::Binary | Format::U64 => (ask.count <= LIST_COUNT_MAX).then_some(ask),
+            Format::Range | Format::U64Range => Some(ask),
             Format::Json => None,
         }
     }
@@ -85,6 +160,9 @@ impl Ask {
     pub const fn body_len(self) -> usize {
         match self.format {
             Format::Range => TimestampRange::LEN,
+            Format::U64Range => 2 * size_of::<u64>(),
+            Format::U64 if self.count == LATEST => size_of::<u64>(),
+            Format::U64 => self.count as usize * size_of::<u64>(),
             // The latest timestamp is one, too.
             Format::Binary | Format::Json if self.count == LATEST => Timestamp::LEN,
             Format::Binary | Format::Json => self.count as usize * Timestamp::LEN,
@@ -94,14 +172,18 @@ impl Ask {
     /// Appends the binary body of the answer. Its first timestamp, or the latest one, is `first`.
     ///
     /// # Panics
-    /// When the epoch has too few timestamps from `first` on.
+    /// When the epoch has too few timestamps from `first` on, or when they have no compact spelling,
+    /// and the format needs one (S21).
     pub(crate) fn put_body(self, first: Timestamp, out: &mut Vec<u8>) {
         if self.count <= 1 && self.format == Format::Binary {
             return out.extend_from_slice(&first.to_bytes());
         }
-        let Some(range) = TimestampRange::new(first, self.count) else {
+        let Some(range) = TimestampRange::new(first, self.count.max(1)) else {
             unreachable!("a range within an epoch was taken")
         };
+        if self.format.is_compact() {
+            return put_compact(self.format, &range, out);
+        }
         if self.format == Format::Range {
             return out.extend_from_slice(&range.to_bytes());
         }
@@ -115,13 +197,13 @@ impl Ask {
         }
     }
 
-    /// Parses a query for at most `max_n` single timestamps. Other keys than these are refused:
+    /// Parses a query for as many timestamps as `limits` allow. Other keys than these are refused:
     /// otherwise a misspelt `n` would get one timestamp without a warning, and a misspelt
     /// `guarantee` another guarantee.
     ///
     /// # Errors
     /// When any part of the query is invalid.
-    pub fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
+    pub fn parse(query: Option<&str>, limits: impl Into<Limits>) -> Result<Self, BadQuery> {
         let Some(query) = query else { return Ok(Self::ONE) };
         let (mut n, mut format, mut guarantee) = (None, None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -141,27 +223,29 @@ impl Ask {
         }
         let format = match format {
             None => Format::default(),
-            Some("binary") => Format::Binary,
-            Some("range") => Format::Range,
-            Some("json") => Format::Json,
-            Some(_) => {
-                let text = "format must be binary, range or json".to_owned();
-                return Err(BadQuery { code: ErrorCode::BadFormat, text });
+            Some(word) => {
+                let found = Format::ALL.into_iter().find(|format| format.name() == word);
+                found.ok_or_else(|| {
+                    let text = "format must be binary, range, json, u64 or u64range".to_owned();
+                    BadQuery { code: ErrorCode::BadFormat, text }
+                })?
             }
         };
         let guarantee = parse_guarantee(guarantee)?;
-        let count_max = match format {
-            Format::Binary | Format::Json => max_n,
-            Format::Range => RANGE_COUNT_MAX,
-        };
+        let limits = limits.into();
+        let count_max = limits.count_max(format);
         let count = match n {
             None => Some(1),
             Some(text) => decimal(text).filter(|count| (1..=count_max).contains(count)),
         };
         count.map(|count| Self { count, format, guarantee }).ok_or_else(|| {
             let hint = match format {
+                _ if count_max == COMPACT_INDEXES => {
+                    "; a millisecond has no more compact timestamps"
+                }
                 Format::Binary | Format::Json => "; format=range allows more",
-                Format::Range => "",
+                Format::U64 => "; format=u64range allows more",
+                Format::Range | Format::U64Range => "",
             };
             let text = format!("n must be a whole number from 1 to {count_max}{hint}");
             BadQuery { code: ErrorCode::BadCount, text }
@@ -192,12 +276,26 @@ impl Ask {
         let format = match format {
             None | Some("binary") => Format::Binary,
             Some("json") => Format::Json,
+            Some("u64") => Format::U64,
             Some(_) => {
-                let text = "format must be binary or json".to_owned();
+                let text = "format must be binary, json or u64".to_owned();
                 return Err(BadQuery { code: ErrorCode::BadFormat, text });
             }
         };
         Ok(Self { count: LATEST, format, guarantee: parse_guarantee(guarantee)? })
+    }
+}
+
+/// Appends compact timestamps: the first and the count, or all of them.
+fn put_compact(format: Format, range: &TimestampRange, out: &mut Vec<u8>) {
+    // S21: the format was accepted because the cluster gives compact timestamps.
+    let first = range.compact_first().expect("S21: a timestamp without a compact spelling");
+    if format == Format::U64Range {
+        out.extend_from_slice(&first.to_be_bytes());
+        return out.extend_from_slice(&range.count().to_be_bytes());
+    }
+    for compact in first..first + range.count() {
+        out.extend_from_slice(&compact.to_be_bytes());
     }
 }
 
@@ -256,6 +354,68 @@ mod tests {
         ] {
             assert_eq!(parse(query), Ok((count, format)), "{query}");
         }
+    }
+
+    #[test]
+    fn compact_timestamps_are_at_most_those_of_a_millisecond() {
+        const LIMITS: Limits = Limits { max_n: 1 << 20, is_compact: true };
+        for (query, count_max) in [
+            ("format=u64range", 1 << 18),
+            ("format=u64", 1 << 18),
+            ("format=range", 1 << 18),
+            ("format=binary", 1 << 18),
+            ("format=json", 1 << 18),
+        ] {
+            let parse = |count: u64| Ask::parse(Some(&format!("{query}&n={count}")), LIMITS);
+            assert!(parse(count_max).is_ok_and(|ask| ask.count == count_max), "{query}");
+            let bad = parse(count_max + 1).expect_err("too many");
+            assert_eq!(bad.code, ErrorCode::BadCount);
+            assert!(bad.text.contains("millisecond"), "{}", bad.text);
+        }
+        // A cluster that gives wide timestamps refuses the format later, when it has proved that.
+        assert_eq!(parse("format=u64&n=65537"), Err(ErrorCode::BadCount));
+        assert_eq!(parse("format=u64range&n=262144"), Ok((1 << 18, Format::U64Range)));
+        assert_eq!(parse("format=u64range&n=262145"), Err(ErrorCode::BadCount));
+    }
+
+    #[test]
+    fn fast_paths_give_compact_timestamps_only_where_the_cluster_does() {
+        let fast = |query: &str, is_compact| {
+            Ask::parse_fast(query, Limits { max_n: 9, is_compact }).map(|ask| ask.format)
+        };
+        let latest = |query: &str, is_compact| {
+            Ask::parse_latest_fast(query, Limits { max_n: 9, is_compact }).map(|ask| ask.format)
+        };
+        for (query, format) in
+            [("?format=u64", Format::U64), ("?format=u64range", Format::U64Range)]
+        {
+            assert_eq!((fast(query, true), fast(query, false)), (Some(format), None));
+        }
+        assert_eq!(latest("?format=u64", true), Some(Format::U64));
+        assert_eq!((latest("?format=u64", false), latest("?format=u64range", true)), (None, None));
+        assert_eq!(fast("?n=3", true), Some(Format::Binary));
+    }
+
+    #[test]
+    fn a_compact_body_has_the_spellings_of_the_same_timestamps() {
+        let first = Timestamp::from_compact(1_700_000_000_123 << 18 | 7).expect("a timestamp");
+        for (query, len) in [("n=3&format=u64", 24), ("n=3&format=u64range", 16), ("format=u64", 8)]
+        {
+            let ask = Ask::parse(Some(query), 9).expect("a query");
+            let mut out = Vec::new();
+            ask.put_body(first, &mut out);
+            assert_eq!((ask.body_len(), out.len()), (len, len), "{query}");
+            let words: Vec<_> =
+                out.as_chunks().0.iter().map(|word| u64::from_be_bytes(*word)).collect();
+            let compact = first.to_compact().expect("compact");
+            let expected =
+                [compact, if query.contains("range") { 3 } else { compact + 1 }, compact + 2];
+            assert_eq!(words, expected[..len / 8], "{query}");
+        }
+        let latest = Ask::parse_latest(Some("format=u64")).expect("a query");
+        let mut out = Vec::new();
+        latest.put_body(first, &mut out);
+        assert_eq!((latest.body_len(), out.len()), (8, 8));
     }
 
     #[test]
@@ -335,7 +495,8 @@ mod tests {
         }
         let fast = Ask::parse_fast("?n=3&guarantee=lease", 9).and_then(|ask| ask.guarantee);
         assert_eq!(fast, Some(Guarantee::Lease));
-        let fast = Ask::parse_latest_fast("?guarantee=quorum").and_then(|ask| ask.guarantee);
+        let fast =
+            Ask::parse_latest_fast("?guarantee=quorum", 9.into()).and_then(|ask| ask.guarantee);
         assert_eq!(fast, Some(Guarantee::Quorum));
         assert_eq!(Ask::parse_fast("?guarantee=none", 9), None);
     }

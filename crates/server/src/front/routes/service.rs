@@ -27,7 +27,7 @@ use super::body::Body;
 use super::members;
 use super::metrics_page;
 use super::page;
-use super::query::{Ask, BadQuery, Format};
+use super::query::{Ask, BadQuery, Format, Limits};
 use super::status;
 use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
@@ -240,8 +240,13 @@ impl NodeService {
         // A follower learns of a new MAX_N a heartbeat after the leader has applied it. So only the
         // leader enforces MAX_N. A follower names the leader, and refuses only counts beyond the
         // highest possible MAX_N.
-        let max_n = if view.is_leading() { self.sequencer.shared.max_n() } else { *MAX_N.end() };
-        let ask = match Ask::parse(query, max_n) {
+        // The same holds for the format of timestamps.
+        let limits = if view.is_leading() {
+            Limits::of(&self.sequencer.shared)
+        } else {
+            (*MAX_N.end()).into()
+        };
+        let ask = match Ask::parse(query, limits) {
             Ok(ask) => ask,
             Err(bad) => return self.refuse_query(PathLabel::Timestamp, view, bad),
         };
@@ -284,13 +289,19 @@ impl NodeService {
         says_proof: bool,
     ) -> Answer {
         let count = |it: &WorkerMetrics, status, n| it.count_answers(label, status, n);
+        let outcome = outcome.and_then(|answer| self.check_compact(format, answer));
+        let is_compact = self.sequencer.shared.is_compact();
         match settle(&self.sequencer, outcome, 1, count) {
             Ok(sequencer::Answer { range, proved_by }) => {
                 let body = match format {
                     Format::Binary => Body::list(range),
                     Format::Range => Body::range(&range),
-                    Format::Json if label == PathLabel::Latest => Body::latest_json(range.first()),
-                    Format::Json => Body::json(range),
+                    Format::Json if label == PathLabel::Latest => {
+                        Body::latest_json(range.first(), is_compact)
+                    }
+                    Format::Json => Body::json(range, is_compact),
+                    Format::U64 => Body::compact_list(range),
+                    Format::U64Range => Body::compact_range(&range),
                 };
                 let mut answer = answer::timestamps(&self.sequencer.view(), format, body);
                 if says_proof {
@@ -301,6 +312,14 @@ impl NodeService {
             }
             Err(refusal) => answer::refused(&refusal),
         }
+    }
+
+    /// Refuses to give compact timestamps unless they were compact by the setting, and not by chance.
+    /// The check comes after a quorum has confirmed that this node leads. So a node that is behind
+    /// never says that the cluster gives none.
+    fn check_compact(&self, format: Format, answer: sequencer::Answer) -> Outcome {
+        let is_right = !format.is_compact() || self.sequencer.shared.gives_compact(&answer.range);
+        if is_right { Ok(answer) } else { Err(ErrorCode::NotCompact) }
     }
 
     /// The answers of the other paths.

@@ -1,7 +1,7 @@
 //! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
 //! the safety argument needs, and the checkers of the simulator must find it. Each thread has at
 //! most one planted bug at a time, and chooses it at run time. While a bug is planted, in the core
-//! or around it, the core's asserts of S1 to S20 are silent. So the checkers alone must find the
+//! or around it, the core's asserts of S1 to S21 are silent. So the checkers alone must find the
 //! bug.
 //!
 //! The comment of each bug ends with a line of one form. `Breaks` names the rules of
@@ -60,6 +60,38 @@ macro_rules! bugs {
 }
 
 bugs! {
+    // Compact timestamps.
+    /// A millisecond has one index too many.
+    ///
+    /// Breaks S21; found by `S21` within 400 seeds. Seen: a bound that is compared with `>` for `>=`.
+    CompactOneMore "compact-one-more",
+    /// The epoch follows the clock to the nanosecond.
+    ///
+    /// Breaks S21; found by `S21` within 100 seeds. Seen: the allocator of wide timestamps.
+    CompactNanoseconds "compact-nanoseconds",
+    /// The first epoch of a range, or after the change from wide timestamps, is rounded down to a
+    /// millisecond.
+    ///
+    /// Breaks S1, S3 and S21; found by `S1` within 400 seeds. Seen: division rounds down.
+    CompactRoundsDown "compact-rounds-down",
+    /// The first millisecond of a range is used, although it may have been shown as the latest
+    /// timestamp.
+    ///
+    /// Breaks S19; found by `S19` within 400 seeds. Seen: an earlier version of this rule.
+    CompactShownAgain "compact-shown-again",
+    /// A request begins in this millisecond, even if it does not end there.
+    ///
+    /// Breaks S21; found by `S21` within 400 seeds. Seen: a batch that is divided by requests, and a
+    /// request that is not.
+    CompactCrosses "compact-crosses",
+    /// Operators can make timestamps wide again.
+    ///
+    /// Breaks S21; found by `S9` within 400 seeds. Seen: all other settings can be taken back.
+    CompactTakenBack "compact-taken-back",
+    /// A leader that has applied the setting publishes its grant without it.
+    ///
+    /// Breaks S21; found by `S21` within 100 seeds. Seen: a setting that only the front reads.
+    CompactUnpublished "compact-unpublished",
     // Leases.
     /// The next leader waits for a lease, and not for a lease and the margin of two clocks.
     ///

@@ -111,6 +111,7 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
     (Some(Invariant::GivenBack), "S18"),
     (Some(Invariant::Latest), "S19"),
     (Some(Invariant::Lease), "S20"),
+    (Some(Invariant::Compact), "S21"),
     (Some(Invariant::Caller), "caller"),
     (Some(Invariant::Asked), "asked"),
     (Some(Invariant::Publication), "publication"),

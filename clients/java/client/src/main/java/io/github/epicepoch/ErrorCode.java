@@ -10,6 +10,8 @@ public enum ErrorCode {
     NO_LEADER(3, true),
     /** More requests wait than the node accepts. */
     OVERLOADED(4, true),
+    /** The count is above what the cluster gives at once: 2^18, if it gives compact timestamps. */
+    BAD_COUNT(5, false),
     /** This client broke the protocol; please report it. */
     BAD_REQUEST(7, false),
     /** The node is shutting down. */
@@ -22,6 +24,8 @@ public enum ErrorCode {
     FORBIDDEN(13, false),
     /** The node accepts only clients with a token of its token file. */
     UNAUTHORIZED(18, false),
+    /** The cluster gives wide timestamps, which have no compact spelling. */
+    NOT_COMPACT(19, false),
     /** The node belongs to another cluster, or to another history of this client's cluster. */
     WRONG_CLUSTER(64, false),
     /** Client and node have no protocol version in common. */

@@ -4,6 +4,7 @@ import java.io.Serializable;
 import java.nio.ByteBuffer;
 import java.time.Instant;
 import java.util.HexFormat;
+import java.util.OptionalLong;
 
 /**
  * A moment that the oracle gave to exactly one caller. Timestamps have the same order as their
@@ -16,7 +17,12 @@ public record Timestamp(long epoch, long index) implements Comparable<Timestamp>
     /** The length of a timestamp in bytes. */
     public static final int BYTES = 16;
 
+    /** The largest compact timestamp. */
+    public static final long COMPACT_MAX = ((-1L >>> 6) / 15_625L << 18) | 0x3ffff;
+
     private static final long NANOS = 1_000_000_000;
+    private static final long MILLIS = 1_000_000;
+    private static final int COMPACT_BITS = 18;
     private static final HexFormat HEX = HexFormat.of();
 
     /**
@@ -64,6 +70,37 @@ public record Timestamp(long epoch, long index) implements Comparable<Timestamp>
             throw new IllegalArgumentException("a timestamp has 16 bytes, not " + bytes.length);
         }
         return read(ByteBuffer.wrap(bytes));
+    }
+
+    /**
+     * Reads a compact timestamp, which {@link #compact()} returns.
+     *
+     * @param compact a number from 0 to {@link #COMPACT_MAX}
+     * @return the timestamp
+     * @throws IllegalArgumentException if the number is anything else
+     */
+    public static Timestamp fromCompact(long compact) {
+        if (compact < 0 || compact > COMPACT_MAX) {
+            throw new IllegalArgumentException(
+                    compact + " is no compact timestamp, allowed are 0 to " + COMPACT_MAX);
+        }
+        return new Timestamp((compact >> COMPACT_BITS) * MILLIS, compact & (1 << COMPACT_BITS) - 1);
+    }
+
+    /**
+     * Returns the compact spelling, {@code milliseconds << 18 | index}. Compact timestamps have the
+     * order of their spellings. In a cluster with {@code TIMESTAMP_FORMAT=compact} every timestamp
+     * has one.
+     *
+     * @return a number that is not negative; empty if the epoch is not a whole millisecond, or if
+     *     the index is 2^18 or higher
+     */
+    public OptionalLong compact() {
+        boolean isCompact =
+                Long.remainderUnsigned(epoch, MILLIS) == 0 && index >>> COMPACT_BITS == 0;
+        return isCompact
+                ? OptionalLong.of(Long.divideUnsigned(epoch, MILLIS) << COMPACT_BITS | index)
+                : OptionalLong.empty();
     }
 
     static Timestamp read(ByteBuffer from) {

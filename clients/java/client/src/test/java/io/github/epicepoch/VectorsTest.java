@@ -25,7 +25,6 @@ class VectorsTest {
     /** These errors exist only over HTTP. */
     private static final Set<String> OTHERS =
             Set.of(
-                    "BAD_COUNT",
                     "BAD_FORMAT",
                     "NOT_FOUND",
                     "METHOD_NOT_ALLOWED",
@@ -254,6 +253,23 @@ class VectorsTest {
         for (Object text : Json.list(vectors("timestamps.json").get("refused_texts"))) {
             assertThrows(
                     IllegalArgumentException.class, () -> Timestamp.parse((String) text));
+        }
+        long lastCompact = -1;
+        for (Map<String, Object> vector : all("timestamps.json", "compact")) {
+            Timestamp parsed = Timestamp.parse(text(vector, "text"));
+            long compact = number(vector, "u64");
+            assertEquals(compact, parsed.compact().orElseThrow());
+            assertEquals(parsed, Timestamp.fromCompact(compact));
+            assertTrue(lastCompact < compact && compact <= Timestamp.COMPACT_MAX);
+            lastCompact = compact;
+        }
+        assertEquals(Timestamp.COMPACT_MAX, lastCompact);
+        for (Object text : Json.list(vectors("timestamps.json").get("not_compact"))) {
+            assertTrue(Timestamp.parse((String) text).compact().isEmpty());
+        }
+        for (Object text : Json.list(vectors("timestamps.json").get("refused_compact"))) {
+            long refused = Long.parseUnsignedLong((String) text);
+            assertThrows(IllegalArgumentException.class, () -> Timestamp.fromCompact(refused));
         }
         for (Map<String, Object> vector : all("timestamps.json", "ranges")) {
             Timestamp first = Timestamp.parse(text(vector, "first"));
