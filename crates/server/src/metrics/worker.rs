@@ -186,11 +186,12 @@ pub(crate) enum PathLabel {
     Status,
     Page,
     Admin,
+    Grpc,
     Other,
 }
 
 impl PathLabel {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Timestamp,
         Self::Latest,
         Self::Up,
@@ -201,6 +202,7 @@ impl PathLabel {
         Self::Status,
         Self::Page,
         Self::Admin,
+        Self::Grpc,
         Self::Other,
     ];
 
@@ -217,6 +219,7 @@ impl PathLabel {
             Self::Status => "status",
             Self::Page => "page",
             Self::Admin => "admin",
+            Self::Grpc => "grpc",
             Self::Other => "other",
         }
     }

@@ -1,6 +1,6 @@
 //! Messages in the body of a request or an answer ("Length-Prefixed-Message" in gRPC's description
-//! of its protocol over HTTP/2): one byte that says whether the message is compressed, four bytes of
-//! length, the message.
+//! of its protocol over HTTP/2): one byte that says whether the message is compressed, four bytes
+//! of length, the message.
 
 /// Bytes in front of each message.
 pub const PREFIX_LEN: usize = 5;
