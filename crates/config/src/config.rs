@@ -23,6 +23,7 @@ use crate::values::millis;
 /// All settings that a node needs to start. [`Config::new`] fills in the defaults. A node does not
 /// start if [`Config::check`] refuses its configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch that operators know")]
 pub struct Config {
     /// Raft node id (`NODE_ID`): not 0, unique in the cluster, never used again. No default,
     /// because a node that guesses its id could vote twice.
@@ -148,6 +149,10 @@ pub struct Config {
     /// How long SIGTERM waits for open requests and for the handover of leadership
     /// (`SHUTDOWN_TIMEOUT_MS`). Default 3000 ms: well below the grace period of common supervisors.
     pub shutdown_timeout: Duration,
+    /// Whether clients of PD, the Placement Driver of TiKV, are served on the client port
+    /// (`PD_WIRE`). Default off: it is one more protocol that a client can send, and its clients need
+    /// a cluster with compact timestamps.
+    pub pd_wire: bool,
     /// Certificates for clients, and whether clients must present one.
     pub tls: Tls,
     /// Settings of the log. The binary starts the log; a node does not read this field.

@@ -72,6 +72,7 @@ impl Config {
             worker_cpus: Vec::new(),
             busy_poll: false,
             shutdown_timeout: Duration::ZERO,
+            pd_wire: false,
             tls: Tls {
                 clients: ClientTlsMode::Off,
                 http3: false,

@@ -551,8 +551,6 @@ mod tests {
                 (_, "LEASE_CLOCK") => "never",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (_, "PEER_TLS") => "off",
-                (_, "GUARANTEE_DEFAULT") => "lease",
-                (_, "LEASE_CLOCK") => "trusted",
                 (Kind::Number { range, .. }, _) => match setting.default {
                     DefaultValue::Is(text) => text,
                     DefaultValue::Words(_) => &range.start().to_string(),

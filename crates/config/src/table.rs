@@ -7,6 +7,7 @@ mod addresses;
 mod identity;
 mod limits;
 mod log;
+mod protocols;
 mod security;
 mod time;
 
@@ -23,12 +24,13 @@ pub struct Group {
 }
 
 /// Every setting, in the order of the help.
-pub static TABLE: [Group; 7] = [
+pub static TABLE: [Group; 8] = [
     Group { heading: "Node and cluster", is_per_node: true, settings: identity::IDENTITY },
     Group { heading: "Addresses", is_per_node: true, settings: addresses::ADDRESSES },
     Group { heading: "Certificates", is_per_node: false, settings: security::TLS },
     Group { heading: "Epochs, elections and timeouts", is_per_node: false, settings: time::TIME },
     Group { heading: "Limits", is_per_node: false, settings: limits::LIMITS },
+    Group { heading: "Protocols", is_per_node: false, settings: protocols::PROTOCOLS },
     Group { heading: "Rights", is_per_node: false, settings: security::AUTHORIZATION },
     Group { heading: "Log", is_per_node: false, settings: log::LOG },
 ];

@@ -8,6 +8,7 @@
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
 //! - [`http1`]: answers over HTTP/1.1, as a client reads them.
 //! - [`http2`]: frames and header blocks of HTTP/2.
+//! - [`grpc`]: messages of gRPC, and of PD, whose clients this node can serve.
 //! - [`frame`]: the frame of the peer protocol: header, limits, checksum.
 //! - [`peer_hello`]: the hello of a peer connection, and its refusal.
 //! - [`native`]: the native protocol of clients.
@@ -26,6 +27,7 @@ pub mod cursor;
 pub mod exposition;
 pub mod frame;
 pub mod gossip;
+pub mod grpc;
 pub mod guarantee;
 pub mod http;
 pub mod http1;

@@ -17,6 +17,8 @@ use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::grpc::message;
+use epicepoch_wire::grpc::pd::{TsoRequest, TsoResponse};
 use epicepoch_wire::http2::frame::{self, flag, kind, setting};
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode, SharedSettings};
 use epicepoch_wire::raft_message::{
@@ -39,6 +41,7 @@ fn main() -> io::Result<()> {
     timestamps()?;
     texts()?;
     http2()?;
+    grpc()?;
     certificates()?;
     links()?;
     scripts()
@@ -442,6 +445,28 @@ fn http2() -> io::Result<()> {
     frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0, 0, 0, 9, 0, 0, 0, 0]);
     put("http2_answer", "goaway", &bytes)?;
     http2_requests()
+}
+
+/// Writes bodies of calls: requests and answers of PD, a health check, and messages that must be
+/// refused.
+fn grpc() -> io::Result<()> {
+    let mut bytes = Vec::new();
+    for (cluster_id, count, is_global) in [(7, 1, true), (u64::MAX, 262_144, true), (0, 0, false)] {
+        let request = TsoRequest { cluster_id, count, is_global };
+        message::put(&mut bytes, |out| request.encode(out));
+    }
+    put("grpc", "requests", &bytes)?;
+    bytes.clear();
+    for (count, physical, logical) in [(1, 1_700_000_000_000, 0), (u32::MAX, u64::MAX, 262_143)] {
+        let answer = TsoResponse { cluster_id: 7, count, physical, logical };
+        message::put(&mut bytes, |out| answer.encode(out));
+    }
+    put("grpc", "answers", &bytes)?;
+    put("grpc", "health", b"\0\0\0\0\x09\x0a\x07pdpb.PD\x01\0\0\0\0\x02\0\0\0\0")?;
+    // Fields of each kind, unknown ones, and a header in two parts.
+    let fields = b"\x0a\x02\x08\x01\x7912345678\x7d1234\x0a\x02\x10\x05\x10\xff\x01\x0b";
+    put("grpc", "fields", fields)?;
+    put("grpc", "too_long", b"\0\0\0\x10\x01\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02")
 }
 
 /// Writes a stream of HTTP/2 requests: the common one, the same one with fields from the table, and

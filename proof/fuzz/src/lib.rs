@@ -36,7 +36,7 @@ pub struct Target {
 
 /// All targets that must hold for every input. `planted` is not among them, because the engine must
 /// find its bug.
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 23] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -47,6 +47,7 @@ pub const TARGETS: [Target; 22] = [
     Target { name: "http_request", run: targets::http_request },
     Target { name: "http2_frames", run: targets::http2_frames },
     Target { name: "http2_request", run: targets::http2_request },
+    Target { name: "grpc", run: targets::grpc },
     Target { name: "http3_control", run: targets::http3_control },
     Target { name: "settings", run: targets::settings },
     Target { name: "files", run: targets::files },
@@ -80,6 +81,8 @@ pub mod targets {
         wire::native;
         /// States, commands, changes, entries, snapshots.
         wire::record;
+        /// Messages of gRPC and of PD.
+        wire::grpc;
         /// Timestamps and ranges.
         wire::timestamp;
         /// Queries of `/timestamp`.

@@ -10,6 +10,10 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::cursor::Reader;
 use epicepoch_wire::frame::{HEADER_LEN, split_frame, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::grpc::health;
+use epicepoch_wire::grpc::message::{MESSAGE_LEN_MAX, Message, MessageError, PREFIX_LEN, put};
+use epicepoch_wire::grpc::pd::{TsoRequest, TsoResponse};
+use epicepoch_wire::grpc::protobuf::Fields;
 use epicepoch_wire::native::{
     self, ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer,
     Welcome,
@@ -35,6 +39,60 @@ pub(crate) fn frame(data: &[u8]) {
     // A connection waits for the rest of an incomplete frame, or refuses the frame early.
     let cut = data.len().min(HEADER_LEN - 1);
     assert_eq!(split_frame(&data[..cut]), Ok(None), "less than a header is no frame");
+}
+
+/// The body of a call: messages one after another, and each as any of the requests and answers that
+/// are read.
+pub(crate) fn grpc(data: &[u8]) {
+    let mut rest = data;
+    loop {
+        match Message::split(rest) {
+            Ok(None) => break,
+            Ok(Some((message, behind))) => {
+                assert!(message.bytes.len() <= MESSAGE_LEN_MAX, "a message within its limit");
+                let mut again = Vec::new();
+                put(&mut again, |out| out.extend_from_slice(message.bytes));
+                assert_eq!(again[1..], rest[1..rest.len() - behind.len()], "one spelling");
+                grpc_message(message.bytes);
+                rest = behind;
+            }
+            Err(error) => {
+                let is_long = matches!(error, MessageError::TooLong(_));
+                assert!(
+                    rest.len() >= PREFIX_LEN && (is_long || rest[0] > 1),
+                    "refused for a reason"
+                );
+                break;
+            }
+        }
+    }
+    grpc_message(data);
+}
+
+fn grpc_message(bytes: &[u8]) {
+    let (mut fields, mut count) = (Fields::new(bytes), 0);
+    let is_message = loop {
+        match fields.next_field() {
+            Ok(Some(_)) => count += 1,
+            Ok(None) => break true,
+            Err(_) => break false,
+        }
+    };
+    assert!(count <= bytes.len(), "a field has a byte at least");
+    if let Ok(request) = TsoRequest::decode(bytes) {
+        assert!(is_message, "a request has fields");
+        let mut again = Vec::new();
+        request.encode(&mut again);
+        assert_eq!(TsoRequest::decode(&again), Ok(request), "a request comes back");
+    }
+    if let Ok(answer) = TsoResponse::decode(bytes) {
+        let mut again = Vec::new();
+        answer.encode(&mut again);
+        assert_eq!(TsoResponse::decode(&again), Ok(answer), "an answer comes back");
+    }
+    if let Ok(service) = health::decode_check(bytes) {
+        assert!(service.len() <= bytes.len() && is_message, "a name from the message");
+    }
 }
 
 /// The payload of any kind of frame except Raft's. The first byte selects the kind.

@@ -79,6 +79,7 @@ pub(crate) struct Clients {
     sweeps: Rc<Cell<u64>>,
     timeout: Timeout,
     is_closing: Cell<bool>,
+    was_leading: Cell<bool>,
     gone: Signal,
 }
 
@@ -98,6 +99,7 @@ impl Clients {
             next: Cell::default(),
             sweeps: Rc::default(),
             is_closing: Cell::default(),
+            was_leading: Cell::default(),
             gone: Signal::default(),
         })
     }
@@ -227,8 +229,14 @@ impl Clients {
         }
     }
 
-    /// Tells native connections when another leader becomes known.
+    /// Tells native connections when another leader becomes known, and connections with calls when
+    /// this node has stopped to lead.
     pub(crate) fn follow_publication(&self) {
+        let is_leading = self.sequencer.view().is_leading();
+        if self.was_leading.replace(is_leading) && !is_leading {
+            let connections = self.connections.borrow();
+            connections.values().filter(|state| state.has_calls.get()).for_each(|it| it.wake());
+        }
         if self.native.follow_publication() {
             let connections = self.connections.borrow();
             connections.values().filter(|state| state.is_native.get()).for_each(|it| it.wake());

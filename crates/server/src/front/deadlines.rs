@@ -53,6 +53,8 @@ pub(crate) struct ClientState {
     /// Requests that a fast path or the native protocol is answering.
     fast_in_flight: Cell<u32>,
     pub(super) is_native: Cell<bool>,
+    /// The connection has had gRPC calls. It wants to know when this node stops to lead.
+    pub(super) has_calls: Cell<bool>,
     /// When a request last arrived, a request was last answered, or the socket last accepted bytes.
     active_at: Cell<u64>,
     /// Since when a head is incomplete: the start of the connection, or the first byte of a
@@ -87,6 +89,7 @@ impl ClientState {
             in_flight: Cell::default(),
             fast_in_flight: Cell::default(),
             is_native: Cell::default(),
+            has_calls: Cell::default(),
             active_at: Cell::new(sweeps.get()),
             // The time limit of the first head starts with the connection, before the first byte.
             head_at: Cell::new(Some(sweeps.get())),

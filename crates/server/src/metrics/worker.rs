@@ -192,11 +192,12 @@ pub(crate) enum PathLabel {
     Status,
     Page,
     Admin,
+    Grpc,
     Other,
 }
 
 impl PathLabel {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Timestamp,
         Self::Latest,
         Self::Up,
@@ -207,6 +208,7 @@ impl PathLabel {
         Self::Status,
         Self::Page,
         Self::Admin,
+        Self::Grpc,
         Self::Other,
     ];
 
@@ -223,6 +225,7 @@ impl PathLabel {
             Self::Status => "status",
             Self::Page => "page",
             Self::Admin => "admin",
+            Self::Grpc => "grpc",
             Self::Other => "other",
         }
     }

@@ -15,24 +15,26 @@ use crate::node::{Cluster, TestNode, WAIT_MAX};
 const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
 
 /// A client that writes each frame itself.
-struct Raw {
+pub(crate) struct Raw {
     stream: TcpStream,
     decoder: Decoder,
     input: Vec<u8>,
     /// Answers that have not ended.
     open: BTreeMap<u32, Answer>,
+    /// Answers that have ended, and were not asked for yet.
+    whole: BTreeMap<u32, Answer>,
     /// Number of bytes read.
     taken: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Answer {
-    headers: BTreeMap<String, String>,
-    body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    fn status(&self) -> &str {
+    pub(crate) fn status(&self) -> &str {
         self.headers.get(":status").map_or("", String::as_str)
     }
 
@@ -45,21 +47,21 @@ impl Answer {
 }
 
 impl Raw {
-    fn new(node: &TestNode, settings: &[(u16, u32)]) -> Self {
+    pub(crate) fn new(node: &TestNode, settings: &[(u16, u32)]) -> Self {
         let stream = TcpStream::connect(node.addr).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let table = settings.iter().find(|(name, _)| *name == setting::HEADER_TABLE_SIZE);
         let decoder = Decoder::new(table.map_or(4096, |(_, len)| *len as usize));
-        let (input, open) = (Vec::new(), BTreeMap::new());
-        let mut raw = Self { stream, decoder, input, open, taken: 0 };
+        let (open, whole) = (BTreeMap::new(), BTreeMap::new());
+        let mut raw = Self { stream, decoder, input: Vec::new(), open, whole, taken: 0 };
         let mut hello = PREFACE.to_vec();
         frame::put_settings(&mut hello, settings);
         raw.send(&hello);
         raw
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
@@ -73,40 +75,55 @@ impl Raw {
     }
 
     /// The next `count` complete answers, by stream.
-    fn answers(&mut self, count: usize) -> BTreeMap<u32, Answer> {
-        let mut whole = BTreeMap::new();
+    pub(crate) fn answers(&mut self, count: usize) -> BTreeMap<u32, Answer> {
+        let mut whole = std::mem::take(&mut self.whole);
         while whole.len() < count {
-            while let Some(frame) = Frame::split(&self.input).unwrap() {
-                let (id, len) = (frame.stream, frame.len());
-                match frame.kind {
-                    kind::HEADERS => {
-                        let answer = self.open.entry(id).or_default();
-                        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                        let take = |name: &[u8], value: &[u8]| {
-                            answer.headers.insert(text(name), text(value));
-                        };
-                        self.decoder.decode(frame.payload, take).unwrap();
-                    }
-                    kind::DATA => {
-                        self.open.get_mut(&id).unwrap().body.extend_from_slice(frame.payload);
-                    }
-                    kind::GOAWAY => panic!("sent away: {:?}", frame.payload),
-                    _ => {}
-                }
-                if matches!(frame.kind, kind::HEADERS | kind::DATA) && frame.has(flag::END_STREAM) {
-                    whole.insert(id, self.open.remove(&id).unwrap());
-                }
-                self.input.drain(..len);
-            }
-            if whole.len() < count {
-                let mut chunk = [0; 16 << 10];
-                let len = self.stream.read(&mut chunk).unwrap();
-                assert!(len > 0, "the node has closed");
-                self.input.extend_from_slice(&chunk[..len]);
-                self.taken += len;
-            }
+            self.read(&mut whole);
         }
         whole
+    }
+
+    /// Waits for the first `len` bytes of an answer's body. Whole answers are kept for later.
+    pub(crate) fn await_body(&mut self, stream: u32, len: usize) {
+        let mut whole = std::mem::take(&mut self.whole);
+        let has = |answers: &BTreeMap<u32, Answer>| {
+            answers.get(&stream).is_some_and(|answer| answer.body.len() >= len)
+        };
+        while !has(&whole) && !has(&self.open) {
+            self.read(&mut whole);
+        }
+        self.whole = whole;
+    }
+
+    /// Reads once, and moves answers that are complete to `whole`.
+    fn read(&mut self, whole: &mut BTreeMap<u32, Answer>) {
+        let mut chunk = [0; 16 << 10];
+        let len = self.stream.read(&mut chunk).unwrap();
+        assert!(len > 0, "the node has closed");
+        self.input.extend_from_slice(&chunk[..len]);
+        self.taken += len;
+        while let Some(frame) = Frame::split(&self.input).unwrap() {
+            let (id, len) = (frame.stream, frame.len());
+            match frame.kind {
+                kind::HEADERS => {
+                    let answer = self.open.entry(id).or_default();
+                    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                    let take = |name: &[u8], value: &[u8]| {
+                        answer.headers.insert(text(name), text(value));
+                    };
+                    self.decoder.decode(frame.payload, take).unwrap();
+                }
+                kind::DATA => {
+                    self.open.get_mut(&id).unwrap().body.extend_from_slice(frame.payload);
+                }
+                kind::GOAWAY => panic!("sent away: {:?}", frame.payload),
+                _ => {}
+            }
+            if matches!(frame.kind, kind::HEADERS | kind::DATA) && frame.has(flag::END_STREAM) {
+                whole.insert(id, self.open.remove(&id).unwrap());
+            }
+            self.input.drain(..len);
+        }
     }
 }
 

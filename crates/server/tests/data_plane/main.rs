@@ -5,6 +5,7 @@ mod authz;
 mod bad_input;
 mod fast_path;
 mod floods;
+mod grpc;
 mod guarantee;
 mod http2;
 mod http2_frames;

@@ -23,11 +23,11 @@ const TABLE_ANEW: [u8; 4] = [SIZE_UPDATE, SIZE_UPDATE | 0x1f, 0x80 | 0x61, 7];
 const _: () = assert!(TABLE_LEN == 0x1f + 0x61 + (7 << 7));
 
 /// Indexes of the static table (RFC 7541, appendix A).
-mod index {
-    pub(super) const STATUS: u8 = 8;
+pub(super) mod index {
+    pub(in crate::front::http2) const STATUS: u8 = 8;
     pub(super) const CACHE_CONTROL: u8 = 24;
     pub(super) const CONTENT_LENGTH: u8 = 28;
-    pub(super) const CONTENT_TYPE: u8 = 31;
+    pub(in crate::front::http2) const CONTENT_TYPE: u8 = 31;
     pub(super) const DATE: u8 = 33;
 }
 
@@ -68,7 +68,7 @@ impl Table {
     }
 
     /// Begins a block that does not use the table.
-    fn begin(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         if std::mem::take(&mut self.is_changed) {
             out.push(SIZE_UPDATE);
         }
@@ -244,7 +244,7 @@ pub(super) struct Other<'a> {
 }
 
 /// Reserves the head of a frame and returns its position.
-fn begin_head(out: &mut Vec<u8>) -> usize {
+pub(super) fn begin_head(out: &mut Vec<u8>) -> usize {
     let at = out.len();
     out.extend_from_slice(&[0; HEAD_LEN]);
     at
@@ -255,7 +255,7 @@ fn begin_head(out: &mut Vec<u8>) -> usize {
 /// # Panics
 /// When the frame is longer than the length that every client must accept. The headers of an answer
 /// are never that long.
-fn end_head(at: usize, flags: u8, id: u32, out: &mut [u8]) {
+pub(super) fn end_head(at: usize, flags: u8, id: u32, out: &mut [u8]) {
     let len = out.len() - at - HEAD_LEN;
     assert!(len <= frame::PAYLOAD_LEN_MAX, "the head of an answer of {len} bytes");
     out[at..at + 3].copy_from_slice(&(len as u32).to_be_bytes()[1..]);
@@ -264,7 +264,7 @@ fn end_head(at: usize, flags: u8, id: u32, out: &mut [u8]) {
 }
 
 /// Appends a field. Its name is an index of the static table, or the text `name` if `index` is 0.
-fn put_literal(literal: u8, index: u8, name: &str, value: &[u8], out: &mut Vec<u8>) {
+pub(super) fn put_literal(literal: u8, index: u8, name: &str, value: &[u8], out: &mut Vec<u8>) {
     // The index has a prefix of four bits, or of six if the table keeps the literal.
     let most = if literal == KEPT { 0x3f } else { 0x0f };
     if index < most {

@@ -3,7 +3,9 @@
 
 use epicepoch_wire::http::{HEADER_ADMIN, HEADER_CLUSTER, HEADER_REQUEST_ID};
 use epicepoch_wire::http2::hpack::ENTRY_OVERHEAD;
-use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
@@ -69,10 +71,11 @@ const SCHEME: usize = 1;
 const AUTHORITY: usize = 2;
 const PATH: usize = 3;
 
-/// The fields that the service reads. Other fields are dropped, so a request holds little memory
-/// while its body arrives.
-static READ_BY_SERVICE: [HeaderName; 7] = [
+/// The fields that the service reads, and the one that tells a call from other requests. Other fields
+/// are dropped, so a request holds little memory while its body arrives.
+static READ_BY_SERVICE: [HeaderName; 8] = [
     AUTHORIZATION,
+    CONTENT_TYPE,
     HeaderName::from_static(HEADER_REQUEST_ID),
     HeaderName::from_static(HEADER_ADMIN),
     HeaderName::from_static(HEADER_CLUSTER),

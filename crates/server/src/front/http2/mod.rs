@@ -10,11 +10,13 @@
 //! - `streams`: the open requests, and how much may be sent for them.
 //! - `answers`: header blocks of answers, as short as the client's table allows.
 //! - `exchange`: requests of the service, and bodies that a client does not accept at once.
+//! - `grpc`: calls of gRPC, for clients of PD.
 //! - [`meter`]: the frames that a client sends beside requests, and their limit.
 //! - `protocol`: this protocol in the request pipeline.
 
 mod answers;
 mod exchange;
+mod grpc;
 mod head;
 pub mod meter;
 pub(crate) mod protocol;

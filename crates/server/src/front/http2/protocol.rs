@@ -1,15 +1,17 @@
-//! HTTP/2 in the pipeline: `GET /timestamp` joins batches, all other requests go to the service.
+//! HTTP/2 in the pipeline: `GET /timestamp` and messages of `Tso` calls join batches, all other
+//! requests go to the service.
 //! The session decides what the client's frames mean.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use epicepoch_wire::http2::frame::{self, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
+use epicepoch_wire::http2::frame::{self, Frame, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
 use epicepoch_wire::{Guarantee, TimestampRange};
 
 use super::answers::{Echo, Other, ResponseTemplates, Table};
 use super::exchange::{Exchanges, Ready};
+use super::grpc::{Calls, is_call};
 use super::meter::FrameMeter;
 use super::session::{Event, Fault, STREAMS_MAX, Session};
 use crate::front::deadlines::ClientState;
@@ -37,13 +39,16 @@ const _: () = assert!(STREAMS_MAX * ANSWER_HEAD_LEN < ANSWERS_LEN_MAX);
 
 /// The state of one HTTP/2 connection in the pipeline.
 pub(crate) struct Http2 {
-    state: Rc<ClientState>,
+    pub(super) state: Rc<ClientState>,
     service: NodeService,
     /// `None` until the preface has come.
-    session: Option<Session>,
+    pub(super) session: Option<Session>,
     meter: FrameMeter,
-    table: Table,
+    pub(super) table: Table,
     exchanges: Exchanges,
+    /// Whether this node serves gRPC calls (`PD_WIRE`).
+    takes_calls: bool,
+    pub(super) calls: Calls,
 }
 
 /// A request that waits for its answer.
@@ -53,6 +58,15 @@ pub(crate) struct Request {
     ask: Ask,
     request_id_len: u8,
     interest: Interest,
+    /// Whether the request is a message of a call, which other requests of the stream may follow.
+    is_of_call: bool,
+}
+
+impl Request {
+    /// A request of the call on this stream.
+    pub(super) const fn of_call(stream: u32, ask: Ask, interest: Interest) -> Self {
+        Self { stream, ask, request_id_len: 0, interest, is_of_call: true }
+    }
 }
 
 impl Waiting for Request {
@@ -108,6 +122,8 @@ impl Protocol for Http2 {
             meter: FrameMeter::new(PREFACE.len(), state.sweeps()),
             table: Table::default(),
             exchanges: Exchanges::default(),
+            takes_calls: common.sequencer.shared.config.pd_wire,
+            calls: Calls::default(),
         }
     }
 
@@ -148,8 +164,9 @@ impl Protocol for Http2 {
             match session.receive(rest, line.outbox.bytes()) {
                 Ok(None) => break,
                 Ok(Some((length, event))) => {
-                    rest = &rest[length..];
-                    self.handle(common, line, event);
+                    let (frame, behind) = rest.split_at(length);
+                    rest = behind;
+                    self.handle(common, line, event, frame);
                 }
                 Err(fault) => self.send_away(common, line, fault),
             }
@@ -166,10 +183,13 @@ impl Protocol for Http2 {
 
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
         let templates = common.templates();
-        let Self { session, table, exchanges, .. } = self;
-        let Some(session) = session else { unreachable!("a request came without a preface") };
         let proved_by = answers.proved_by();
-        answers.each(|Request { stream: id, ask, .. }, request_id, first| {
+        answers.each(|Request { stream: id, ask, is_of_call, .. }, request_id, first| {
+            if is_of_call {
+                return self.answer_call(common, id, first, ask.count, out);
+            }
+            let Self { session, table, exchanges, .. } = &mut *self;
+            let Some(session) = session else { unreachable!("a request came without a preface") };
             let body_len = ask.body_len();
             let proof = ask.shown(proved_by);
             let Some(is_whole) = session.spend_all(id, body_len) else { return };
@@ -206,14 +226,17 @@ impl Protocol for Http2 {
         out: &mut Vec<u8>,
     ) {
         let templates = common.templates();
-        let Self { session, table, exchanges, .. } = self;
-        let Some(session) = session else { unreachable!("a request came without a preface") };
         let (parts, body) = answer::refused(refusal).into_parts();
         let Body::Whole(text) = body else { unreachable!("a refusal is a line of text") };
         let (status, headers) = (parts.status.as_u16(), &parts.headers);
         let body_len = Some(text.len() as u64);
         let other = Other { status, headers, body_len, ends: false };
-        refused.each(|Request { stream: id, .. }, request_id| {
+        refused.each(|Request { stream: id, is_of_call, .. }, request_id| {
+            if is_of_call {
+                return self.refuse_call(id, refusal, out);
+            }
+            let Self { session, table, exchanges, .. } = &mut *self;
+            let Some(session) = session else { unreachable!("a request came without a preface") };
             let Some(is_whole) = session.spend_all(id, text.len()) else { return };
             templates.other(table, id, &other, request_id, out);
             if is_whole {
@@ -231,9 +254,11 @@ impl Protocol for Http2 {
             Some(session) => session.close(line.outbox.bytes()),
             None => line.stop(),
         }
+        self.close_calls(line.outbox.bytes());
     }
 
-    /// Sends answers of the service, and bodies, while the outbox has space.
+    /// Sends answers of the service, and bodies, while the outbox has space. Also does the work of
+    /// open calls.
     #[inline]
     fn advance(
         &mut self,
@@ -241,6 +266,9 @@ impl Protocol for Http2 {
         line: &mut Line<Request>,
         context: &mut Context<'_>,
     ) -> bool {
+        if !self.calls.is_empty() {
+            self.advance_calls(common, line.outbox.bytes());
+        }
         if self.exchanges.is_empty() {
             return false;
         }
@@ -268,6 +296,7 @@ impl Protocol for Http2 {
 
     fn give_back(&mut self) {
         self.exchanges.give_back();
+        self.calls.give_back();
         if let Some(session) = &mut self.session {
             session.give_back();
         }
@@ -288,9 +317,19 @@ impl Http2 {
         }
     }
 
-    fn handle(&mut self, common: &Common<Self>, line: &mut Line<Request>, event: Event) {
+    /// Handles an event and the frame that caused it.
+    fn handle(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        event: Event,
+        frame: &[u8],
+    ) {
         match event {
             Event::Fast { id } => self.handle_fast(common, line, id),
+            Event::Request { id, request, body_len } if self.takes_calls && is_call(&request) => {
+                self.begin_call(common, line, id, &request, body_len == Some(0));
+            }
             Event::Request { id, request, body_len } => {
                 self.exchanges.begin(&self.service, id, *request, body_len);
             }
@@ -302,8 +341,19 @@ impl Http2 {
                 let ready = Ready { id, answer, is_head: false };
                 self.put_answer(common, ready, line.outbox.bytes());
             }
-            Event::Data { id, len, ends } => self.exchanges.handle_data(id, len, ends),
+            Event::Data { id, len, ends } => {
+                let (payload, counted) = content(frame);
+                let is_of_call = !self.calls.is_empty()
+                    && self.handle_call_data(common, line, id, payload, counted, ends);
+                if !is_of_call {
+                    self.exchanges.handle_data(id, len, ends);
+                }
+            }
+            // Requests of a cancelled call stay in the queue. They are answered in vain.
+            Event::Reset { id } if self.calls.drop_stream(id) => {}
             Event::Reset { id } => {
+                // While a call's requests wait, the queue is not sorted. Then a cancelled request
+                // may not be found, and is answered in vain, too.
                 if !line.queue.cancel(|request| request.stream.cmp(&id)) {
                     self.exchanges.drop_stream(id);
                 }
@@ -322,7 +372,8 @@ impl Http2 {
             return self.put_answer(common, ready, line.outbox.bytes());
         }
         let (ask, request_id_len) = (request.ask, request.request_id.len() as u8);
-        let waiting = Request { stream: id, ask, request_id_len, interest: Interest::Wanted };
+        let interest = Interest::Wanted;
+        let waiting = Request { stream: id, ask, request_id_len, interest, is_of_call: false };
         line.queue.push(waiting, &request.request_id);
     }
 
@@ -360,6 +411,18 @@ impl Http2 {
     fn drop_all(&mut self, line: &mut Line<Request>) {
         line.queue.clear();
         self.exchanges.clear();
+        self.calls.clear();
         line.record_in_flight();
+    }
+}
+
+/// The content of a DATA frame, and its length with the padding, as windows count it. Other frames
+/// have none: trailers end a body, too.
+fn content(frame: &[u8]) -> (&[u8], usize) {
+    match Frame::split(frame) {
+        Ok(Some(frame)) if frame.kind == kind::DATA => {
+            (frame.unpadded().unwrap_or_default(), frame.payload.len())
+        }
+        Ok(_) | Err(_) => (&[], 0),
     }
 }

@@ -220,6 +220,15 @@ impl Session {
         }
     }
 
+    /// Lets the client send `len` more bytes on a stream, because the node has used as many. Does
+    /// nothing if the client has ended the stream.
+    pub fn reopen(&mut self, id: u32, len: u32, out: &mut Vec<u8>) {
+        if let Some(stream) = self.streams.get(id).filter(|stream| stream.is_sending && len > 0) {
+            stream.received = stream.received.saturating_sub(len);
+            frame::put(out, kind::WINDOW_UPDATE, 0, id, &len.to_be_bytes());
+        }
+    }
+
     /// Announces the end of the connection, once.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         if self.closing == Closing::No {

@@ -125,8 +125,8 @@ impl<R: Waiting> Queue<R> {
     }
 
     /// Cancels the request for which `find` returns `Equal`, and frees its capacity at once. The
-    /// requests are sorted in the order of `find`. Returns whether the request was there and
-    /// wanted.
+    /// requests should be sorted in the order of `find`. If not, the request may not be found, and
+    /// is answered in vain. Returns whether the request was found and wanted.
     pub(crate) fn cancel(&mut self, find: impl FnMut(&R) -> Ordering) -> bool {
         let Ok(at) = self.requests.binary_search_by(find) else { return false };
         let request = &mut self.requests[at];

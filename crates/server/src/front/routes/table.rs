@@ -1,7 +1,9 @@
 //! The only table of a node's answers: paths, their methods, and the right that each path needs. A
 //! path that is not in the table gets a 404, even if the caller has no right. For a path in the
-//! table, a caller without the needed right is refused. The native protocol has a row here, too.
+//! table, a caller without the needed right is refused. The native protocol has a row here, and gRPC
+//! a table of its own.
 
+use epicepoch_wire::grpc::{health, pd};
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
     PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
@@ -59,6 +61,41 @@ pub const TABLE: [Row; 25] = [
 /// The right that a native connection needs. The native protocol carries only timestamps and the
 /// name of the leader.
 pub const NATIVE: Right = Right::Timestamps;
+
+/// A row of the table of gRPC calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallRow {
+    /// The path, which names the service and the method.
+    pub path: &'static str,
+    /// The right that a caller needs.
+    pub right: Right,
+    pub(crate) call: Call,
+}
+
+/// All gRPC calls (`PD_WIRE`). Others are answered with the status UNIMPLEMENTED.
+pub const CALLS: [CallRow; 4] = [
+    CallRow { path: pd::TSO, right: Right::Timestamps, call: Call::Tso },
+    CallRow { path: pd::GET_MEMBERS, right: Right::Timestamps, call: Call::Members },
+    CallRow { path: pd::GET_CLUSTER_INFO, right: Right::Timestamps, call: Call::ClusterInfo },
+    CallRow { path: health::CHECK, right: Right::Health, call: Call::Health },
+];
+
+/// The purpose of a gRPC call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// A stream of requests for timestamps.
+    Tso,
+    Members,
+    ClusterInfo,
+    Health,
+}
+
+impl CallRow {
+    /// The row of a path.
+    pub(crate) fn of(path: &str) -> Option<&'static Self> {
+        CALLS.iter().find(|row| row.path == path)
+    }
+}
 
 const fn row(path: &'static str, methods: Methods, right: Right, route: Route) -> Row {
     Row { path, methods, right, route }
@@ -175,6 +212,21 @@ mod tests {
         for row in TABLE {
             assert_eq!(Row::of(row.path), Some(&row), "{} stands there twice", row.path);
         }
+    }
+
+    #[test]
+    fn calls_need_what_their_paths_over_http_need() {
+        let right = |path| Row::of(path).unwrap().right;
+        for CallRow { path, right: needed, call } in CALLS {
+            assert_eq!(CallRow::of(path).unwrap().call, call, "{path} stands there twice");
+            let same = match call {
+                Call::Tso => right(PATH_TIMESTAMP),
+                Call::Members | Call::ClusterInfo => right(PATH_MEMBERS),
+                Call::Health => right(PATH_UP),
+            };
+            assert_eq!(needed, same, "{path}");
+        }
+        assert_eq!(CallRow::of("/pdpb.PD/tso"), None);
     }
 
     #[test]

@@ -1,0 +1,130 @@
+//! How calls end. PD's clients look for words in the text of a status, and not only at its code: at
+//! "not leader" and "no leader" they ask for the members at once (`errs.IsLeaderChange` of
+//! `github.com/tikv/pd/client`).
+
+use std::borrow::Cow;
+
+use epicepoch_wire::grpc::message::MessageError;
+use epicepoch_wire::grpc::protobuf::ProtobufError;
+use epicepoch_wire::grpc::status::Code;
+use epicepoch_wire::http::ErrorCode;
+
+use crate::front::pipeline::refusal::Refusal;
+use crate::security::authz::{Reason, Right};
+
+/// The status of a call that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) code: Code,
+    /// One line for people, and for the clients that search it; empty for success.
+    pub(super) text: Cow<'static, str>,
+    /// The reason under which the metrics count this refusal.
+    pub(super) refusal: Option<ErrorCode>,
+}
+
+/// The refusal of every method of PD while the cluster gives wide timestamps.
+pub(super) const WIDE: Status = Status::fixed(
+    Code::FailedPrecondition,
+    "this cluster gives timestamps of 16 bytes, and PD's clients need those of 64 bits: set \
+     TIMESTAMP_FORMAT=compact first, see the documentation",
+    ErrorCode::Unsupported,
+);
+/// The end of a call whose client has sent all requests.
+pub(super) const DONE: Status = Status { code: Code::Ok, text: Cow::Borrowed(""), refusal: None };
+/// The end of open calls while the node stops.
+pub(super) const STOPPING: Status = Status::fixed(
+    Code::Unavailable,
+    "no leader: this node is stopping; ask another member",
+    ErrorCode::ShuttingDown,
+);
+/// The client does not read its answers.
+pub(super) const UNREAD: Status = Status::fixed(
+    Code::ResourceExhausted,
+    "too many answers wait because the client's window is full",
+    ErrorCode::Overloaded,
+);
+/// The client sends faster than it is answered.
+pub(super) const TOO_MANY: Status = Status::fixed(
+    Code::ResourceExhausted,
+    "too many requests of one stream wait; ask for several timestamps at once with count",
+    ErrorCode::Overloaded,
+);
+
+impl Status {
+    pub(super) const fn fixed(code: Code, text: &'static str, refusal: ErrorCode) -> Self {
+        Self { code, text: Cow::Borrowed(text), refusal: Some(refusal) }
+    }
+
+    pub(super) fn new(code: Code, text: String, refusal: ErrorCode) -> Self {
+        Self { code, text: text.into(), refusal: Some(refusal) }
+    }
+
+    /// Why a request for timestamps gets none now.
+    pub(super) fn of_refusal(refusal: &Refusal) -> Self {
+        let advice = || String::from_utf8_lossy(&refusal.text()).trim_end().to_owned();
+        let (code, text) = match refusal.code {
+            ErrorCode::NotLeader => {
+                (Code::Unavailable, format!("not leader; the leader is at {}", advice()))
+            }
+            // The leader may have changed, so the client should look for it.
+            ErrorCode::NoLeader
+            | ErrorCode::NoQuorum
+            | ErrorCode::NotReady
+            | ErrorCode::ShuttingDown => (Code::Unavailable, format!("no leader: {}", advice())),
+            ErrorCode::Overloaded => (Code::ResourceExhausted, advice()),
+            _ => (Code::Unavailable, advice()),
+        };
+        // The pipeline has counted the refusal.
+        Self { code, text: text.into(), refusal: None }
+    }
+
+    /// The caller lacks a right.
+    pub(super) fn of_reason(right: Right, reason: Reason) -> Self {
+        let code = match reason.code() {
+            ErrorCode::Unauthorized => Code::Unauthenticated,
+            _ => Code::PermissionDenied,
+        };
+        Self::new(code, reason.advice(right), reason.code())
+    }
+
+    /// The method does not exist here.
+    pub(super) fn unimplemented(path: &str) -> Self {
+        let text = format!(
+            "{path} is not served here: this node gives timestamps, and does nothing else of PD"
+        );
+        Self::new(Code::Unimplemented, text, ErrorCode::NotFound)
+    }
+
+    /// The client speaks to another cluster, in the words of PD.
+    pub(super) fn mismatch(own: u64, sent: u64) -> Self {
+        let text = format!("mismatch cluster id, need {own} but got {sent}");
+        Self::new(Code::FailedPrecondition, text, ErrorCode::WrongCluster)
+    }
+
+    /// The client asks for too few or too many timestamps.
+    pub(super) fn bad_count(count: u32, most: u64) -> Self {
+        let text = format!("count is {count}; give a whole number from 1 to {most}");
+        Self::new(Code::InvalidArgument, text, ErrorCode::BadCount)
+    }
+
+    fn malformed(text: String) -> Self {
+        Self::new(Code::Internal, text, ErrorCode::BadRequest)
+    }
+}
+
+impl From<MessageError> for Status {
+    fn from(error: MessageError) -> Self {
+        match error {
+            MessageError::TooLong(_) => {
+                Self::new(Code::ResourceExhausted, error.to_string(), ErrorCode::BadRequest)
+            }
+            MessageError::Prefix(_) => Self::malformed(error.to_string()),
+        }
+    }
+}
+
+impl From<ProtobufError> for Status {
+    fn from(error: ProtobufError) -> Self {
+        Self::malformed(format!("the request cannot be read: {error}"))
+    }
+}

@@ -1,0 +1,16 @@
+//! gRPC over HTTP/2, as far as this project serves it: messages with their length in front, the
+//! fields of Protocol Buffers, status codes, and the messages of two services. Numbers of fields
+//! and codes are facts of the published definitions. All formats here are written by hand, because
+//! they are few and small (`docs/decisions/0053-pds-wire-by-hand.md`).
+//!
+//! - [`message`]: a message in the body of a request or an answer.
+//! - [`protobuf`]: the fields of a message.
+//! - [`status`]: how a call ends.
+//! - [`pd`]: the messages of PD, the timestamp service of TiKV.
+//! - [`health`]: the messages of gRPC's health checks.
+
+pub mod health;
+pub mod message;
+pub mod pd;
+pub mod protobuf;
+pub mod status;
