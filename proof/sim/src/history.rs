@@ -62,8 +62,8 @@ pub(crate) struct History {
     stamped_max: BTreeMap<BootId, Timestamp>,
     /// The highest compact timestamp that each boot took.
     spelled_max: BTreeMap<BootId, u64>,
-    /// Whether compact timestamps were ever in effect on any node.
-    was_compact: bool,
+    /// An index at which compact timestamps were in effect on some node.
+    compact_at: Option<LogIndex>,
     /// The highest term in which a timestamp was taken.
     stamped_in: Term,
     /// The requests that have no answer yet, by the boot at which they arrived, each with its time

@@ -318,9 +318,13 @@ impl Sequencer {
         let core = &self.shared.core;
         let taken = self.state.borrow_mut().complete(confirmed, allocate, core, Waker::wake);
         match taken {
-            Err(AllocateError::NoGrant | AllocateError::OtherTerm) => {}
             // The clients learn it, and metrics count it.
-            Err(AllocateError::Ahead | AllocateError::TooMany) => {}
+            Err(
+                AllocateError::NoGrant
+                | AllocateError::OtherTerm
+                | AllocateError::Ahead
+                | AllocateError::TooMany,
+            ) => {}
             // The batch of a probe has no requests.
             Ok(_) if size.requests == 0 => {}
             Err(error) => tracing::error!(%error, "a confirmed batch got no timestamps"),

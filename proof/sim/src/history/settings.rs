@@ -101,7 +101,7 @@ impl History {
     /// width, nanoseconds. With compact timestamps, each leader may add one, and some of them more.
     pub(super) fn widths_ns(&self) -> u64 {
         let leaders = (self.leaders.len() + self.led_before) as u64;
-        if self.was_compact {
+        if self.compact_at.is_some() {
             COMPACT_WIDTHS_NS + leaders * COMPACT_WIDTH_MIN_NS
         } else {
             WIDTHS_NS
@@ -111,14 +111,18 @@ impl History {
     /// A process starts at an applied index.
     pub(crate) fn began(&mut self, boot: BootId, index: LogIndex, state: &State) {
         let now = self.counting(index, state);
-        self.was_compact |= now.is_some_and(|now| now.is_compact);
+        if now.is_some_and(|now| now.is_compact) {
+            self.compact_at = Some(index);
+        }
         self.goes_by.insert(boot, GoesBy { before: now, now });
     }
 
     /// A process has applied entries up to `index`.
     pub(super) fn apply_settings(&mut self, boot: BootId, index: LogIndex, state: &State) {
         let now = self.counting(index, state);
-        self.was_compact |= now.is_some_and(|now| now.is_compact);
+        if now.is_some_and(|now| now.is_compact) {
+            self.compact_at = Some(index);
+        }
         let before = self.goes_by.get(&boot).and_then(|goes_by| goes_by.now);
         self.goes_by.insert(boot, GoesBy { before, now });
     }
@@ -137,7 +141,7 @@ impl History {
         let Some((least, most)) = goes_by.and_then(|it| it.both(|it| it.window_ns)) else { return };
         // Compact timestamps need some milliseconds above the end of the last range, also ahead of
         // the clock. The same call may have applied another such range.
-        let (width_ns, end) = if self.was_compact {
+        let (width_ns, end) = if self.compact_at.is_some() {
             let seen = self.ceilings.values().max().copied().unwrap_or_default();
             (2 * COMPACT_WIDTH_MIN_NS, seen.max(self.ranges.highest()))
         } else {

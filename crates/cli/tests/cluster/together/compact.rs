@@ -14,7 +14,7 @@ use epicepoch_client::{Options, TimestampFormat, TimestampsError};
 use epicepoch_wire::{Timestamp, TimestampRange};
 
 use crate::support::wire::Wire;
-use crate::support::{Cluster, WAIT_MAX, wait_until};
+use crate::support::{Cluster, Node, WAIT_MAX, wait_until};
 
 /// How often a leader is killed.
 const KILLS: usize = 3;
@@ -86,7 +86,7 @@ fn caller(
 fn both_spellings_have_one_order_over_http_and_native_while_leaders_are_killed() {
     let mut cluster = compact_cluster();
     let (origin, is_over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
-    let addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http()).collect();
+    let addrs: Vec<_> = cluster.nodes.iter().map(Node::http).collect();
     let mut callers = Vec::new();
     for form in
         ["/timestamp?n=3", "/timestamp?n=3&format=u64", "/timestamp?n=100000&format=u64range"]
