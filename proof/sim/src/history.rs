@@ -24,7 +24,7 @@ use epicepoch_core::quorum::Voters;
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::{
-    BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampFormat, TimestampRange,
+    BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange,
 };
 
 use crate::event::{Asker, Request};
@@ -64,8 +64,8 @@ pub(crate) struct History {
     stamped_max: BTreeMap<BootId, Timestamp>,
     /// The highest compact timestamp that each boot took.
     spelled_max: BTreeMap<BootId, u64>,
-    /// Compact once compact timestamps were in effect on any node.
-    timestamp_format: TimestampFormat,
+    /// An index at which compact timestamps were in effect on some node.
+    compact_at: Option<LogIndex>,
     /// The highest term in which a timestamp was taken.
     stamped_in: Term,
     /// The requests that have no answer yet, by the boot at which they arrived, each with its time

@@ -101,7 +101,7 @@ impl History {
     /// width, nanoseconds. With compact timestamps, each leader may add one, and some of them more.
     pub(super) fn widths_ns(&self) -> u64 {
         let leaders = (self.leaders.len() + self.led_before) as u64;
-        if self.timestamp_format == TimestampFormat::Compact {
+        if self.compact_at.is_some() {
             COMPACT_WIDTHS_NS + leaders * COMPACT_WIDTH_MIN_NS
         } else {
             WIDTHS_NS
@@ -112,7 +112,7 @@ impl History {
     pub(crate) fn began(&mut self, boot: BootId, index: LogIndex, state: &State) {
         let now = self.counting(index, state);
         if now.is_some_and(|now| now.is_compact) {
-            self.timestamp_format = TimestampFormat::Compact;
+            self.compact_at = Some(index);
         }
         self.goes_by.insert(boot, GoesBy { before: now, now });
     }
@@ -121,7 +121,7 @@ impl History {
     pub(super) fn apply_settings(&mut self, boot: BootId, index: LogIndex, state: &State) {
         let now = self.counting(index, state);
         if now.is_some_and(|now| now.is_compact) {
-            self.timestamp_format = TimestampFormat::Compact;
+            self.compact_at = Some(index);
         }
         let before = self.goes_by.get(&boot).and_then(|goes_by| goes_by.now);
         self.goes_by.insert(boot, GoesBy { before, now });
@@ -141,7 +141,7 @@ impl History {
         let Some((least, most)) = goes_by.and_then(|it| it.both(|it| it.window_ns)) else { return };
         // Compact timestamps need some milliseconds above the end of the last range, also ahead of
         // the clock. The same call may have applied another such range.
-        let (width_ns, end) = if self.timestamp_format == TimestampFormat::Compact {
+        let (width_ns, end) = if self.compact_at.is_some() {
             let seen = self.ceilings.values().max().copied().unwrap_or_default();
             (2 * COMPACT_WIDTH_MIN_NS, seen.max(self.ranges.highest()))
         } else {

@@ -25,21 +25,22 @@ use crate::world::operators::{ZONES_KNOWN, zone};
 
 impl World {
     /// An operator changes settings, mostly to valid values.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one list of changes, and of what can become of them"
+    )]
     pub(crate) fn change_settings(&mut self, node: NodeId) {
         let replica = self.at(node).running().replica();
         let (format, before) = (replica.state().format, replica.settings().cloned());
         let leaders = || self.placement(node).unwrap_or_default().leaders;
-        let before = before.unwrap_or_else(|| {
-            initial_settings(leaders(), self.initial_lease_ms(), self.initial_timestamp_format())
-        });
+        let (lease_ms, first) = (self.initial_lease_ms(), self.initial_timestamp_format());
+        let before = before.unwrap_or_else(|| initial_settings(leaders(), lease_ms, first));
         let mut settings = before.clone();
         let is_wrong = match self.random.u32(0..12) {
             // Timestamps that are compact stay compact (S21).
             _ if self.changes_timestamp_format() => {
-                let is_back = before.timestamp_format == TimestampFormat::Compact;
-                settings.timestamp_format =
-                    if is_back { TimestampFormat::Wide } else { TimestampFormat::Compact };
-                is_back
+                settings.timestamp_format = other(before.timestamp_format);
+                settings.timestamp_format == TimestampFormat::Wide
             }
             0 => {
                 settings.max_n = 0;
@@ -161,6 +162,14 @@ impl World {
     fn one_of(&mut self, ranges: &[RangeInclusive<u64>; 3]) -> u64 {
         let range = ranges[self.random.usize(0..3)].clone();
         self.random.u64(range)
+    }
+}
+
+/// The other format of timestamps.
+const fn other(format: TimestampFormat) -> TimestampFormat {
+    match format {
+        TimestampFormat::Wide => TimestampFormat::Compact,
+        TimestampFormat::Compact => TimestampFormat::Wide,
     }
 }
 

@@ -63,7 +63,7 @@ bugs! {
     // Compact timestamps.
     /// A millisecond has one index too many.
     ///
-    /// Breaks S21; found by `S21` within 400 seeds. Seen: a bound that is compared with `>` for `>=`.
+    /// Breaks S21; found by `S21` within 100 seeds. Seen: a bound that is compared with `>` for `>=`.
     CompactOneMore "compact-one-more",
     /// The epoch follows the clock to the nanosecond.
     ///
@@ -72,21 +72,21 @@ bugs! {
     /// The first epoch of a range, or after the change from wide timestamps, is rounded down to a
     /// millisecond.
     ///
-    /// Breaks S1, S3 and S21; found by `S1` within 400 seeds. Seen: division rounds down.
+    /// Breaks S1, S3 and S21; found by `S3` within 100 seeds. Seen: division rounds down.
     CompactRoundsDown "compact-rounds-down",
     /// The first millisecond of a range is used, although it may have been shown as the latest
     /// timestamp.
     ///
-    /// Breaks S19; found by `S19` within 400 seeds. Seen: an earlier version of this rule.
+    /// Breaks S19; found by `S19` within 100 seeds. Seen: an earlier version of this rule.
     CompactShownAgain "compact-shown-again",
     /// A request begins in this millisecond, even if it does not end there.
     ///
-    /// Breaks S21; found by `S21` within 400 seeds. Seen: a batch that is divided by requests, and a
+    /// Breaks S21; found by `S21` within 100 seeds. Seen: a batch that is divided by requests, and a
     /// request that is not.
     CompactCrosses "compact-crosses",
     /// Operators can make timestamps wide again.
     ///
-    /// Breaks S21; found by `S9` within 400 seeds. Seen: all other settings can be taken back.
+    /// Breaks S21; found by `S9` within 100 seeds. Seen: all other settings can be taken back.
     CompactTakenBack "compact-taken-back",
     /// A leader that has applied the setting publishes its grant without it.
     ///
