@@ -49,7 +49,7 @@ const NAME_LEN_MAX: usize = 32;
 const ABOUT_LEN_MAX: usize = 200;
 /// Settings that the lab gives to its nodes, and those with which it cannot work. A file may not have
 /// them.
-const OWN: [&str; 31] = [
+const OWN: [&str; 32] = [
     "NODE_ID",
     "RAFT_ADDR",
     "RAFT_BIND",
