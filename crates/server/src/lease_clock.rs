@@ -372,7 +372,7 @@ mod tests {
     /// The clock that goes on has gone ahead by more than the tolerance since the start.
     #[test]
     fn a_suspension_ends_every_lease_at_once_and_the_right_for_good() {
-        let now = Reading::now();
+        let now = Reading { own_ns: 9_000_000_000, after_ns: 8_000_000_000 };
         let earlier = LeaseClock {
             ahead_ns: now.ahead_at_least_ns(),
             right: AtomicU8::new(LeaseRight::Allowed as u8),

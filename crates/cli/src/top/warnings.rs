@@ -346,7 +346,7 @@ fn of_state(status: &Status, is_view: bool, of: &mut OfNode<'_>) {
         "lease",
         Urgency::Soon,
         format!("The leader, node {node}, takes no lease: {clock}"),
-        "It answers by rounds. Its log says why, and docs/operations/leases.md what to do.",
+        "It asks a quorum. Its log says why.",
     );
 }
 

@@ -261,7 +261,7 @@ function warnings(now, ageMs) {
   }
   if (now.leads && now.settings.LEASE_MS > 0 && now.leaseClock !== "allowed") {
     add("lease", "soon", `The leader takes no lease: ${now.leaseClock}`,
-      "It answers by rounds. Its log says why, and docs/operations/leases.md what to do.");
+      "It asks a quorum. Its log says why.");
   }
   const election = Number(now.nodeSettings.ELECTION_TIMEOUT_MS);
   for (const { nodeID, offsetMs, heard, behind, usualMs } of others.filter((it) => !isSilent(it))) {
