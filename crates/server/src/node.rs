@@ -185,7 +185,6 @@ impl Node {
     ///
     /// # Errors
     /// When the node cannot start. Nothing is left running then.
-    #[expect(clippy::too_many_lines, reason = "the order in which the parts of a node start")]
     pub fn start_with_faults(
         config: Config,
         build: Build,

@@ -23,9 +23,7 @@ use epicepoch_core::publication::{Identity, Published, Role};
 use epicepoch_core::quorum::Voters;
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_core::state::{Owner, State};
-use epicepoch_wire::{
-    BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange,
-};
+use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
 use crate::event::{Asker, Request};
 use handovers::Handovers;

@@ -227,7 +227,6 @@ fn refused_formats() -> [(&'static str, &'static str, Vec<u8>); 2] {
 }
 
 /// Bytes that end the connection.
-#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let long = |kind, length: usize| header(kind, 1, 0x0100, length as u32, MAGIC);
     let twice = [0, 2, 0, 1, b'a', 0, 2, 0, 1, b'a'];

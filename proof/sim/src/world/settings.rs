@@ -25,10 +25,6 @@ use crate::world::operators::{ZONES_KNOWN, zone};
 
 impl World {
     /// An operator changes settings, mostly to valid values.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one list of changes, and of what can become of them"
-    )]
     pub(crate) fn change_settings(&mut self, node: NodeId) {
         let replica = self.at(node).running().replica();
         let (format, before) = (replica.state().format, replica.settings().cloned());
