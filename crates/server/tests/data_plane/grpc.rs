@@ -218,14 +218,14 @@ fn wrong_requests_end_their_call_and_say_why() {
     };
     let mismatch = format!("mismatch cluster id, need {ID} but got {}", ID ^ 1);
     let request = |bytes: Vec<u8>| [&[0, 0, 0, 0, bytes.len() as u8][..], &bytes].concat();
-    let no_count = "count is 0; give a whole number from 1 to 65536";
-    let many = "count is 65537; give a whole number from 1 to 65536";
+    let too_few = "count is 0; give a whole number from 1 to 65536";
+    let too_many = "count is 65537; give a whole number from 1 to 65536";
     let cases: [(&str, &[u8], &str, &str); 12] = [
         ("/pdpb.PD/AllocID", b"\0\0\0\0\0", "12", "/pdpb.PD/AllocID is not served here"),
         ("/a.B/C", b"", "12", "/a.B/C is not served here"),
         (pd::TSO, &request(tso(ID ^ 1, 1)), "9", &mismatch),
-        (pd::TSO, &request(tso(ID, 0)), "3", no_count),
-        (pd::TSO, &request(tso(ID, 65_537)), "3", many),
+        (pd::TSO, &request(tso(ID, 0)), "3", too_few),
+        (pd::TSO, &request(tso(ID, 65_537)), "3", too_many),
         (pd::TSO, &request(local), "3", "dc_location must be empty or global"),
         (pd::TSO, b"\x01\0\0\0\0", "12", "compressed messages are not read here"),
         (pd::TSO, b"\x02\0\0\0\0", "13", "a message begins with the byte 2"),
