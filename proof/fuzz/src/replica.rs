@@ -196,7 +196,7 @@ impl Bench {
             }
             218 => {
                 let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
-                let waits_for_leases = script.byte().is_multiple_of(8);
+                let waits_for_leases = script.below(8) == 0;
                 let slowest_write_ms =
                     (script.byte() & 1 == 0).then(|| u16::from(script.byte()) * 4);
                 let said = VoterStatus {
