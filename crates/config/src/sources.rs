@@ -549,6 +549,7 @@ mod tests {
                 (_, "OPS_ADDR") => "127.0.0.1:9090",
                 (_, "GUARANTEE_DEFAULT") => "lease",
                 (_, "LEASE_CLOCK") => "never",
+                (_, "TIMESTAMP_FORMAT") => "compact",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (_, "PEER_TLS") => "off",
                 (Kind::Number { range, .. }, _) => match setting.default {

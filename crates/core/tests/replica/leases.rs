@@ -260,7 +260,7 @@ fn first_settings_with_leases_wait_for_their_format_but_not_for_ever() {
     }
     assert_eq!((bench.replica.state().format, bench.replica.settings()), (4, None));
     let missing = SettingsError::NotSeeded { not_reading: vec![NodeId(3)] };
-    assert!(missing.to_string().contains("do not read format 5: 3;"), "{missing}");
+    assert!(missing.to_string().contains("the format of that: 3;"), "{missing}");
     assert_eq!(bench.replica.change_settings(bench.now_ns, 7, &settings(0)), Err(missing));
     for _ in 0..10 * ELECTION_TICKS {
         beat(&mut bench);
