@@ -347,6 +347,6 @@ mod tests {
         let mut out = Printer { is_json: false, is_compact: false, out: Vec::new() };
         let failure = stream(io::repeat(b'a'), false, &mut out).expect_err("refused");
         let text = format!("{:#}", failure.error);
-        assert!(text.contains("line 1: \"aaaa") && text.len() < 300, "{text}");
+        assert!(text.contains("line 1: \"aaaa") && text.len() < 400, "{text}");
     }
 }

@@ -227,7 +227,7 @@ impl Http2 {
         if let Some(code) = status.refusal {
             sequencer.metrics().count_refusal(code);
         }
-        tracing::debug!(code = status.code as u8, text = %status.text, "a call ends");
+        tracing::debug!(error = %status.text, "a call ends");
         if let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) {
             calls.end(id, status, &mut sink);
         }
