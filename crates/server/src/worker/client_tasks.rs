@@ -352,7 +352,7 @@ mod tests {
     struct Fragile;
     impl Drop for Fragile {
         fn drop(&mut self) {
-            panic!("planted: a client's task panics at its end");
+            panic!("on purpose: a client's task panics at its end");
         }
     }
 
@@ -361,7 +361,7 @@ mod tests {
         let (tasks, clock) = (ClientTasks::default(), Cell::new(Instant::now()));
         let served = Rc::new(Cell::new(false));
         let other = served.clone();
-        tasks.spawn(async { panic!("planted: a client's task panics") });
+        tasks.spawn(async { panic!("on purpose: a client's task panics") });
         tasks.spawn(async { drop(Fragile) });
         let fragile = Fragile;
         tasks.spawn(async move {
