@@ -252,14 +252,12 @@ pub enum Socket {
 impl Socket {
     /// Whether nothing has arrived that was not read: no byte, no end and no error.
     ///
-    /// Plain TCP asks the kernel, because the runtime may not have looked for a while. With TLS the
-    /// kernel may have records without data, so this is only what the runtime knows.
+    /// The kernel is asked, because the runtime may not have looked for a while. With TLS the kernel
+    /// may have records without data, such as session tickets. Then the connection counts as not
+    /// quiet, too: it is rare, and a new connection is always right.
     pub(crate) async fn is_quiet(&mut self) -> bool {
         match self {
-            Self::Plain(stream) => {
-                let peeked = SockRef::from(&*stream).peek(&mut [MaybeUninit::uninit()]);
-                peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-            }
+            Self::Plain(stream) => has_nothing(stream),
             Self::Secured(stream) => {
                 let mut byte = [0];
                 let mut buffer = ReadBuf::new(&mut byte);
@@ -267,10 +265,16 @@ impl Socket {
                 let read = tokio::task::unconstrained(poll_fn(|context| {
                     Poll::Ready(Pin::new(&mut *stream).poll_read(context, &mut buffer))
                 }));
-                read.await.is_pending()
+                read.await.is_pending() && has_nothing(stream.get_ref().0)
             }
         }
     }
+}
+
+/// Whether the kernel has nothing for a connection: no byte, no end and no error.
+fn has_nothing(stream: &TcpStream) -> bool {
+    let peeked = SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]);
+    peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 impl AsyncRead for Socket {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use epicepoch_wire::http1::Answer;
 use epicepoch_wire::native::Token;
@@ -15,7 +16,14 @@ use crate::error::FailedAttempt;
 #[derive(Debug)]
 pub(crate) struct Transport {
     dialer: Dialer,
-    idle: Mutex<HashMap<String, Vec<BoxedConnection>>>,
+    /// The connections of each address, the one that has been idle longest first.
+    idle: Mutex<HashMap<String, Vec<Idle>>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    since: Instant,
+    connection: BoxedConnection,
 }
 
 /// A connection in a box, because it moves often.
@@ -102,26 +110,37 @@ impl Transport {
     /// others.
     async fn take_idle(&self, addr: &str) -> Option<BoxedConnection> {
         loop {
-            let mut kept = self.lock().get_mut(addr)?.pop()?;
-            if kept.stream().is_quiet().await {
-                return Some(kept);
+            let Idle { mut connection, .. } = self.lock().get_mut(addr)?.pop()?;
+            if connection.stream().is_quiet().await {
+                return Some(connection);
             }
         }
     }
 
     fn keep_idle(&self, addr: &str, mut connection: BoxedConnection) {
         connection.shrink();
+        let since = Instant::now();
+        let is_old = |it: &Idle| since.saturating_duration_since(it.since) > IDLE_TIME_MAX;
         let mut idle = self.lock();
         if let Some(kept) = idle.get_mut(addr) {
+            // Nodes close connections that are idle for long. Nobody looks at those that wait behind
+            // others.
+            let old = kept.iter().take_while(|it| is_old(it)).count();
+            kept.drain(..old);
             if kept.len() < IDLE_PER_ADDRESS_MAX {
-                kept.push(connection);
+                kept.push(Idle { since, connection });
             }
-        } else if idle.len() < IDLE_ADDRESSES_MAX {
-            idle.insert(addr.to_owned(), vec![connection]);
+            return;
+        }
+        if idle.len() >= IDLE_ADDRESSES_MAX {
+            idle.retain(|_, kept| kept.last().is_some_and(|newest| !is_old(newest)));
+        }
+        if idle.len() < IDLE_ADDRESSES_MAX {
+            idle.insert(addr.to_owned(), vec![Idle { since, connection }]);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<BoxedConnection>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Idle>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,8 +156,47 @@ fn failed(addr: &str, error: &ExchangeError) -> FailedAttempt {
 /// The status with which a server closes a connection that was idle for too long. The request that
 /// crosses it may be sent again (RFC 9110, section 15.5.9).
 const REQUEST_TIMEOUT: u16 = 408;
+/// Idle connections are kept for this long: half as long as a node keeps them by default.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
 /// At most this many idle connections to one address are kept.
 const IDLE_PER_ADDRESS_MAX: usize = 64;
 /// Idle connections are kept for at most this many addresses. That is enough for all members and
 /// seeds of a large cluster.
 const IDLE_ADDRESSES_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::dial::Alpn;
+
+    #[tokio::test]
+    async fn connections_that_nobody_uses_are_closed_and_make_room_for_other_addresses() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let connect = async || {
+            let stream = TcpStream::connect(addr).await.unwrap();
+            Box::new(Connection::new(Socket::Plain(stream)))
+        };
+        let transport = Transport::new(Dialer::new(None, Alpn::Http1));
+        let now = Instant::now();
+        let old = now.checked_sub(IDLE_TIME_MAX + Duration::from_secs(1)).unwrap();
+        for since in [old, old, now] {
+            let connection = connect().await;
+            let mut idle = transport.lock();
+            idle.entry("a:1".to_owned()).or_default().push(Idle { since, connection });
+        }
+        transport.keep_idle("a:1", connect().await);
+        assert_eq!(transport.lock()["a:1"].len(), 2, "the old ones are closed");
+        for at in 1..IDLE_ADDRESSES_MAX {
+            let connection = connect().await;
+            let kept = vec![Idle { since: old, connection }];
+            transport.lock().insert(format!("b:{at}"), kept);
+        }
+        transport.keep_idle("c:1", connect().await);
+        let idle = transport.lock();
+        assert_eq!(idle.len(), 2, "addresses without a connection of late are forgotten");
+        assert!(idle.contains_key("a:1") && idle.contains_key("c:1"));
+    }
+}

@@ -188,7 +188,7 @@ impl Allocator {
     }
 
     /// Stops the allocator, after a publication has withdrawn its grant, and returns the epoch of
-    /// the last timestamp (0 before the first). Until the next grant is published, no allocation
+    /// the last timestamp that was given or shown as the latest (0 before the first). Until the next grant is published, no allocation
     /// gives anything, because each reads the publication under the lock (S18). Never waits.
     ///
     /// `None` if a batch takes its timestamps at this moment, or if there is a grant: ask again.
@@ -196,7 +196,8 @@ impl Allocator {
     pub fn stop(&self) -> Option<Epoch> {
         let position = self.position.try_lock().ok()?;
         let is_withdrawn = self.shared.published().grant.is_none();
-        is_withdrawn.then_some(position.epoch)
+        let shown = position.shown.map_or(Epoch(0), |shown| shown.epoch);
+        is_withdrawn.then_some(position.epoch.max(shown))
     }
 
     /// The epoch of the last timestamp; 0 before the first. It takes no lock, so that the consensus

@@ -9,8 +9,9 @@
 //!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
 //!   If timestamps are compact, a leader may also reserve because it uses up milliseconds. It does so
 //!   no faster than time passes, and a leadership adds at most [`COMPACT_WIDTH_MIN_NS`] beyond that.
-//!   So the time since the backup counts, too. It has room for the steps of leaderships, because a
-//!   cluster gives far less than 262 million timestamps a second on average.
+//!   So the time since the backup counts, too, in every cluster: timestamps may have become compact
+//!   after the backup. It has room for the steps of leaderships, because a cluster does not use up
+//!   every millisecond all the time.
 //! - *Trusted time plus the reservation window*. A leader's trusted time is within the clock offset
 //!   bound of a clock that counts as right (S11). That clock may be off by half a bound. The
 //!   reason: a sample of another node's clock is corrected by half of its round trip. The round
@@ -186,9 +187,12 @@ pub fn floor(backup: Option<&Backup>, grounds: &Grounds) -> Result<Epoch, FloorE
         sum.filter(|sum| *sum < u64::MAX).ok_or(FloorError::Exhausted)
     };
     let latest_ns = wall_ns.max(backup.taken_ns);
-    let pace_ns = if backup.is_compact() { latest_ns - backup.taken_ns } else { 0 };
-    let by_ceiling = above(backup.ceiling.0, &[CEILING_MARGIN_NS, pace_ns])?;
     let sample_error_ns = bound_ns.div_ceil(2);
+    // Timestamps may have become compact after the backup. The clock by which it was taken may have
+    // been ahead.
+    let pace_ns = latest_ns - backup.taken_ns;
+    let pace = [pace_ns, bound_ns, sample_error_ns, CEILING_MARGIN_NS];
+    let by_ceiling = above(backup.ceiling.0, &pace)?;
     let margins = [window_ns, bound_ns, sample_error_ns, CLOCK_MARGIN_NS];
     let by_clock = above(latest_ns, &margins)?;
     let floor = Epoch(by_ceiling.max(by_clock)).max(by_hand);

@@ -88,7 +88,7 @@ func refusals(binary string) error {
 // ahead of the clock.
 func moved(binary string) error {
 	floor := time.Now().Add(2 * time.Second).UnixMilli()
-	c, err := startServing(binary, fmt.Sprintf("RESTORE_FLOOR=%dms", floor))
+	c, err := startServing(binary, fmt.Sprintf("RESTORE_FLOOR=%dms", floor), "RESTORE_LEASE_MS=0")
 	if err != nil {
 		return err
 	}

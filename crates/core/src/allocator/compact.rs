@@ -104,7 +104,8 @@ impl Position {
         if self.term != grant.term || self.epoch > range.high {
             return Err(AllocateError::BehindLast);
         }
-        let is_compact = floor(self.epoch) == self.epoch && self.next_index <= COMPACT_INDEXES;
+        // Only compact timestamps have a pace. A wide epoch may be a whole millisecond by chance.
+        let is_compact = self.pace.0 != Epoch(0);
         Ok((!is_compact).then_some(self.epoch))
     }
 }

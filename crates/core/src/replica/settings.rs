@@ -146,8 +146,8 @@ fn waiting_for(not_reading: &[NodeId]) -> String {
     let nodes: Vec<_> = not_reading.iter().map(ToString::to_string).collect();
     format!(
         "the first ones have leases, or compact timestamps, and these members are silent, or do not \
-         read the format of that: {}; start or update them, or ask again in a moment to get all other \
-         settings",
+         read the format of that: {}; start or update them. Leases are left out after a while, compact \
+         timestamps are not",
         nodes.join(", ")
     )
 }
@@ -309,23 +309,27 @@ impl Replica {
         }
         let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
         let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
-        let needed = format_of(seed);
+        let mut settings = seed.clone();
+        let is_compact = settings.timestamp_format == TimestampFormat::Compact;
+        if is_compact && self.state.format < FORMAT_OF_COMPACT {
+            if self.config.format_max >= FORMAT_OF_COMPACT {
+                // Compact timestamps wait for their format, however long that takes: keys of 64 bits
+                // may depend on them, as after a restore. `not_seeded` says whom to wait for.
+                return;
+            }
+            settings.timestamp_format = TimestampFormat::Wide;
+        }
+        let needed = format_of(&settings);
         let is_coming = self.config.format_max >= needed
             && (!self.has_listened_long_enough() || self.not_reading(needed).is_empty());
         if self.state.format < needed && is_coming {
-            // The first settings have leases, or compact timestamps. So they wait for the format that
-            // has these.
+            // The first settings have leases. So they wait for the format that has these.
             return;
         }
-        // If some member does not read that format, or is silent, the cluster gets all other
-        // settings, so that operators can change them. Leases are off, and timestamps wide, until
-        // they say otherwise.
-        let mut settings = seed.clone();
         if self.state.format < FORMAT_OF_LEASES {
+            // Some member does not read that format, or is silent. The cluster gets all other
+            // settings, so that operators can change them. Leases are off until they say otherwise.
             (settings.lease_ms, settings.guarantee_default) = (0, Guarantee::Quorum);
-        }
-        if self.state.format < FORMAT_OF_COMPACT {
-            settings.timestamp_format = TimestampFormat::Wide;
         }
         if self.may_settle() {
             self.settings.pause = self.config.election_ticks;

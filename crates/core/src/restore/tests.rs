@@ -106,6 +106,17 @@ fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
 }
 
 #[test]
+fn a_floor_is_above_compact_timestamps_of_a_cluster_that_was_wide_and_ahead_of_its_clocks() {
+    // The epoch was an hour ahead when the backup was taken. Then timestamps became compact, and
+    // used up every millisecond for ten minutes. The clock of the backup was ahead by the bound.
+    let (hour, minutes) = (3600 * S, 600 * S);
+    let taken = backup(&state(TAKEN + hour), LogIndex(40), around(TAKEN));
+    let now = TAKEN - 500 * MS + minutes;
+    let floor = floor(Some(&taken), &grounds(now, &[now, now])).expect("a proof");
+    assert!(floor.0 > TAKEN + hour + minutes, "{floor}");
+}
+
+#[test]
 fn a_floor_is_above_all_that_was_given_between_an_old_backup_and_now() {
     // A year has passed. The last leader's trusted time was ahead of a sample by the whole bound.
     // That sample was ahead by half a bound, because its whole round trip was the way back. The
@@ -277,7 +288,12 @@ fn at_the_end_of_time_nothing_is_proved() {
     let last = backup(&state(u64::MAX - 5), LogIndex(40), around(TAKEN));
     assert_eq!(floor(Some(&last), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
     // With the highest possible floor, one epoch is left above it.
-    let below = |ns| backup(&state(u64::MAX - CEILING_MARGIN_NS - ns), LogIndex(40), around(TAKEN));
+    // The bound of clocks, and the error of a sample.
+    let pace_ns = 750 * MS;
+    let below = |ns| {
+        let ceiling = u64::MAX - CEILING_MARGIN_NS - pace_ns - ns;
+        backup(&state(ceiling), LogIndex(40), around(TAKEN))
+    };
     assert_eq!(floor(Some(&below(1)), &grounds(TAKEN, &[])), Ok(Epoch(u64::MAX - 1)));
     assert_eq!(floor(Some(&below(0)), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
 }

@@ -1,7 +1,7 @@
 //! The open calls of one connection: what has arrived of a message, how many requests wait, and
 //! answers that the client's windows do not allow yet. This module knows no method's meaning.
 
-use epicepoch_wire::grpc::message::{self, Message};
+use epicepoch_wire::grpc::message::{self, MESSAGE_LEN_MAX, Message};
 use epicepoch_wire::http2::frame::{self, PAYLOAD_LEN_MAX, kind};
 
 use super::blocks;
@@ -15,6 +15,8 @@ const IN_FLIGHT_MAX: u32 = 1024;
 /// At most this many bytes of a connection's answers wait for the client's windows. The call that
 /// exceeds it ends.
 const WAITING_LEN_MAX: usize = 64 << 10;
+/// Capacity that is kept for the part of a message that has arrived, bytes.
+const PARTIAL_LEN: usize = MESSAGE_LEN_MAX + 8;
 /// The node lets a client send more on a stream when it has used this many bytes.
 const OWED_MAX: u32 = 16 << 10;
 
@@ -156,6 +158,8 @@ impl Calls {
         } else {
             held.drain(..used);
         }
+        // A part of a message is short. A frame that has brought many messages is not.
+        held.shrink_to(PARTIAL_LEN);
         call.partial = held;
         Ok(())
     }

@@ -7,8 +7,8 @@ use epicepoch_wire::grpc::status::Code;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::timestamp::{COMPACT_INDEX_BITS, COMPACT_INDEXES};
 use epicepoch_wire::{Timestamp, TimestampRange};
-use http::Request as HttpRequest;
 use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request as HttpRequest};
 
 use super::answers;
 use super::call::{Call, Calls, Sink};
@@ -21,11 +21,13 @@ use crate::front::pipeline::refusal::{Leaving, Refusal};
 use crate::front::routes::query::{Ask, Format};
 use crate::front::routes::table::{Call as Method, CallRow};
 use crate::metrics::worker::PathLabel;
-use crate::security::authz::Right;
+use crate::security::authz::{Caller, Right};
 use crate::worker::sequencer::Sequencer;
 
 /// The status of HTTP that every call has, for metrics.
 const OK: u16 = 200;
+/// No header with a token is longer, bytes.
+const AUTHORIZATION_LEN_MAX: usize = 1024;
 
 impl Http2 {
     /// Begins a call whose head has arrived. `has_ended` means that no message will follow.
@@ -37,9 +39,13 @@ impl Http2 {
         request: &HttpRequest<()>,
         has_ended: bool,
     ) {
-        let call = match self.admit_call(common, request) {
+        let admitted = self.rate_call(&common.sequencer);
+        let call = match admitted.and_then(|()| self.admit_call(common, request)) {
             Ok(method) => {
-                let authorization = request.headers().get(AUTHORIZATION);
+                // Only timestamps need a token for each message. A longer header has no token.
+                let is_kept =
+                    |it: &&HeaderValue| method == Method::Tso && it.len() <= AUTHORIZATION_LEN_MAX;
+                let authorization = request.headers().get(AUTHORIZATION).filter(is_kept);
                 Call::new(id, method, authorization.map_or(Vec::new(), |it| it.as_bytes().to_vec()))
             }
             Err(status) => {
@@ -69,8 +75,9 @@ impl Http2 {
             return false;
         }
         let (sequencer, queue) = (&common.sequencer, &mut line.queue);
+        let caller = self.state.caller();
         let received = self.calls.receive(id, payload, counted, |call, message| {
-            receive_message(sequencer, queue, call, message)
+            receive_message(sequencer, queue, &caller, call, message)
         });
         if let Err(status) = received {
             self.end_call(sequencer, line, id, &status);
@@ -150,6 +157,15 @@ impl Http2 {
         }
     }
 
+    /// Counts a call for the rate of its address, also one that is refused: a client may try tokens.
+    fn rate_call(&self, sequencer: &Sequencer) -> Result<(), Status> {
+        let rated = Rated::single(sequencer, &self.state);
+        rated.map(|_| ()).map_err(|code| {
+            let status = Status::of_refusal(&Refusal::now(sequencer, code));
+            Status { refusal: Some(code), ..status }
+        })
+    }
+
     /// Checks that a call may begin, and returns its method.
     fn admit_call(
         &self,
@@ -181,10 +197,6 @@ impl Http2 {
             return Ok(());
         };
         let (method, request) = (call.method, call.request.take().ok_or(NONE)?);
-        Rated::single(sequencer, &self.state).map_err(|code| {
-            let status = Status::of_refusal(&Refusal::now(sequencer, code));
-            Status { refusal: Some(code), ..status }
-        })?;
         let (view, mut content) = (sequencer.view(), Vec::new());
         let published = &view.published;
         match method {
@@ -243,6 +255,7 @@ impl Http2 {
 fn receive_message(
     sequencer: &Sequencer,
     queue: &mut Queue<Request>,
+    caller: &Caller,
     call: &mut Call,
     message: Message<'_>,
 ) -> Result<(), Status> {
@@ -257,7 +270,7 @@ fn receive_message(
         }
         return Ok(());
     }
-    let count = check_tso(sequencer, call, &TsoRequest::decode(message.bytes)?)?;
+    let count = check_tso(sequencer, caller, call, &TsoRequest::decode(message.bytes)?)?;
     call.count_request()?;
     // The length of such an answer does not depend on the count, like that of a range.
     let ask = Ask { count, format: Format::Range, guarantee: None };
@@ -266,18 +279,27 @@ fn receive_message(
 }
 
 /// Checks a request for timestamps, and returns how many it asks for.
-fn check_tso(sequencer: &Sequencer, call: &Call, request: &TsoRequest) -> Result<u64, Status> {
+fn check_tso(
+    sequencer: &Sequencer,
+    caller: &Caller,
+    call: &Call,
+    request: &TsoRequest,
+) -> Result<u64, Status> {
     let (shared, view) = (&sequencer.shared, sequencer.view());
     // The tokens may have changed since the call began.
-    shared
-        .authz
-        .check_fast(&call.authorization)
-        .map_err(|reason| Status::of_reason(Right::Timestamps, reason))?;
+    if let Err(reason) = shared.authz.check_fast(&call.authorization) {
+        shared.record_denial(Right::Timestamps, reason, caller);
+        return Err(Status::of_reason(Right::Timestamps, reason));
+    }
     let own = answers::cluster_id(&view.published)?;
     if request.cluster_id != own {
         return Err(Status::mismatch(own, request.cluster_id));
     }
-    answers::check_format(&view.published)?;
+    // Another node may not have heard yet that timestamps are compact. It refuses the request later,
+    // because it does not lead.
+    if view.is_leading() {
+        answers::check_format(&view.published)?;
+    }
     if !request.is_global {
         const TEXT: &str = "dc_location must be empty or global: there is one order for all places";
         return Err(Status::fixed(Code::InvalidArgument, TEXT, ErrorCode::BadRequest));
