@@ -157,7 +157,7 @@ fn failed(addr: &str, error: &ExchangeError) -> FailedAttempt {
 /// crosses it may be sent again (RFC 9110, section 15.5.9).
 const REQUEST_TIMEOUT: u16 = 408;
 /// Idle connections are kept for this long: half as long as a node keeps them by default.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
+const IDLE_TIME_MAX: Duration = Duration::from_mins(1);
 /// At most this many idle connections to one address are kept.
 const IDLE_PER_ADDRESS_MAX: usize = 64;
 /// Idle connections are kept for at most this many addresses. That is enough for all members and
