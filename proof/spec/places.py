@@ -98,7 +98,7 @@ CODE: dict[str, dict[str, str]] = {
     "lease": {
         "tick": "the world",
         "reach": "core/src/replica/settle.rs take_ready; core/src/lease.rs handle_entries wait_for",
-        "hold-counted-early": "server/src/consensus/plane.rs read_lease_clock; core/src/lease.rs set_clock",
+        "hold-counted-early": "server/src/consensus/plane.rs read_lease_clocks; core/src/lease.rs set_clock",
         "install": "core/src/replica/apply.rs install; core/src/lease.rs handle_snapshot",
         "snapshot-of-shorter-lease": "core/src/state.rs apply",
         "truncate": "core/src/log.rs append",

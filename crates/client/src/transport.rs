@@ -176,8 +176,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let connect = async || {
-            let stream = TcpStream::connect(addr).await.unwrap();
-            Box::new(Connection::new(Socket::Plain(stream)))
+            let (stream, accepted) = tokio::join!(TcpStream::connect(addr), listener.accept());
+            drop(accepted);
+            Box::new(Connection::new(Socket::Plain(stream.unwrap())))
         };
         let transport = Transport::new(Dialer::new(None, Alpn::Http1));
         let now = Instant::now();

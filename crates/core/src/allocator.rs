@@ -188,8 +188,9 @@ impl Allocator {
     }
 
     /// Stops the allocator, after a publication has withdrawn its grant, and returns the epoch of
-    /// the last timestamp that was given or shown as the latest (0 before the first). Until the next grant is published, no allocation
-    /// gives anything, because each reads the publication under the lock (S18). Never waits.
+    /// the last timestamp that was given or shown as the latest (0 before the first). Until the
+    /// next grant is published, no allocation gives anything, because each reads the publication
+    /// under the lock (S18). Never waits.
     ///
     /// `None` if a batch takes its timestamps at this moment, or if there is a grant: ask again.
     #[must_use]
