@@ -96,8 +96,9 @@ func (t Timestamp) Bytes() [TimestampSize]byte {
 	return bytes
 }
 
-// Compact returns the compact spelling of the timestamp, milliseconds << 18 | index, and true. It
-// returns false if there is none: the epoch is not a whole millisecond, or the index is 2^18 or higher.
+// Compact returns the compact spelling of the timestamp, milliseconds << 18 | index, and true. If the
+// epoch is not a whole millisecond, or the index is 2^18 or higher, there is none, and it returns
+// false.
 // In a cluster with TIMESTAMP_FORMAT=compact every timestamp has a compact spelling. Both spellings
 // have the same order.
 func (t Timestamp) Compact() (uint64, bool) {

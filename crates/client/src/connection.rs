@@ -36,7 +36,7 @@ pub(crate) enum ExchangeError {
     /// The connection broke.
     #[error(transparent)]
     Broken(#[from] io::Error),
-    /// What came is no answer.
+    /// The bytes that arrived are not an answer.
     #[error("not an answer over HTTP/1.1: {0}")]
     NoAnswer(#[from] AnswerError),
     /// An answer that is no refusal came before the whole request was sent. So it is not the answer

@@ -123,8 +123,8 @@ impl Transport {
         let is_old = |it: &Idle| since.saturating_duration_since(it.since) > IDLE_TIME_MAX;
         let mut idle = self.lock();
         if let Some(kept) = idle.get_mut(addr) {
-            // Nodes close connections that are idle for long. Nobody looks at those that wait behind
-            // others.
+            // Nodes close connections that are idle for long, and the client would not notice: it
+            // looks only at the connection that it takes, which is the last one.
             let old = kept.iter().take_while(|it| is_old(it)).count();
             kept.drain(..old);
             if kept.len() < IDLE_PER_ADDRESS_MAX {

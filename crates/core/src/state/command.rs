@@ -51,8 +51,8 @@ pub enum Command {
         owner: Owner,
         /// The last epoch requested.
         until: Epoch,
-        /// For how long the reservation is a lease, milliseconds; 0 if it is none. Other values are
-        /// in the log since format 5.
+        /// The length of the lease, milliseconds; 0 if the reservation is no lease. Lengths above 0
+        /// are in the log since format 5.
         lease_ms: u64,
     },
     /// Ends the leases of the owner that were reserved before. In the log since format 5. It changes
@@ -80,7 +80,7 @@ pub enum Command {
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
-        /// Whether to apply the settings only if there are none yet.
+        /// If true, the settings are applied only if the state has none yet.
         is_seed: bool,
         /// All settings.
         settings: ClusterSettings,

@@ -112,8 +112,8 @@ fn another_term_begins() {
         plane.publish(Arc::new(published(NEW, &[1, 2, 3], None)));
         plane.publish(Arc::new(published(NEW, &[1, 2, 3], Some((100, 200)))));
     });
-    let nobody = AtomicBool::new(false);
-    let term = answers(&shared, &nobody, &AtomicU64::new(EARLY_NS), Plant::Nothing);
+    let has_answered = AtomicBool::new(false);
+    let term = answers(&shared, &has_answered, &AtomicU64::new(EARLY_NS), Plant::Nothing);
     assert!(term.is_none_or(|term| term == OLD));
     consensus.join().unwrap();
 }

@@ -42,7 +42,7 @@ fn of_compact(first: u64, count: u64) -> TimestampRange {
     range
 }
 
-/// What an answer with timestamps has, in the form that the request asked for.
+/// The timestamps of an answer, in the form that the request asked for.
 fn range_of(form: &str, body: &[u8]) -> TimestampRange {
     match form {
         "/timestamp?n=3" => {

@@ -31,7 +31,7 @@ fn calm(settings: &[(&str, &str)]) -> Cluster {
     cluster
 }
 
-/// What has proved the answer of a node, or its error.
+/// The proof of a node's answer (`epicepoch-proof`), or the code of its error.
 fn proof(node: &Node, path: &str) -> Option<String> {
     let answer = node.ask(path)?;
     let said = if answer.status == 200 { answer.header("epicepoch-proof") } else { answer.error() };
