@@ -120,12 +120,6 @@ pub fn prove_by_lease<B>(
     Ok((batch, Confirmed { term, boot, count, proved_by, is_part: false }))
 }
 
-/// At most this many rounds of one worker are in flight at once. With only one, a request that just
-/// missed a round would wait for that whole round trip. Each further round costs frames and makes
-/// batches smaller. Four rounds cover a round trip of four event-loop turns; on longer round trips,
-/// batches grow instead.
-pub const ROUNDS_IN_FLIGHT_MAX: usize = 4;
-
 /// Why a round ended without proof. Its batch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundFailure {

@@ -25,9 +25,7 @@ use epicepoch_wire::{
 pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
 
 use crate::allocator::AllocateError;
-use crate::confirm::{
-    Begun, Confirmed, ROUNDS_IN_FLIGHT_MAX, RoundFailure, Rounds, prove_by_lease,
-};
+use crate::confirm::{Begun, Confirmed, RoundFailure, Rounds, prove_by_lease};
 use crate::publication::{Identity, Published, Role, Shared};
 use wait_queue::{Batch, WaitQueue};
 
@@ -73,6 +71,23 @@ impl ConfirmedBatch {
         self.key.proved_by()
     }
 }
+
+/// So many rounds of one worker overlap without a pause. With only one, a request that just missed a
+/// round would wait for that whole round trip. Each further round costs frames and makes batches
+/// smaller. Four rounds cover a round trip of four event-loop turns.
+const UNPACED_ROUNDS: usize = 4;
+
+/// The shortest time between a further round and the round before it, nanoseconds. So further rounds
+/// begin only on networks whose round trips take milliseconds.
+const PACE_NS_MIN: u64 = 1_000_000;
+
+/// At most so many further rounds begin in the time that the oldest round in flight has taken. So a
+/// request waits for 3 % of a round trip until its round begins.
+const PACED_ROUNDS: u64 = 32;
+
+/// At most this many rounds of one worker are in flight at once. If no round ends, each one begins
+/// later than the one before, so there are hardly more.
+const ROUNDS_IN_FLIGHT_MAX: usize = 128;
 
 /// The batches and rounds of one worker. `W` is what the caller needs to wake a waiter.
 #[derive(Debug)]
@@ -156,11 +171,12 @@ impl<W> Sequencer<W> {
     }
 
     /// Whether requests wait and a round can begin for them: take a turn soon. Ask this after each
-    /// publication and when a round has ended.
+    /// publication and when a round has ended. A round that only has to wait for its time begins at
+    /// a later turn or tick.
     #[must_use]
     pub fn is_turn_due(&self) -> bool {
         let is_waiting = |guarantee| !self.queue.is_open_empty(guarantee);
-        is_waiting(Guarantee::Quorum) && self.may_begin()
+        is_waiting(Guarantee::Quorum) && self.may_begin(self.queue.now_ns())
             || is_waiting(Guarantee::Lease) && self.is_serving
     }
 
@@ -207,8 +223,9 @@ impl<W> Sequencer<W> {
     }
 
     /// Handles a tick, after [`Self::poll_failed`]: refuses requests that have waited too long, and
-    /// begins an empty round if this node has led for some time without one. So a leader whose
-    /// rounds cannot complete is noticed before a client asks it.
+    /// begins a round if requests wait and may have one. Begins an empty round if this node has led
+    /// for some time without any. So a leader whose rounds cannot complete is noticed before a client
+    /// asks it.
     pub fn handle_tick(
         &mut self,
         now_ns: u64,
@@ -216,13 +233,17 @@ impl<W> Sequencer<W> {
         mut wake: impl FnMut(W),
     ) -> Option<Begun> {
         self.queue.expire(now_ns, self.limits.request_ns, ErrorCode::NoQuorum, &mut wake);
+        if !self.queue.is_open_empty(Guarantee::Quorum) {
+            // With fewer rounds in flight, a turn is due for these requests.
+            let is_paced = self.rounds.len() >= UNPACED_ROUNDS;
+            return if is_paced { self.begin(now_ns, shared, wake) } else { None };
+        }
         let probe_ns = self.limits.probe_ns?;
         // Without this tolerance, a tick that comes a little early would delay the probe by a whole
         // interval.
         let is_due = now_ns.saturating_sub(self.last_round_ns) >= probe_ns * 7 / 8;
         // A leader that answers by its lease probes, too: rounds show that a quorum can be reached.
-        let is_idle = self.rounds.is_empty() && self.queue.is_open_empty(Guarantee::Quorum);
-        if is_due && is_idle { self.begin(now_ns, shared, wake) } else { None }
+        if is_due && self.rounds.is_empty() { self.begin(now_ns, shared, wake) } else { None }
     }
 
     /// Whether a lease has proved a batch that [`Self::poll_confirmed`] has not returned yet.
@@ -388,13 +409,23 @@ impl<W> Sequencer<W> {
         }
     }
 
-    fn may_begin(&self) -> bool {
-        self.is_serving && self.rounds.len() < ROUNDS_IN_FLIGHT_MAX
+    /// Whether a round may begin. A few rounds overlap freely. A further round begins only some time
+    /// after the one before: on long round trips, a request must not wait until a round ends.
+    fn may_begin(&self, now_ns: u64) -> bool {
+        self.is_serving && (self.rounds.len() < UNPACED_ROUNDS || self.may_add(now_ns))
+    }
+
+    /// Whether a round may begin beside [`UNPACED_ROUNDS`] or more.
+    fn may_add(&self, now_ns: u64) -> bool {
+        let oldest_ns = self.oldest_ns().unwrap_or(now_ns);
+        let pace_ns = PACE_NS_MIN.max(now_ns.saturating_sub(oldest_ns) / PACED_ROUNDS);
+        let is_time = now_ns.saturating_sub(self.last_round_ns) >= pace_ns;
+        is_time && self.rounds.len() < ROUNDS_IN_FLIGHT_MAX
     }
 
     /// Closes the open batch and begins a round for it.
     fn begin(&mut self, now_ns: u64, shared: &Shared, wake: impl FnMut(W)) -> Option<Begun> {
-        if !self.may_begin() {
+        if !self.may_begin(now_ns) {
             return None;
         }
         let deadline_ns = now_ns + self.limits.round_ns;

@@ -208,7 +208,7 @@ fn a_lease_answers_while_no_further_round_may_begin() {
     let mut worker = Worker::leading(true);
     let lease = Some(Lease { term: TERM, until_ns: 100 });
     worker.publish(0, Published { lease, ..published(Role::Leader, 1, true) });
-    for at in 0..ROUNDS_IN_FLIGHT_MAX as u64 {
+    for at in 0..UNPACED_ROUNDS as u64 {
         worker.join(1, at);
         worker.turn(at).unwrap();
     }
@@ -233,10 +233,10 @@ fn a_later_round_completes_the_earlier_ones_first() {
 }
 
 #[test]
-fn only_so_many_rounds_are_in_flight_and_then_a_batch_grows() {
+fn only_so_many_rounds_overlap_without_a_pause_and_then_a_batch_grows() {
     let mut worker = Worker::leading(true);
     let mut rounds = vec![];
-    for at in 0..ROUNDS_IN_FLIGHT_MAX as u64 {
+    for at in 0..UNPACED_ROUNDS as u64 {
         worker.join(1, at);
         rounds.push(worker.turn(at).unwrap());
     }
@@ -249,6 +249,59 @@ fn only_so_many_rounds_are_in_flight_and_then_a_batch_grows() {
     worker.confirm(&round);
     while worker.complete().is_some() {}
     assert_eq!(waits.map(|slot| worker.told(slot)), [Some(Ok(4)), Some(Ok(5))]);
+}
+
+/// A worker whose unpaced rounds all begin at 0, and none is answered.
+fn on_a_long_round_trip() -> Worker {
+    let mut worker = Worker::leading(true);
+    for _ in 0..UNPACED_ROUNDS {
+        let slot = worker.join(1, 0);
+        worker.turn(0).unwrap();
+        worker.sequencer.leave(slot);
+    }
+    worker
+}
+
+#[test]
+fn a_further_round_begins_after_the_pause_and_takes_all_requests_that_came_since() {
+    let mut worker = on_a_long_round_trip();
+    let waits = [worker.join(1, 1), worker.join(1, PACE_NS_MIN - 1)];
+    assert_eq!(worker.turn(PACE_NS_MIN - 1), None);
+    let round = worker.turn(PACE_NS_MIN).unwrap();
+    assert_eq!(worker.sequencer.rounds.len(), UNPACED_ROUNDS + 1);
+    worker.confirm(&round);
+    while worker.complete().is_some() {}
+    assert_eq!(waits.map(|slot| worker.told(slot)), [Some(Ok(4)), Some(Ok(5))]);
+}
+
+#[test]
+fn a_tick_begins_the_round_for_which_no_turn_came() {
+    let mut worker = on_a_long_round_trip();
+    worker.join(1, PACE_NS_MIN);
+    let begun = worker.sequencer.handle_tick(PACE_NS_MIN + 1, &worker.shared, |_| ());
+    assert_eq!(begun.map(|it| it.confirm.round), Some(Round(UNPACED_ROUNDS as u64 + 1)));
+    worker.join(1, PACE_NS_MIN + 2);
+    let begun = worker.sequencer.handle_tick(PACE_NS_MIN + 3, &worker.shared, |_| ());
+    assert!(begun.is_none(), "it is too early for another one");
+}
+
+#[test]
+fn while_no_round_ends_each_pause_is_longer_and_the_rounds_have_a_limit() {
+    let mut worker = on_a_long_round_trip();
+    let mut begun_ns = vec![];
+    for at_ns in (0..60_000).map(|ms| ms * PACE_NS_MIN) {
+        let slot = worker.join(1, at_ns);
+        if worker.turn(at_ns).is_some() {
+            begun_ns.push(at_ns);
+        }
+        worker.sequencer.leave(slot);
+    }
+    assert_eq!(worker.sequencer.rounds.len(), ROUNDS_IN_FLIGHT_MAX);
+    for pair in begun_ns.windows(2) {
+        let pause_ns = pair[1] - pair[0];
+        assert!(pause_ns >= PACE_NS_MIN && pause_ns >= pair[1] / PACED_ROUNDS, "{pair:?}");
+        assert!(pause_ns <= pair[1] / PACED_ROUNDS + PACE_NS_MIN, "{pair:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Guarantee, ProvedBy, Round, TimestampRange};
 
-use crate::confirm::ROUNDS_IN_FLIGHT_MAX;
+use super::UNPACED_ROUNDS;
 
 /// What a request is told: its answer, or the code of a refusal.
 pub type Outcome = Result<Answer, ErrorCode>;
@@ -344,9 +344,9 @@ fn last_of(range: TimestampRange) -> TimestampRange {
     range.split_first(before).and_then(|(_, last)| last).unwrap_or(range)
 }
 
-/// At most this many entry lists are kept for later batches: one for each round in flight, and one
-/// for each open batch.
-const SPARE_MAX: usize = ROUNDS_IN_FLIGHT_MAX + 2;
+/// At most this many entry lists are kept for later batches: one for each round that is in flight on
+/// a short round trip, and one for each open batch.
+const SPARE_MAX: usize = UNPACED_ROUNDS + 2;
 /// A spare list keeps memory for at most this many entries.
 const SPARE_ENTRIES_MAX: usize = 4096;
 
