@@ -52,19 +52,17 @@ pub enum ConsensusError {
         /// The node's answer, or what happened instead.
         said: String,
     },
-    /// This machine has no route to any member of the old history, which the backup is from.
+    /// This machine has no route to too many members of the old history, which the backup is from.
     #[error(
-        "this machine has no route to any member of the old history, such as {addr} ({why}), so it \
-         cannot see whether one still runs: repair its network or its resolver, and start again. If \
+        "this machine has no route to {members}: too many members of the old history to see whether \
+         they still give timestamps. Repair its network or its resolver, and start again. If \
          the machines are gone for good with their names or networks, tell this machine so: put \
          their names in /etc/hosts with an address where nothing listens, or run ip route add \
          unreachable <network>"
     )]
     CutOff {
-        /// The member's address.
-        addr: String,
-        /// The error of the system.
-        why: String,
+        /// The members' addresses, each with the error of the system.
+        members: String,
     },
     /// The data directory cannot be used.
     #[error("the data directory cannot be used")]

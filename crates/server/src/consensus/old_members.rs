@@ -7,8 +7,12 @@
 //! A process that accepts a connection but does not identify itself counts as running. It may be
 //! stopped or overloaded, ask for a certificate, or speak TLS when this node does not. An address
 //! that cannot be reached proves nothing. The founder logs it and goes on, because the machines of
-//! a lost cluster are usually gone. But if the founder has no route to any member, or resolves none
-//! of their names, it refuses: the founder itself is probably cut off.
+//! a lost cluster are usually gone. But the founder refuses if it has no route to a majority of the
+//! members or cannot resolve their names: the founder itself is probably cut off, and a majority
+//! gives timestamps. It also refuses if this is so of all members that it asks.
+//!
+//! If a name has several addresses, the founder asks at each. An address without a listener does not
+//! show that the member is gone while another address of its name cannot be reached.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -31,6 +35,8 @@ use crate::shared::NodeShared;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// The longest time for an answer on a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// A name may have at most this many addresses: both kinds, of a machine with some networks.
+const ADDRESSES_MAX: usize = 8;
 /// How often a process that accepts connections but does not answer is asked.
 const ATTEMPTS_MAX: usize = 3;
 /// Time between two attempts.
@@ -56,7 +62,7 @@ enum Heard {
 /// Checks the members in `backup` that are not first members of the new history.
 ///
 /// # Errors
-/// When one of them runs or may run, or when this machine has no route to any of them.
+/// When one of them runs or may run, or when this machine is cut off from too many of them.
 pub(super) async fn check(shared: &Arc<NodeShared>, backup: &Backup) -> Result<(), ConsensusError> {
     let mut asking = JoinSet::new();
     let is_first =
@@ -68,26 +74,31 @@ pub(super) async fn check(shared: &Arc<NodeShared>, backup: &Backup) -> Result<(
             (addr, heard)
         });
     }
-    let (mut cut_off, mut is_any_reached) = (None, asking.is_empty());
+    let asked_count = asking.len();
+    let mut cut_off = Vec::new();
     while let Some(asked) = asking.join_next().await {
         let (addr, heard) = asked.map_err(io::Error::from)?;
         match heard {
-            Heard::Gone => is_any_reached = true,
-            Heard::Unreached(why) => {
-                is_any_reached = true;
-                warn_of(&addr, &why);
-            }
+            Heard::Gone => {}
+            Heard::Unreached(why) => warn_of(&addr, &why),
             Heard::CutOff(why) => {
                 warn_of(&addr, &why);
-                cut_off = Some((addr, why));
+                cut_off.push(format!("{addr} ({why})"));
             }
             Heard::Runs(said) => return Err(ConsensusError::OldHistoryRuns { addr, said }),
         }
     }
-    match cut_off {
-        Some((addr, why)) if !is_any_reached => Err(ConsensusError::CutOff { addr, why }),
-        _ => Ok(()),
+    if is_cut_off(cut_off.len(), asked_count, backup.members.len()) {
+        cut_off.sort();
+        return Err(ConsensusError::CutOff { members: cut_off.join(", ") });
     }
+    Ok(())
+}
+
+/// Whether the founder is cut off from so many members that it must not found the new history:
+/// from all that it asks, or from a majority of the old history.
+const fn is_cut_off(cut_off: usize, asked: usize, members: usize) -> bool {
+    cut_off > 0 && (cut_off == asked || cut_off * 2 > members)
 }
 
 fn warn_of(addr: &str, why: &str) {
@@ -141,18 +152,39 @@ async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
     was_there.unwrap_or(Heard::Gone)
 }
 
-/// Opens a TCP connection. If that fails, returns what the failure says about the member.
+/// Opens a TCP connection to one address of the name. If that fails, returns what the failures say
+/// about the member: the one that says the least that it is gone.
 async fn dial(addr: &str) -> Result<TcpStream, Heard> {
     let found = match timeout(CONNECT_TIMEOUT, lookup_host(addr)).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
         Ok(Err(error)) => return Err(without_address(&error)),
         Err(_) => return Err(Heard::CutOff(format!("no address within {CONNECT_TIMEOUT:?}"))),
     };
-    match timeout(CONNECT_TIMEOUT, TcpStream::connect(&found[..])).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(without_connection(&error)),
-        Err(_) => Err(Heard::Unreached(format!("no connection within {CONNECT_TIMEOUT:?}"))),
+    if found.len() > ADDRESSES_MAX {
+        return Err(Heard::Runs(format!("its name has more than {ADDRESSES_MAX} addresses")));
     }
+    let mut failures = Vec::new();
+    for address in found {
+        failures.push(match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => without_connection(&error),
+            Err(_) => Heard::Unreached(format!("no connection within {CONNECT_TIMEOUT:?}")),
+        });
+    }
+    Err(worst(failures))
+}
+
+/// Of what was heard at the addresses of one name, what says the least that the member is gone. A
+/// name without an address says nothing.
+fn worst(heard: Vec<Heard>) -> Heard {
+    let doubt = |heard: &Heard| match heard {
+        Heard::Gone => 0,
+        Heard::Unreached(_) => 1,
+        Heard::CutOff(_) => 2,
+        Heard::Runs(_) => 3,
+    };
+    let no_address = || Heard::CutOff("the name has no address".to_owned());
+    heard.into_iter().max_by_key(doubt).unwrap_or_else(no_address)
 }
 
 /// What a failed name lookup says about the member.
@@ -171,8 +203,6 @@ fn without_connection(error: &io::Error) -> Heard {
         ErrorKind::ConnectionRefused => Heard::Gone,
         ErrorKind::HostUnreachable | ErrorKind::TimedOut => Heard::Unreached(error.to_string()),
         ErrorKind::NetworkUnreachable => Heard::CutOff(error.to_string()),
-        // The name has no address. (No system call has failed.)
-        _ if error.raw_os_error().is_none() => Heard::CutOff(error.to_string()),
         // The fault is on this machine, or a process listens there. So the member may still run.
         _ => Heard::Runs(format!("it cannot be asked: {error}")),
     }
@@ -205,12 +235,30 @@ mod tests {
         }
         assert!(matches!(errno(rustix::io::Errno::NETUNREACH), Heard::CutOff(_)));
         let no_name = io::Error::other("failed to lookup address information");
-        assert!(matches!(without_connection(&no_name), Heard::CutOff(_)));
         assert!(matches!(without_address(&no_name), Heard::CutOff(_)));
         // Too many open files on this machine, or a connection that broke, do not prove that the
         // member is gone.
         for errno_of_neither in [rustix::io::Errno::MFILE, rustix::io::Errno::CONNRESET] {
             assert!(matches!(errno(errno_of_neither), Heard::Runs(_)));
+        }
+    }
+
+    #[test]
+    fn a_refused_connection_says_nothing_about_the_other_addresses_of_the_name() {
+        let unreached = || Heard::Unreached("no connection".to_owned());
+        let cut_off = || Heard::CutOff("no route".to_owned());
+        assert_eq!(worst(vec![Heard::Gone, Heard::Gone]), Heard::Gone);
+        assert_eq!(worst(vec![Heard::Gone, unreached()]), unreached());
+        assert_eq!(worst(vec![cut_off(), Heard::Gone, unreached()]), cut_off());
+        assert!(matches!(worst(vec![]), Heard::CutOff(_)));
+    }
+
+    #[test]
+    fn a_founder_that_is_cut_off_from_a_majority_of_the_old_members_founds_nothing() {
+        for (cut_off, asked, members, refuses) in
+            [(0, 0, 3, false), (1, 1, 3, true), (1, 3, 3, false), (2, 3, 3, true), (2, 4, 5, false)]
+        {
+            assert_eq!(is_cut_off(cut_off, asked, members), refuses, "{cut_off} of {members}");
         }
     }
 }
