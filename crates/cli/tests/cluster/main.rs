@@ -13,6 +13,7 @@
 mod measuring {
     mod clocks;
     mod disks;
+    mod followers;
     mod footprint;
     mod links;
     mod long_links;
