@@ -1,7 +1,7 @@
 //! What a topology should cost, without a process: `p50 = rtt(client, leader) + quorum(leader)`.
 //! All times are milliseconds. The floor, what the machine itself costs, is added by the caller.
 
-use crate::topology::Topology;
+use crate::topology::{Mode, Topology};
 
 /// A measured p50 above this factor times the expected one, plus [`SLACK_MS`], is marked.
 pub const SLACK: f64 = 1.2;
@@ -28,7 +28,22 @@ pub fn answer_ms(topology: &Topology, client: usize, leader: u64, alive: &[u64])
     Some(trip + quorum_ms(topology, leader, alive)?)
 }
 
-/// What a timestamp would cost with a lease of the leader: no quorum is asked.
+/// What a timestamp costs in a mode. See [`answer_ms`] and [`lease_ms`].
+#[must_use]
+pub fn mode_ms(
+    topology: &Topology,
+    mode: Mode,
+    client: usize,
+    leader: u64,
+    alive: &[u64],
+) -> Option<f64> {
+    match mode {
+        Mode::Quorum => answer_ms(topology, client, leader, alive),
+        Mode::Lease => Some(lease_ms(topology, client, leader)),
+    }
+}
+
+/// What a timestamp costs with a lease of the leader: no quorum is asked.
 #[must_use]
 pub fn lease_ms(topology: &Topology, client: usize, leader: u64) -> f64 {
     topology.round_trip_ms(client, topology.region_of(leader))

@@ -331,16 +331,16 @@ fn measure(
     };
     let mut modes = Vec::new();
     for name in it.modes.as_deref().unwrap_or(&["quorum".to_owned()]) {
-        match name.as_str() {
-            "quorum" => modes.push(Mode::Quorum),
-            other => {
-                return Err(wrong(format!(
-                    "measure.modes has {other}, which the lab does not have; allowed is quorum"
-                )));
-            }
-        }
+        let allowed = Mode::ALL.map(Mode::name).join(", ");
+        let mode = Mode::from_name(name).ok_or_else(|| {
+            wrong(format!(
+                "measure.modes has {name}, which the lab does not have; allowed are {allowed}"
+            ))
+        })?;
+        ensure(!modes.contains(&mode), || format!("measure.modes names {name} twice"))?;
+        modes.push(mode);
     }
-    ensure(modes.len() == 1, || "measure.modes has to name each mode once".into())?;
+    ensure(!modes.is_empty(), || "measure.modes names no mode; leave it out for quorum".into())?;
     let leader = it.leader.as_deref().map(|name| find("measure.leader", name)).transpose()?;
     if let Some(region) = leader {
         let name = &raw.regions.names[region];
@@ -456,11 +456,12 @@ ELECTION_TIMEOUT_MS = 900
         refused("callers = [1]", "callers = []", &["measure.callers"]);
         refused("callers = [1]", "callers = [0]", &["measure.callers"]);
         refused("callers = [1]", "transport = \"udp\"", &["measure.transport is udp", "native"]);
-        for mode in ["lease", "forward", "interval"] {
+        for mode in ["forward", "interval"] {
             let modes = format!("modes = [\"quorum\", \"{mode}\"]");
             refused("callers = [1]", &modes, &[mode, "does not have", "quorum"]);
         }
         refused("callers = [1]", "modes = []", &["measure.modes"]);
+        refused("callers = [1]", "modes = [\"lease\", \"lease\"]", &["names lease twice"]);
         refused("callers = [1]", "leader = \"uk\"", &["measure.leader", "uk"]);
         refused("3 = \"us\"\n", "3 = \"eu\"\n[measure]\nleader = \"us\"\n[x]\n", &["measure"]);
         refused("ELECTION_TIMEOUT_MS = 900", "ELECTION = 9", &["settings.ELECTION is no setting"]);

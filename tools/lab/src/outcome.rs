@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use crate::expected;
 use crate::plan::{Plan, Step};
-use crate::topology::Topology;
+use crate::topology::{Mode, Topology};
 
 /// The latency of at most so many callers in each region is compared with what is expected.
 pub const JUDGED_CALLERS_MAX: u32 = 4;
@@ -75,6 +75,8 @@ pub struct Link {
 pub struct Cell {
     /// The step that measured it.
     pub step: Step,
+    /// How the leader confirmed.
+    pub mode: Mode,
     /// Region of the clients.
     pub client: usize,
     /// The node that answered.
@@ -223,8 +225,12 @@ impl Outcome {
         let mut problems = Vec::new();
         for cell in self.cells.iter().filter(|cell| cell.is_marked()) {
             let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
+            let mode = match cell.mode {
+                Mode::Quorum => String::new(),
+                Mode::Lease => format!(", {}", cell.mode.name()),
+            };
             problems.push(format!(
-                "{}: clients in {}, {}, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
+                "{}{mode}: clients in {}, {}, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
                  expected {:.1} ms, {} {:.1} ms",
                 cell.step,
                 region(cell.client),
@@ -314,6 +320,7 @@ pub(crate) mod tests {
         let rate = 1e3 / ms as f64;
         Cell {
             step,
+            mode: Mode::Quorum,
             client,
             leader,
             meant: Some(leader),

@@ -79,6 +79,7 @@ fn lab(outcome: &Outcome) -> Value {
     let cells = outcome.cells.iter().map(|it| {
         json!({
             "step": it.step.number(),
+            "mode": it.mode.name(),
             "clients": name(it.client),
             "leader": it.leader,
             "leader_region": name(topology.region_of(it.leader)),

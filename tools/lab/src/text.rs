@@ -221,7 +221,7 @@ fn modes(outcome: &Outcome) -> String {
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for cell in outcome.of(Step::Modes) {
         rows.push(vec![
-            "quorum".to_owned(),
+            cell.mode.name().to_owned(),
             outcome.topology.region(cell.client).to_owned(),
             leader(outcome, cell.leader),
             beside(cell),

@@ -55,7 +55,7 @@ pub struct Measure {
     pub callers: Vec<u32>,
     /// The protocol of the clients.
     pub transport: Transport,
-    /// How timestamps are confirmed. Only [`Mode::Quorum`] exists.
+    /// The modes of step 6, each once. The other steps ask a quorum.
     pub modes: Vec<Mode>,
     /// Region of the leader in the steps 3 to 6; `None` for the one that [`crate::expected`] finds
     /// best.
@@ -76,6 +76,8 @@ pub enum Transport {
 pub enum Mode {
     /// It asks a quorum before each answer.
     Quorum,
+    /// It holds a lease, and asks nobody.
+    Lease,
 }
 
 impl Mode {
@@ -84,8 +86,18 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
+            Self::Lease => "lease",
         }
     }
+
+    /// The mode with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    /// All modes.
+    pub const ALL: [Self; 2] = [Self::Quorum, Self::Lease];
 }
 
 impl Transport {

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use epicepoch_bench::Operation;
 use epicepoch_bench::run::load::{Load, Report};
 use epicepoch_bench::run::{RunConfig, Transport as Wire};
+use epicepoch_wire::Guarantee;
 
 use super::wires::Wires;
-use crate::topology::{Topology, Transport};
+use crate::topology::{Mode, Topology, Transport};
 
 /// Pause of a caller after an answer. Without it, callers near the leader would use all processors
 /// of the machine, which the nodes need.
@@ -21,17 +22,23 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// Starts the clients of these regions.
+    /// Starts the clients of these regions, which ask for this mode.
     pub(super) fn start(
         topology: &Topology,
         wires: &Wires,
         regions: &[usize],
         callers: u32,
+        mode: Mode,
         attempt: Duration,
     ) -> Self {
         let transport = match topology.measure.transport {
             Transport::Http => Wire::Http1 { pipeline: 1 },
             Transport::Native => Wire::Native { in_flight: 1 },
+        };
+        let guarantee = match mode {
+            // The default of the nodes, whatever their settings are.
+            Mode::Quorum => None,
+            Mode::Lease => Some(Guarantee::Lease),
         };
         let load = |region: &usize| {
             let config = RunConfig {
@@ -39,6 +46,7 @@ impl Callers {
                 connections: callers as usize,
                 request_timeout: attempt,
                 answer_pause: PAUSE,
+                guarantee,
                 ..RunConfig::new(wires.targets(*region).to_vec())
             };
             (*region, Load::start(config))

@@ -29,7 +29,7 @@ use crate::advice;
 use crate::expected;
 use crate::outcome::Outcome;
 use crate::plan::{LinkKind, Plan, Step};
-use crate::topology::Topology;
+use crate::topology::{Mode, Topology};
 pub use error::LabError;
 use error::millis;
 pub use namespaces::Entry;
@@ -75,6 +75,13 @@ pub fn node_settings(topology: &Topology) -> Result<BTreeMap<String, String>, La
     for (name, ms) in given {
         if let Some(ms) = ms {
             settings.entry(name.to_owned()).or_insert_with(|| ms.to_string());
+        }
+    }
+    if topology.measure.modes.contains(&Mode::Lease) {
+        let longest = format!("{:.0}", election_ms(&settings));
+        // All nodes share the clock of this machine, so it stands still for none of them alone.
+        for (name, value) in [("LEASE_MS", longest), ("LEASE_CLOCK", "trusted".to_owned())] {
+            settings.entry(name.to_owned()).or_insert(value);
         }
     }
     Ok(settings)

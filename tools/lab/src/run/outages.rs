@@ -11,6 +11,7 @@ use super::{Lab, LabError};
 use crate::expected;
 use crate::outcome::{Fault, Outage};
 use crate::plan::Step;
+use crate::topology::Mode;
 
 /// Callers of each region during an outage: enough that a gap shows.
 const CALLERS: u32 = 4;
@@ -68,7 +69,7 @@ impl Lab<'_> {
             self.add_outage(&seen, &BTreeMap::new());
             return Ok(());
         }
-        let callers = self.callers(&regions, CALLERS);
+        let callers = self.callers(&regions, CALLERS, Mode::Quorum);
         self.pause(AROUND.max(self.warm_up()))?;
         self.wires.cut(region)?;
         let broken = Instant::now();
@@ -84,8 +85,9 @@ impl Lab<'_> {
         if let Some(window) = window.filter(|_| is_survivable) {
             // If its region is lost, any other node may lead.
             let leader = (!has_leader).then_some(before);
-            let kind =
-                Kind { step: Step::RegionLost, callers: CALLERS, lost: Some(region), leader };
+            let mode = Mode::Quorum;
+            let step = Step::RegionLost;
+            let kind = Kind { step, mode, callers: CALLERS, lost: Some(region), leader };
             self.add_cells(&reports, window, kind);
         }
         self.wait_until_well()?;
@@ -124,7 +126,7 @@ impl Lab<'_> {
     ) -> Result<(), LabError> {
         let topology = self.topology();
         let is_survivable = topology.nodes.len() > topology.majority();
-        let callers = self.callers(&self.client_regions(), CALLERS);
+        let callers = self.callers(&self.client_regions(), CALLERS, Mode::Quorum);
         self.pause(AROUND.max(self.warm_up()))?;
         break_it(self)?;
         let broken = Instant::now();

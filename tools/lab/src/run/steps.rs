@@ -12,7 +12,7 @@ use super::{Lab, LabError};
 use crate::expected;
 use crate::outcome::{Cell, Handover, callers_shown};
 use crate::plan::{FLOOR_MAX, Step};
-use crate::topology::Topology;
+use crate::topology::{Mode, Topology};
 
 /// A part of a run: what was answered between two moments.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +25,18 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) step: Step,
+    pub(super) mode: Mode,
     pub(super) callers: u32,
     pub(super) lost: Option<usize>,
     /// The node that should lead; `None` if any may.
     pub(super) leader: Option<u64>,
+}
+
+impl Kind {
+    /// One caller in each region, a leader that asks a quorum, and no region lost.
+    const fn quorum(step: Step, leader: u64) -> Self {
+        Self { step, mode: Mode::Quorum, callers: 1, lost: None, leader: Some(leader) }
+    }
 }
 
 /// How long callers run before a handover.
@@ -36,8 +44,8 @@ const BEFORE: Duration = Duration::from_millis(300);
 
 impl Lab<'_> {
     /// Starts clients of these regions.
-    pub(super) fn callers(&self, regions: &[usize], count: u32) -> Callers {
-        Callers::start(self.topology(), &self.wires, regions, count, self.attempt())
+    pub(super) fn callers(&self, regions: &[usize], count: u32, mode: Mode) -> Callers {
+        Callers::start(self.topology(), &self.wires, regions, count, mode, self.attempt())
     }
 
     /// All regions with clients.
@@ -66,7 +74,7 @@ impl Lab<'_> {
     pub(super) fn floor(&mut self) -> Result<(), LabError> {
         let leader = self.wait_until_well()?;
         self.tell("step 0, floor: without delays");
-        let callers = self.callers(&self.client_regions(), 1);
+        let callers = self.callers(&self.client_regions(), 1, Mode::Quorum);
         let window = self.window(self.setup.plan.length.min(FLOOR_MAX))?;
         let reports = callers.stop();
         self.record(&reports);
@@ -85,9 +93,7 @@ impl Lab<'_> {
     pub(super) fn at_rest(&mut self) -> Result<(), LabError> {
         for count in self.topology().measure.callers.clone() {
             let leader = self.wait_until_well()?;
-            let kind =
-                Kind { step: Step::AtRest, callers: count, lost: None, leader: Some(leader) };
-            self.measure(kind)?;
+            self.measure(Kind { callers: count, ..Kind::quorum(Step::AtRest, leader) })?;
         }
         Ok(())
     }
@@ -96,12 +102,12 @@ impl Lab<'_> {
         for region in self.topology().voting_regions() {
             let to = self.topology().voters_in(region)[0];
             let leader = self.wait_until_well()?;
-            let kind = Kind { step: Step::EachLeader, callers: 1, lost: None, leader: Some(to) };
+            let kind = Kind::quorum(Step::EachLeader, to);
             if leader == to {
                 self.measure(kind)?;
                 continue;
             }
-            let callers = self.callers(&self.client_regions(), 1);
+            let callers = self.callers(&self.client_regions(), 1, Mode::Quorum);
             self.pause(self.warm_up().max(BEFORE))?;
             let from = Instant::now();
             self.lead(to)?;
@@ -119,10 +125,12 @@ impl Lab<'_> {
     }
 
     pub(super) fn modes(&mut self) -> Result<(), LabError> {
-        // Quorum is the only mode. The file's other modes were refused when it was read.
-        self.lead_home()?;
-        let leader = self.wait_until_well()?;
-        self.measure(Kind { step: Step::Modes, callers: 1, lost: None, leader: Some(leader) })
+        for mode in self.topology().measure.modes.clone() {
+            self.lead_home()?;
+            let leader = self.wait_until_well()?;
+            self.measure(Kind { mode, ..Kind::quorum(Step::Modes, leader) })?;
+        }
+        Ok(())
     }
 
     /// Gives leadership to the first node of the region where the leader belongs.
@@ -133,7 +141,7 @@ impl Lab<'_> {
     }
 
     fn measure(&mut self, kind: Kind) -> Result<(), LabError> {
-        let callers = self.callers(&self.client_regions(), kind.callers);
+        let callers = self.callers(&self.client_regions(), kind.callers, kind.mode);
         let window = self.window(self.length())?;
         let reports = callers.stop();
         self.record(&reports);
@@ -159,13 +167,14 @@ impl Lab<'_> {
         for (client, report) in reports {
             let (latency_ns, rate) = latencies(report, window, Some(leader));
             let alive = self.topology().voters_outside(&lost);
-            let path = expected::answer_ms(self.topology(), *client, leader, &alive);
+            let path = expected::mode_ms(self.topology(), kind.mode, *client, leader, &alive);
             let floor = self.outcome.floor_ms.get(client).copied().unwrap_or(0.0);
             let expected_ms = (path.unwrap_or(0.0) + floor) * self.setup.expected_factor;
-            let shortest = expected::answer_ms(&steady, *client, leader, &alive).unwrap_or(0.0);
-            let least_ms = expected::least_ms(shortest * self.setup.expected_factor);
+            let shortest = expected::mode_ms(&steady, kind.mode, *client, leader, &alive);
+            let least_ms = expected::least_ms(shortest.unwrap_or(0.0) * self.setup.expected_factor);
             let cell = Cell {
                 step: kind.step,
+                mode: kind.mode,
                 client: *client,
                 leader,
                 meant: kind.leader,
@@ -177,8 +186,9 @@ impl Lab<'_> {
                 rate,
             };
             let line = format!(
-                "{}: leader in {}, {} in {}: {:.1} ms, expected {expected_ms:.1}",
+                "{}: {}, leader in {}, {} in {}: {:.1} ms, expected {expected_ms:.1}",
                 kind.step,
+                kind.mode.name(),
                 self.topology().region(self.topology().region_of(leader)),
                 callers_shown(kind.callers),
                 self.topology().region(*client),

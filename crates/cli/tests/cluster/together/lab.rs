@@ -9,7 +9,8 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use epicepoch_lab::outcome::Cell;
+use epicepoch_lab::outcome::{Cell, Outcome};
+use epicepoch_lab::topology::Mode;
 use epicepoch_lab::{Plan, Running, Setup, file, run, text as lab_text};
 use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process};
 use serde_json::Value;
@@ -113,18 +114,39 @@ fn a_planted_wrong_expectation_is_marked() {
     }
 }
 
+/// The leader asks a quorum in one mode, and holds a lease in the other.
+#[test]
+fn a_lease_answers_without_the_way_to_the_quorum() {
+    let _alone = alone();
+    let modes = r#"modes = ["quorum", "lease"]"#;
+    let outcome = run_step(&format!("{TWO_DC}{modes}\n"), "6", 1.0);
+    let of = |mode| {
+        let mut cells = outcome.cells.iter().filter(|cell| cell.mode == mode);
+        cells.next().expect("a cell of each mode").p50_ms()
+    };
+    assert!(of(Mode::Quorum) >= 5.0, "{}", lab_text::outcome(&outcome));
+    assert!(of(Mode::Lease) < 5.0, "{}", lab_text::outcome(&outcome));
+    assert_eq!(outcome.violations, 0);
+}
+
+/// Runs one step of a topology with the program that is tested.
 #[track_caller]
-fn marked(expected_factor: f64, mark: &str) {
-    let topology = file::parse(TWO_DC).expect("a topology");
+fn run_step(file: &str, step: &str, expected_factor: f64) -> Outcome {
+    let topology = file::parse(file).expect("a topology");
     let setup = Setup {
         program: binary(),
-        plan: Plan::new(Duration::from_secs(1)).only("1").expect("a step"),
+        plan: Plan::new(Duration::from_secs(1)).only(step).expect("a step"),
         seed: 1,
         stop: Arc::default(),
         running: Running::default(),
         expected_factor,
     };
-    let outcome = run::run(&topology, &setup, &mut |_| ()).expect("an outcome");
+    run::run(&topology, &setup, &mut |_| ()).expect("an outcome")
+}
+
+#[track_caller]
+fn marked(expected_factor: f64, mark: &str) {
+    let outcome = run_step(TWO_DC, "1", expected_factor);
     let judged: Vec<_> = outcome.cells.iter().filter(|cell| cell.callers == 1).collect();
     assert!(!judged.is_empty() && judged.into_iter().all(Cell::is_marked));
     assert!(!outcome.problems().is_empty());
