@@ -135,17 +135,23 @@ func (c *Client) CompactTimestamp(ctx context.Context) (uint64, error) {
 }
 
 // CompactTimestamps returns the first of count consecutive timestamps in 64 bits, 1 to 2^18 of them.
-// See [Client.Timestamps] and [Client.CompactTimestamp]; a larger count ends with [ErrBadCount].
+// See [Client.Timestamps] and [Client.CompactTimestamp]; a larger count ends with [ErrCount] or
+// [ErrBadCount].
 func (c *Client) CompactTimestamps(ctx context.Context, count uint64) (uint64, error) {
 	answer, err := c.Timestamps(ctx, count)
 	if err != nil {
 		return 0, err
 	}
-	first, isCompact := answer.First.Compact()
-	if _, isLastCompact := answer.Last().Compact(); !isCompact || !isLastCompact {
-		return 0, fmt.Errorf("epicepoch: the cluster gave %s, which does not fit into 64 bits: %w", answer.First, ErrNotCompact)
+	return answer.CompactFirst()
+}
+
+// CompactLatest returns the timestamp of [Client.Latest] in 64 bits. See [Client.CompactTimestamp].
+func (c *Client) CompactLatest(ctx context.Context) (uint64, error) {
+	latest, err := c.Latest(ctx)
+	if err != nil {
+		return 0, err
 	}
-	return first, nil
+	return Range{First: latest, Count: 1}.CompactFirst()
 }
 
 // Latest returns the latest timestamp, and takes none. Every timestamp that any client of the
@@ -432,13 +438,23 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	if errors.Is(refusal, ErrOverloaded) {
 		c.rest()
 	}
+	// A node refuses more than a millisecond has if its cluster has become compact since the welcome.
+	// Then the smaller limit holds from now on, and the callers ask again in smaller batches.
+	var result error = refusal
+	var oversize []*batch
+	if errors.Is(refusal, ErrBadCount) && b != nil && b.count > compactCountMax {
+		oversize, result = c.limitCount(min(c.countLimit, compactCountMax)), errOversize
+	}
 	var frames *requests
 	if keeps {
 		frames = c.seal()
 	}
 	c.mu.Unlock()
 	if b != nil {
-		b.finish(Range{}, refusal)
+		b.finish(Range{}, result)
+	}
+	for _, large := range oversize {
+		large.finish(Range{}, errOversize)
 	}
 	if !keeps {
 		return refusal
@@ -451,8 +467,14 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 // abide applies a leader's limits. It returns the waiting batches that exceed them. The callers of
 // these batches must ask separately. The caller of abide holds mu.
 func (c *Client) abide(said *welcome) (oversize []*batch) {
-	c.countLimit = min(said.countMax, countMax)
 	c.inFlightLimit = int(min(uint64(said.inFlightMax), uint64(c.o.inFlight)))
+	return c.limitCount(min(said.countMax, countMax))
+}
+
+// limitCount sets the largest count of a request. It returns the waiting batches that are larger;
+// see abide. The caller holds mu.
+func (c *Client) limitCount(limit uint64) (oversize []*batch) {
+	c.countLimit = limit
 	c.pending = slices.DeleteFunc(c.pending, func(b *batch) bool {
 		if b.count > c.countLimit {
 			oversize = append(oversize, b)

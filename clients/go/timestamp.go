@@ -21,7 +21,9 @@ const (
 	CompactMax = (math.MaxUint64/compactEpoch)<<CompactIndexBits | (compactIndexes - 1)
 
 	compactIndexes = uint64(1) << CompactIndexBits
-	compactEpoch   = uint64(time.Millisecond)
+	// compactCountMax is the largest count of a request: a millisecond has no more compact timestamps.
+	compactCountMax = compactIndexes
+	compactEpoch    = uint64(time.Millisecond)
 )
 
 // Timestamp is a moment that the oracle gave to exactly one caller. Timestamps have the same order
@@ -106,6 +108,18 @@ func (t Timestamp) Compact() (uint64, bool) {
 		return 0, false
 	}
 	return t.Epoch/compactEpoch<<CompactIndexBits | t.Index, true
+}
+
+// CompactFirst returns the compact spelling of the lowest timestamp; those of the others follow it
+// without a gap. If a timestamp of the range has none, the error is [ErrNotCompact]. See
+// [Timestamp.Compact].
+func (r Range) CompactFirst() (uint64, error) {
+	first, isCompact := r.First.Compact()
+	if _, isLastCompact := r.Last().Compact(); !isCompact || !isLastCompact {
+		const advice = "change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact"
+		return 0, fmt.Errorf("%w: the cluster gave %s, which does not fit into 64 bits: %s", ErrNotCompact, r.First, advice)
+	}
+	return first, nil
 }
 
 // FromCompact reads a compact timestamp. It returns false above [CompactMax].

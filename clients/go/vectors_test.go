@@ -97,6 +97,8 @@ func written(t *testing.T, means map[string]any) []byte {
 			agent:       means["agent"].(string),
 			token:       optionalText(means, "token"),
 			guarantee:   guarantees[optionalText(means, "guarantee")],
+
+			needsCompact: optionalText(means, "timestamp_format") == "compact",
 		}.appendTo(nil)
 	default:
 		t.Fatalf("a frame of kind %v", kind)

@@ -31,6 +31,7 @@ FAULTS = [
     (epicepoch.WrongClusterError, "wrong_cluster"),
     (epicepoch.WentBackwardsError, "backwards"),
     (epicepoch.ProtocolError, "protocol"),
+    (epicepoch.NotCompactError, "not_compact"),
     (epicepoch.RefusedError, "refused"),
 ]
 
@@ -54,6 +55,12 @@ class Threads:
     async def latest(self, timeout: Optional[float]) -> epicepoch.Timestamp:
         return await self.run(self.client.latest, timeout)
 
+    async def compact_timestamps(self, count: int, timeout: Optional[float]) -> range:
+        return await self.run(self.client.compact_timestamps, count, timeout)
+
+    async def compact_latest(self, timeout: Optional[float]) -> int:
+        return await self.run(self.client.compact_latest, timeout)
+
     async def close(self) -> None:
         await self.run(self.client.close)
 
@@ -63,6 +70,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.client: Union[epicepoch.Client, Threads]
+        self.is_compact = False
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
     def carry_out(self, line: str) -> None:
@@ -85,6 +93,7 @@ class Driver:
     async def work(self, command: dict[str, Any]) -> dict[str, Any]:
         do = command["do"]
         if do == "open":
+            self.is_compact = bool(command.get("compact"))
             given = {"timeout": command["timeout_ms"] / 1000} if "timeout_ms" in command else {}
             options = epicepoch.Options(
                 **given,
@@ -92,6 +101,7 @@ class Driver:
                 refresh_interval=command["refresh_ms"] / 1000,
                 cluster_name=command.get("cluster") or "",
                 guarantee=command.get("guarantee") or "",
+                timestamp_format="compact" if self.is_compact else "",
                 hedge_after=command["hedge_ms"] / 1000 if command.get("hedge_ms") else None,
             )
             kind = Threads if "--threads" in sys.argv else epicepoch.Client
@@ -99,10 +109,15 @@ class Driver:
             await self.client.connect()
         elif do == "timestamps":
             timeout = command["timeout_ms"] / 1000 if "timeout_ms" in command else None
+            if self.is_compact:
+                spellings = await self.client.compact_timestamps(command["count"], timeout)
+                return {"u64": str(spellings[0]), "count": len(spellings)}
             answer = await self.client.timestamps(command["count"], timeout)
             return {"first": str(answer.first), "count": answer.count}
         elif do == "latest":
             timeout = command["timeout_ms"] / 1000 if "timeout_ms" in command else None
+            if self.is_compact:
+                return {"u64": str(await self.client.compact_latest(timeout)), "count": 1}
             return {"first": str(await self.client.latest(timeout)), "count": 1}
         elif do == "cancel":
             call = self.tasks.get(command["call"])

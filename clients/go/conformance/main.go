@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ type command struct {
 	Cluster   string   `json:"cluster"`
 	HedgeMS   int64    `json:"hedge_ms"`
 	Guarantee string   `json:"guarantee"`
+	Compact   bool     `json:"compact"`
 }
 
 type reply struct {
@@ -36,6 +38,7 @@ type reply struct {
 	Start int64  `json:"start"`
 	End   int64  `json:"end"`
 	First string `json:"first,omitempty"`
+	U64   string `json:"u64,omitempty"`
 	Count uint64 `json:"count,omitempty"`
 	Error string `json:"error,omitempty"`
 	Text  string `json:"text,omitempty"`
@@ -49,8 +52,10 @@ type driver struct {
 
 	mu     sync.Mutex
 	client *epicepoch.Client
-	calls  map[uint64]context.CancelFunc
-	out    *json.Encoder
+	// isCompact is true if the client needs compact timestamps, and the replies have their spellings.
+	isCompact bool
+	calls     map[uint64]context.CancelFunc
+	out       *json.Encoder
 }
 
 func main() {
@@ -75,10 +80,10 @@ func (d *driver) carryOut(c command) {
 	case "timestamps", "latest":
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
-		client := d.client
+		client, isCompact := d.client, d.isCompact
 		d.calls[c.ID] = cancel
 		d.mu.Unlock()
-		go d.call(ctx, client, c)
+		go d.call(ctx, client, isCompact, c)
 	case "cancel":
 		d.mu.Lock()
 		cancel := d.calls[c.Call]
@@ -117,17 +122,20 @@ func (d *driver) open(c command) {
 	case "lease":
 		opts = append(opts, epicepoch.WithGuarantee(epicepoch.GuaranteeLease))
 	}
+	if c.Compact {
+		opts = append(opts, epicepoch.WithCompact())
+	}
 	if c.TimeoutMS != nil {
 		opts = append(opts, epicepoch.WithCallTimeout(time.Duration(*c.TimeoutMS)*time.Millisecond))
 	}
 	client, err := epicepoch.Dial(context.Background(), c.Addrs, opts...)
 	d.mu.Lock()
-	d.client = client
+	d.client, d.isCompact = client, c.Compact
 	d.mu.Unlock()
 	d.reply(reply{ID: c.ID, Start: start}, err)
 }
 
-func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) {
+func (d *driver) call(ctx context.Context, client *epicepoch.Client, isCompact bool, c command) {
 	start := d.reading()
 	// The timeout of a call counts from the call's begin, not from the arrival of the command.
 	if c.TimeoutMS != nil {
@@ -145,10 +153,15 @@ func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) 
 			return epicepoch.Range{First: latest, Count: 1}, err
 		}
 	}
-	answer, err := ask(ctx, c.Count)
 	r := reply{ID: c.ID, Start: start}
-	if err == nil {
-		r.First, r.Count = answer.First.String(), answer.Count
+	var err error
+	if isCompact {
+		r, err = compact(ctx, client, ask, c, r)
+	} else {
+		var answer epicepoch.Range
+		if answer, err = ask(ctx, c.Count); err == nil {
+			r.First, r.Count = answer.First.String(), answer.Count
+		}
 	}
 	d.reply(r, err)
 	d.mu.Lock()
@@ -156,6 +169,34 @@ func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) 
 	delete(d.calls, c.ID)
 	d.mu.Unlock()
 	cancel()
+}
+
+// compact makes a call for compact timestamps. An asynchronous call of ask is converted.
+func compact(
+	ctx context.Context, client *epicepoch.Client, ask func(context.Context, uint64) (epicepoch.Range, error),
+	c command, r reply,
+) (reply, error) {
+	r.Count = c.Count
+	var first uint64
+	var err error
+	switch {
+	case c.Do == "latest":
+		r.Count = 1
+		first, err = client.CompactLatest(ctx)
+	case slices.Contains(os.Args, "--futures"):
+		var answer epicepoch.Range
+		if answer, err = ask(ctx, c.Count); err == nil {
+			first, err = answer.CompactFirst()
+		}
+	default:
+		first, err = client.CompactTimestamps(ctx, c.Count)
+	}
+	if err != nil {
+		r.Count = 0
+		return r, err
+	}
+	r.U64 = strconv.FormatUint(first, 10)
+	return r, nil
 }
 
 func (d *driver) reading() int64 { return int64(time.Since(d.origin)) }
@@ -187,6 +228,8 @@ func fault(err error) string {
 		{epicepoch.ErrWrongCluster, "wrong_cluster"},
 		{epicepoch.ErrWentBackwards, "backwards"},
 		{epicepoch.ErrProtocol, "protocol"},
+		{epicepoch.ErrNotCompact, "not_compact"},
+		{epicepoch.ErrBadCount, "refused"},
 		{epicepoch.ErrBadRequest, "refused"},
 		{epicepoch.ErrUnsupported, "refused"},
 		{epicepoch.ErrUnsupportedVersion, "refused"},

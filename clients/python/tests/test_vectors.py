@@ -32,7 +32,8 @@ def written(means: Means) -> bytes:
         cluster = Cluster(bytes.fromhex(means["cluster"]), int(means["history"]))
     name, token, features = means["cluster_name"], means["token"] or "", int(means["features"])
     guarantee = means["guarantee"] or ""
-    return frame.hello(means["agent"], name, cluster, token, features, guarantee)
+    form = means["timestamp_format"] or ""
+    return frame.hello(means["agent"], name, cluster, token, features, guarantee, form)
 
 
 def read(data: bytes) -> Means:

@@ -10,9 +10,10 @@ import {
   ClosedError,
   CountError,
   DeadlineExceededError,
+  NotCompactError,
   ProtocolError,
   RefusedError,
-  TimestampRange,
+  type Timestamp,
   WentBackwardsError,
   WrongClusterError,
 } from "../src/index.js";
@@ -29,21 +30,29 @@ interface Command {
   cluster?: string;
   hedge_ms?: number;
   guarantee?: "quorum" | "lease";
+  compact?: boolean;
 }
+
+/** The fields of a reply to a call. */
+type Given = { first: Timestamp; count: number } | { u64: string; count: number };
 
 const origin = process.hrtime.bigint();
 const calls = new Map<number, AbortController>();
 let client: Client | undefined;
+/** Whether the client needs compact timestamps, and makes the calls for them. */
+let isCompact = false;
 
 /** Carries out a command. If the command is a call, returns its timestamps. */
-async function carryOut(command: Command): Promise<TimestampRange | void> {
+async function carryOut(command: Command): Promise<Given | void> {
   switch (command.do) {
     case "open":
+      isCompact = command.compact === true;
       client = await Client.connect(command.addrs, {
         ...(command.timeout_ms !== undefined && { timeout: command.timeout_ms }),
         attemptTimeout: command.attempt_ms,
         refreshInterval: command.refresh_ms,
         ...(command.guarantee && { guarantee: command.guarantee }),
+        ...(isCompact && { timestampFormat: "compact" as const }),
         ...(command.cluster && { clusterName: command.cluster }),
         ...(command.hedge_ms && { hedgeAfter: command.hedge_ms }),
       });
@@ -55,10 +64,18 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
       try {
         const given = command.timeout_ms !== undefined && { timeout: command.timeout_ms };
         const options = { ...given, signal: own.signal };
+        const asked = client as Client;
         if (command.do === "latest") {
-          return new TimestampRange(await (client as Client).latest(options), 1);
+          return isCompact
+            ? { u64: String(await asked.compactLatest(options)), count: 1 }
+            : { first: await asked.latest(options), count: 1 };
         }
-        return await (client as Client).timestamps(command.count, options);
+        const { count } = command;
+        if (isCompact) {
+          return { u64: String(await asked.compactTimestamps(count, options)), count };
+        }
+        const range = await asked.timestamps(count, options);
+        return { first: range.first, count: range.count };
       } finally {
         calls.delete(command.id);
       }
@@ -77,7 +94,11 @@ function fault(error: unknown): string {
   if (error instanceof DOMException && error.name === "AbortError") {
     return "cancelled";
   }
+  if (error instanceof RefusedError && error.code === "NOT_COMPACT") {
+    return "not_compact";
+  }
   const faults = [
+    [NotCompactError, "not_compact"],
     [DeadlineExceededError, "deadline"],
     [ClosedError, "closed"],
     [CountError, "count"],
@@ -98,8 +119,7 @@ async function reply(command: Command): Promise<void> {
   const start = reading();
   let outcome = {};
   try {
-    const range = await carryOut(command);
-    outcome = range ? { first: range.first, count: range.count } : {};
+    outcome = (await carryOut(command)) ?? {};
   } catch (error) {
     outcome = { error: fault(error), text: String(error) };
   }

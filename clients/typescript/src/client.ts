@@ -1,11 +1,11 @@
 /** The public client. It checks its arguments, and leaves the rest to a session. */
 
 import { LATEST } from "./batch.js";
-import { CountError } from "./errors.js";
+import { CountError, NotCompactError } from "./errors.js";
 import { COUNT_MAX, type Cluster } from "./frame.js";
 import { settings, splitAddress, type Options } from "./options.js";
 import { Session } from "./session.js";
-import type { Timestamp, TimestampRange } from "./timestamp.js";
+import { TimestampRange, type Timestamp } from "./timestamp.js";
 
 /** Options of a call. */
 export interface CallOptions {
@@ -87,6 +87,31 @@ export class Client implements AsyncDisposable {
     return (await this.#call(LATEST, options)).first;
   }
 
+  /**
+   * Returns one timestamp in 64 bits, `milliseconds << 18 | index`: that of {@link Client.timestamp},
+   * and in the same order. It is below 2^63, but above 2^53, so it is a `bigint`. The cluster must
+   * give compact timestamps (`TIMESTAMP_FORMAT=compact`).
+   *
+   * @throws NotCompactError if it gives wide ones. See {@link Client.timestamps} for other errors.
+   */
+  async compactTimestamp(options?: CallOptions): Promise<bigint> {
+    return this.compactTimestamps(1, options);
+  }
+
+  /**
+   * Returns the first of `count` consecutive timestamps of one millisecond in 64 bits, 1 to 2^18 of
+   * them. See {@link Client.compactTimestamp}. A larger count rejects with a `CountError`, or is
+   * refused with `BAD_COUNT`.
+   */
+  async compactTimestamps(count: number, options?: CallOptions): Promise<bigint> {
+    return compactOf(await this.timestamps(count, options));
+  }
+
+  /** Returns the timestamp of {@link Client.latest} in 64 bits. See {@link Client.compactTimestamp}. */
+  async compactLatest(options?: CallOptions): Promise<bigint> {
+    return compactOf(new TimestampRange(await this.latest(options), 1));
+  }
+
   async #call(count: number, options: CallOptions | undefined): Promise<TimestampRange> {
     const timeout = options?.timeout ?? this.#session.settings.timeout;
     if (typeof timeout !== "number" || Number.isNaN(timeout)) {
@@ -122,4 +147,12 @@ export class Client implements AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
+}
+
+function compactOf(range: TimestampRange): bigint {
+  const first = range.toCompact();
+  if (first === undefined) {
+    throw new NotCompactError(range.first);
+  }
+  return first;
 }

@@ -84,13 +84,13 @@ export class Connection {
     within: number,
     closing: AbortSignal,
   ): Promise<Connection> {
-    const { clusterName, guarantee } = settings;
+    const { clusterName, guarantee, timestampFormat } = settings;
     let token: string;
     let hello: Buffer;
     try {
       token = currentToken(settings);
       const fields = { features: FEATURE_LATEST, clusterName, agent: AGENT, token, guarantee };
-      hello = encodeHello({ ...fields, cluster: expected });
+      hello = encodeHello({ ...fields, timestampFormat, cluster: expected });
     } catch (error) {
       // The function may return a token the next time, so a retry may help.
       throw new UnreachableError(addr, error);

@@ -39,6 +39,20 @@ export class CountError extends EpicEpochError {
   }
 }
 
+/**
+ * A call asked for compact timestamps, and the cluster gives wide ones. Ask for wide timestamps, or
+ * have an operator change the cluster. If {@link Options.timestampFormat} is `compact`, the node
+ * refuses instead: see `NOT_COMPACT` of {@link RefusedError}.
+ */
+export class NotCompactError extends EpicEpochError {
+  override name = "NotCompactError";
+
+  constructor(first: { toString(): string }) {
+    const advice = "change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact";
+    super(`the cluster gave ${first}, which does not fit into 64 bits: ${advice}`);
+  }
+}
+
 /** Too many calls wait. Try again when some of them have ended. */
 export class TooManyCallsError extends EpicEpochError {
   override name = "TooManyCallsError";

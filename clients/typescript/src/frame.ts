@@ -30,6 +30,10 @@ const FLAG_LEASE = 2;
 export const GUARANTEES = { quorum: 0, lease: 1 } as const;
 /** What a request asks to be proved before it is answered. */
 export type Guarantee = keyof typeof GUARANTEES;
+/** The formats of timestamps that a client hello may name, and their values there. */
+export const TIMESTAMP_FORMATS = { wide: 0, compact: 1 } as const;
+/** The format that timestamps must have: `wide` is any, `compact` has a spelling in 64 bits. */
+export type TimestampFormat = keyof typeof TIMESTAMP_FORMATS;
 /** The feature of a node that answers requests for the latest timestamp. */
 export const FEATURE_LATEST = 1n;
 /**
@@ -65,6 +69,7 @@ const Tag = {
   mustKnow: 0x8000,
   token: 0x8001,
   guarantee: 0x8002,
+  timestampFormat: 0x8004,
 } as const;
 
 /** The first 16 bytes of every frame. */
@@ -118,6 +123,7 @@ export interface Hello {
   agent?: string;
   token?: string | undefined;
   guarantee?: Guarantee | undefined;
+  timestampFormat?: TimestampFormat | undefined;
 }
 
 /** The node's part of the handshake. */
@@ -175,6 +181,10 @@ export function encodeHello(hello: Hello): Buffer {
   }
   if (hello.guarantee) {
     fields.push(field(Tag.guarantee, Buffer.from([GUARANTEES[hello.guarantee]])));
+  }
+  if (hello.timestampFormat) {
+    const value = TIMESTAMP_FORMATS[hello.timestampFormat];
+    fields.push(field(Tag.timestampFormat, Buffer.from([value])));
   }
   const tail = Buffer.concat(fields);
   const versions = { flags: VERSION, code: VERSION << 8 };

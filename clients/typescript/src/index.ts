@@ -13,6 +13,7 @@ export {
   CountError,
   DeadlineExceededError,
   EpicEpochError,
+  NotCompactError,
   ProtocolError,
   RefusedError,
   TooManyCallsError,
@@ -21,6 +22,6 @@ export {
   WrongClusterError,
   type RefusalCode,
 } from "./errors.js";
-export type { Cluster, Guarantee } from "./frame.js";
+export type { Cluster, Guarantee, TimestampFormat } from "./frame.js";
 export type { Observer, Options } from "./options.js";
 export { Timestamp, TimestampRange } from "./timestamp.js";

@@ -2,7 +2,14 @@
 
 import type { ConnectionOptions } from "node:tls";
 
-import { GUARANTEES, NAME_MAX, TOKEN_MAX, type Guarantee } from "./frame.js";
+import {
+  GUARANTEES,
+  NAME_MAX,
+  TIMESTAMP_FORMATS,
+  TOKEN_MAX,
+  type Guarantee,
+  type TimestampFormat,
+} from "./frame.js";
 
 /** Functions that the client calls, for metrics. They must return quickly. */
 export interface Observer {
@@ -63,6 +70,13 @@ export interface Options {
    */
   guarantee?: Guarantee;
   /**
+   * The format that all timestamps must have. With `compact`, a cluster that gives wide ones refuses
+   * each call with `NOT_COMPACT`. Programs need it that call {@link Timestamp.toCompact} themselves:
+   * the calls for compact timestamps check each one. A node that is too old for compact timestamps
+   * refuses the client. By default none is named, and any timestamp is accepted.
+   */
+  timestampFormat?: TimestampFormat;
+  /**
    * TLS on every connection, with these options of node:tls: `ca` for the cluster's authority,
    * `cert` and `key` if nodes ask for a certificate. If this is a function, it is called at each
    * connection, so that certificates can change. Default plain TCP. The client uses TLS 1.3 unless
@@ -119,6 +133,10 @@ export function settings(options: Options): Settings {
   }
   if (all.guarantee !== undefined && !Object.hasOwn(GUARANTEES, all.guarantee)) {
     throw new TypeError(`guarantee is "${all.guarantee}"; allowed are quorum and lease`);
+  }
+  const format = all.timestampFormat;
+  if (format !== undefined && !Object.hasOwn(TIMESTAMP_FORMATS, format)) {
+    throw new TypeError(`timestampFormat is "${format}"; allowed are wide and compact`);
   }
   checkedToken(all.token ?? "");
   return all;

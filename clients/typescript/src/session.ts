@@ -38,7 +38,7 @@ import {
 import { Hedge } from "./hedge.js";
 import { DURATION_MAX_MS, type Observer, type Settings } from "./options.js";
 import { Signals } from "./signals.js";
-import type { Timestamp, TimestampRange } from "./timestamp.js";
+import { COMPACT_COUNT_MAX, type Timestamp, type TimestampRange } from "./timestamp.js";
 
 /** At most this many leader hints are followed in a row without a pause. */
 const HOPS_MAX = 3;
@@ -467,8 +467,12 @@ export class Session {
 
   /** Applies a leader's limits. If a waiting batch exceeds them, its calls join other batches. */
   #abide(welcome: Welcome): void {
-    this.#countLimit = Math.min(Number(welcome.countMax), COUNT_MAX);
     this.#inFlightLimit = Math.min(welcome.inFlightMax, this.settings.inFlight);
+    this.#limitCount(Math.min(Number(welcome.countMax), COUNT_MAX));
+  }
+
+  #limitCount(limit: number): void {
+    this.#countLimit = limit;
     for (const batch of [...this.#pending]) {
       if (batch.count > this.#countLimit) {
         this.#pending.delete(batch);
@@ -540,13 +544,26 @@ export class Session {
     this.observe("failedAttempt", error);
     if (batch) {
       this.inFlight.delete(id);
-      if (isOverloaded) {
+      if (isOverloaded || (isRefusal(error, "BAD_COUNT") && this.#becameCompact(batch))) {
         this.#retry(batch, error);
       } else {
         batch.fail(error);
       }
     }
     this.#pumpSoon();
+  }
+
+  /**
+   * Applies a refusal of a batch's count. A node refuses more than a millisecond has if its cluster
+   * has become compact since the welcome. Then the smaller limit holds from now on. Returns whether
+   * this is so, and smaller requests can serve the callers.
+   */
+  #becameCompact(batch: Batch): boolean {
+    if (batch.count <= COMPACT_COUNT_MAX) {
+      return false;
+    }
+    this.#limitCount(Math.min(this.#countLimit, COMPACT_COUNT_MAX));
+    return true;
   }
 
   /** Pauses requests to an overloaded leader. Calls during the pause share the next requests. */

@@ -6,6 +6,8 @@ const U64_MAX = (1n << 64n) - 1n;
 const NANOSECONDS_PER_MS = 1_000_000n;
 const COMPACT_BITS = 18n;
 const COMPACT_INDEXES = 1n << COMPACT_BITS;
+/** A millisecond has this many compact timestamps, so a request gets no more of them. */
+export const COMPACT_COUNT_MAX = Number(COMPACT_INDEXES);
 const COMPACT_MAX = ((U64_MAX / NANOSECONDS_PER_MS) << COMPACT_BITS) | (COMPACT_INDEXES - 1n);
 
 /**
@@ -170,6 +172,14 @@ export class TimestampRange implements Iterable<Timestamp> {
       throw new RangeError(`offset ${offset} of a range of ${this.count}`);
     }
     return new Timestamp(this.first.epoch, this.first.index + BigInt(offset));
+  }
+
+  /**
+   * Returns the compact spelling of the lowest timestamp; those of the others follow it without a
+   * gap. Returns undefined if a timestamp of the range has none. See {@link Timestamp.toCompact}.
+   */
+  toCompact(): bigint | undefined {
+    return this.last.toCompact() === undefined ? undefined : this.first.toCompact();
   }
 
   *[Symbol.iterator](): Iterator<Timestamp> {

@@ -18,6 +18,7 @@ import {
   readWelcome,
   type Frame,
   type Guarantee,
+  type TimestampFormat,
 } from "../src/frame.js";
 import { ProtocolError, Timestamp, TimestampRange } from "../src/index.js";
 
@@ -69,6 +70,7 @@ function written(means: Means): Buffer {
         agent: means.agent as string,
         token: (means.token as string | null) ?? undefined,
         guarantee: (means.guarantee as Guarantee | null) ?? undefined,
+        timestampFormat: (means.timestamp_format as TimestampFormat | null) ?? undefined,
       });
     default:
       throw new Error(`a frame of kind ${String(means.kind)}`);

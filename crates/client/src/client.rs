@@ -263,10 +263,19 @@ impl Client {
     /// # Errors
     /// See [`TimestampsError`]; a larger count is refused with `BAD_COUNT`.
     pub async fn compact_timestamps(&self, count: u64) -> Result<Range<u64>, TimestampsError> {
-        let range = self.timestamps(count).await?;
-        let first = range.compact_first();
-        let first = first.ok_or(TimestampsError::NotCompact { timestamp: range.first() })?;
-        Ok(first..first + range.count())
+        compact_of(self.timestamps(count).await?)
+    }
+
+    /// Does what [`Self::compact_timestamps`] does, with this deadline.
+    ///
+    /// # Errors
+    /// See [`Self::compact_timestamps`].
+    pub async fn compact_timestamps_before(
+        &self,
+        count: u64,
+        deadline: Instant,
+    ) -> Result<Range<u64>, TimestampsError> {
+        compact_of(self.timestamps_before(count, deadline).await?)
     }
 
     /// Returns the compact spelling of the timestamp of [`Self::latest`].
@@ -275,6 +284,15 @@ impl Client {
     /// See [`TimestampsError`]; [`TimestampsError::NotCompact`] if the cluster gives wide ones.
     pub async fn compact_latest(&self) -> Result<u64, TimestampsError> {
         let timestamp = self.latest().await?;
+        timestamp.to_compact().ok_or(TimestampsError::NotCompact { timestamp })
+    }
+
+    /// Does what [`Self::compact_latest`] does, with this deadline.
+    ///
+    /// # Errors
+    /// See [`Self::compact_latest`].
+    pub async fn compact_latest_before(&self, deadline: Instant) -> Result<u64, TimestampsError> {
+        let timestamp = self.latest_before(deadline).await?;
         timestamp.to_compact().ok_or(TimestampsError::NotCompact { timestamp })
     }
 
@@ -390,6 +408,13 @@ impl Client {
         let what = format!("status {status} at {path}");
         Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
     }
+}
+
+/// The compact spellings of an answer.
+fn compact_of(range: TimestampRange) -> Result<Range<u64>, TimestampsError> {
+    let first = range.compact_first();
+    let first = first.ok_or(TimestampsError::NotCompact { timestamp: range.first() })?;
+    Ok(first..first + range.count())
 }
 
 impl Options {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ pub struct DriverCommand {
     pub words: Vec<String>,
     /// [`Settings::hedge`] of clients whose settings do not have it.
     pub hedge: Option<Duration>,
+    /// Whether every client needs compact timestamps, and the clusters of all scenarios give them.
+    pub is_compact: bool,
 }
 
 /// Settings of the client.
@@ -51,6 +53,8 @@ pub struct Settings {
     pub hedge: Option<Duration>,
     /// The guarantee that the client asks for. Default `None`: it names none.
     pub guarantee: Option<Guarantee>,
+    /// Whether the client needs compact timestamps. Default `false`.
+    pub is_compact: bool,
 }
 
 impl Default for Settings {
@@ -62,6 +66,7 @@ impl Default for Settings {
             cluster: None,
             hedge: None,
             guarantee: None,
+            is_compact: false,
         }
     }
 }
@@ -75,6 +80,9 @@ pub struct Driver {
     last_id: AtomicU64,
     clock: Clock,
     hedge: Option<Duration>,
+    needs_compact: bool,
+    /// Whether the present client needs compact timestamps.
+    is_compact: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +141,8 @@ pub struct Pending {
     id: u64,
     count: u64,
     is_latest: bool,
+    /// Whether the reply must have a compact timestamp.
+    is_compact: bool,
     clock: Clock,
     receiver: Receiver<Reply>,
 }
@@ -171,13 +181,19 @@ impl Pending {
         if let Some(fault) = reply.error {
             return Ok(Err(Refusal { fault, text: reply.text.clone().unwrap_or_default() }));
         }
-        if self.count == 0 && reply.first.is_none() {
+        if self.count == 0 && reply.first.is_none() && reply.u64.is_none() {
             // The command was not a call, so the reply has no timestamps. Return a placeholder.
             let nothing = TimestampRange::new(Timestamp::default(), 1).ok_or("no range")?;
             return Ok(Ok(nothing));
         }
-        let first = reply.first.as_deref().ok_or_else(|| format!("neither: {reply:?}"))?;
-        let first: Timestamp = first.parse().map_err(|error| format!("{error}: {reply:?}"))?;
+        let first = if self.is_compact { &reply.u64 } else { &reply.first };
+        let first = first.as_deref().ok_or_else(|| format!("neither: {reply:?}"))?;
+        let first: Timestamp = if self.is_compact {
+            let compact = first.parse().ok().and_then(Timestamp::from_compact);
+            compact.ok_or_else(|| format!("C8: no compact timestamp: {reply:?}"))?
+        } else {
+            first.parse().map_err(|error| format!("{error}: {reply:?}"))?
+        };
         let count = reply.count.ok_or_else(|| format!("no count: {reply:?}"))?;
         let range = TimestampRange::new(first, count);
         range.map(Ok).ok_or_else(|| format!("no range: {reply:?}"))
@@ -211,6 +227,11 @@ impl Clock {
 }
 
 impl Driver {
+    /// Whether every client needs compact timestamps.
+    pub fn needs_compact(&self) -> bool {
+        self.needs_compact
+    }
+
     /// Whether the client has a second connection for hedged requests.
     pub fn hedges(&self) -> bool {
         self.hedge.is_some()
@@ -243,8 +264,10 @@ impl Driver {
             lock(&reading.waiting).take();
         });
         let last_id = AtomicU64::new(0);
-        let hedge = command.hedge;
-        let mut driver = Self { child, input, shared, last_id, clock, hedge };
+        let (hedge, needs_compact) = (command.hedge, command.is_compact);
+        let is_compact = AtomicBool::new(needs_compact);
+        let mut driver =
+            Self { child, input, shared, last_id, clock, hedge, needs_compact, is_compact };
         for reading in 0..CLOCK_READINGS_MAX {
             if reading >= CLOCK_READINGS && driver.clock_uncertainty() <= CLOCK_UNCERTAINTY {
                 break;
@@ -276,6 +299,8 @@ impl Driver {
     pub fn open(&self, addrs: &[String], settings: &Settings) -> Result<Call, String> {
         let millis = |time: Duration| time.as_millis() as u64;
         let addrs = addrs.to_vec();
+        let compact = settings.is_compact || self.needs_compact;
+        self.is_compact.store(compact, Ordering::SeqCst);
         let pending = self.send(0, |id| Command::Open {
             id,
             addrs,
@@ -285,6 +310,7 @@ impl Driver {
             cluster: settings.cluster.clone(),
             hedge_ms: settings.hedge.or(self.hedge).map(millis),
             guarantee: settings.guarantee.map(|guarantee| guarantee.name().to_owned()),
+            compact,
         });
         pending.wait()
     }
@@ -362,7 +388,8 @@ impl Driver {
             // shows this.
             let _ = input.write_all(&line);
         }
-        Pending { id, count, is_latest: false, clock: self.clock, receiver }
+        let is_compact = self.is_compact.load(Ordering::SeqCst);
+        Pending { id, count, is_latest: false, is_compact, clock: self.clock, receiver }
     }
 }
 

@@ -15,7 +15,9 @@ use epicepoch_wire::native::{
     COUNT_MAX, ClientHello, ErrorFrame, FEATURE_LATEST, FEATURES, Request, TO_SERVER_TAIL_LEN_MAX,
     ToServer, Welcome, split,
 };
-use epicepoch_wire::{ClusterId, HistoryId, NodeId, TimestampRange};
+use epicepoch_wire::{
+    COMPACT_INDEXES, ClusterId, HistoryId, NodeId, TimestampFormat, TimestampRange,
+};
 
 use crate::lock;
 use crate::oracle::Oracle;
@@ -83,6 +85,8 @@ pub struct Peer {
     stream: Arc<Mutex<TcpStream>>,
     /// The features of the last welcome.
     features: Arc<AtomicU64>,
+    /// Whether the hello has named the format of compact timestamps.
+    needs_compact: Arc<AtomicBool>,
     node: Node,
 }
 
@@ -186,7 +190,7 @@ impl Node {
             leader: lock(&scripted.leader).clone(),
             in_flight_max: 1024,
             idle_ms: 60_000,
-            count_max: COUNT_MAX,
+            count_max: if scripted.oracle.is_compact() { COMPACT_INDEXES } else { COUNT_MAX },
             members: lock(&scripted.members).clone(),
             ..Welcome::default()
         }
@@ -251,7 +255,8 @@ impl Node {
         let _ = stream.set_nodelay(true);
         let Ok(writing) = stream.try_clone() else { return Ok(()) };
         let stream_of_peer = Arc::new(Mutex::new(writing));
-        let peer = Peer { stream: stream_of_peer, features: Arc::default(), node: self.clone() };
+        let (features, needs_compact) = Default::default();
+        let peer = Peer { stream: stream_of_peer, features, needs_compact, node: self.clone() };
         lock(&self.inner.peers).push(peer.clone());
         let (mut input, mut chunk) = (Vec::new(), [0; 4096]);
         let mut has_hello = false;
@@ -283,6 +288,8 @@ impl Node {
                 seen.hellos += 1;
                 seen.arrives();
                 drop(seen);
+                let needs_compact = hello.timestamp_format == Some(TimestampFormat::Compact);
+                peer.needs_compact.store(needs_compact, Ordering::SeqCst);
                 lock(&self.inner.hello_handler)(self, peer, &hello);
             }
             ToServer::Request(request) => {
@@ -365,8 +372,16 @@ impl Peer {
 }
 
 impl Ask {
-    /// Takes timestamps for this request and sends them.
+    /// Takes timestamps for this request and sends them. Refuses a count that is too large for a
+    /// compact cluster, and a client that needs compact timestamps of a wide one.
     pub fn answer(&self) {
+        let is_compact = self.peer.node.inner.scripted.oracle.is_compact();
+        if is_compact && self.request.count() > COMPACT_INDEXES {
+            return self.refuse(ErrorCode::BadCount, "a millisecond has 262144 timestamps");
+        }
+        if !is_compact && self.peer.needs_compact.load(Ordering::SeqCst) {
+            return self.refuse(ErrorCode::NotCompact, "this cluster gives wide timestamps");
+        }
         let range = self.take();
         self.send(range);
     }

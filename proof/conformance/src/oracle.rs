@@ -6,7 +6,10 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+use epicepoch_wire::{
+    COMPACT_EPOCH_NS, COMPACT_INDEXES, Epoch, EpochIndex, Timestamp, TimestampFormat,
+    TimestampRange,
+};
 
 use crate::driver::Call;
 use crate::lock;
@@ -19,6 +22,8 @@ pub struct Oracle {
 
 #[derive(Debug, Default)]
 struct Taken {
+    /// The millisecond of compact timestamps; `None` while timestamps are wide.
+    millisecond: Option<u64>,
     next: u64,
     /// Ranges that were taken, and latest timestamps that were told, which take none.
     entries: Vec<Entry>,
@@ -35,13 +40,33 @@ struct Entry {
 }
 
 impl Oracle {
+    /// From now on, gives compact timestamps, which are above all wide ones, or wide ones. Compact
+    /// ones do not fit into a 64-bit floating-point number, and begin near the end of a millisecond.
+    pub fn gives(&self, format: TimestampFormat) {
+        let mut taken = lock(&self.taken);
+        (taken.millisecond, taken.next) = match format {
+            TimestampFormat::Compact => (Some(MILLISECOND), COMPACT_INDEXES - BEFORE_THE_END),
+            TimestampFormat::Wide => (None, 0),
+        };
+    }
+
+    /// Whether the timestamps are compact.
+    pub fn is_compact(&self) -> bool {
+        lock(&self.taken).millisecond.is_some()
+    }
+
     /// Takes the next `count` timestamps for a request that arrived at `asked_at`.
     ///
     /// # Panics
     /// If a scenario takes more timestamps than an epoch has.
     pub fn take(&self, count: u64, asked_at: Instant) -> TimestampRange {
         let mut taken = lock(&self.taken);
-        let first = Timestamp::new(EPOCH, EpochIndex(taken.next));
+        if let Some(millisecond) = taken.millisecond
+            && taken.next + count > COMPACT_INDEXES
+        {
+            (taken.millisecond, taken.next) = (Some(millisecond + 1), 0);
+        }
+        let first = Timestamp::new(taken.epoch(), EpochIndex(taken.next));
         let range = TimestampRange::new(first, count).expect("a scenario takes few timestamps");
         taken.next += count;
         taken.entries.push(Entry { range, asked_at, is_latest: false });
@@ -55,12 +80,18 @@ impl Oracle {
     pub fn latest(&self, asked_at: Instant) -> TimestampRange {
         let mut taken = lock(&self.taken);
         let latest = match taken.next.checked_sub(1) {
-            Some(index) => Timestamp::new(EPOCH, EpochIndex(index)),
+            Some(index) => Timestamp::new(taken.epoch(), EpochIndex(index)),
             None => Timestamp::highest_at(EPOCH.0 - 1),
         };
         let range = TimestampRange::new(latest, 1).expect("one is a range");
         taken.entries.push(Entry { range, asked_at, is_latest: true });
         range
+    }
+
+    /// The next timestamp.
+    pub fn next(&self) -> Timestamp {
+        let taken = lock(&self.taken);
+        Timestamp::new(taken.epoch(), EpochIndex(taken.next))
     }
 
     /// Checks every answered call.
@@ -106,6 +137,12 @@ impl Oracle {
     }
 }
 
+impl Taken {
+    fn epoch(&self) -> Epoch {
+        self.millisecond.map_or(EPOCH, |millisecond| Epoch(millisecond * COMPACT_EPOCH_NS))
+    }
+}
+
 /// Checks each latest timestamp against the calls before and after its own (S19).
 fn check_latest(answers: &[(&Call, TimestampRange)]) -> Result<(), String> {
     for (call, latest) in answers.iter().filter(|(call, _)| call.is_latest) {
@@ -129,8 +166,12 @@ fn check_latest(answers: &[(&Call, TimestampRange)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The epoch of all timestamps of scripted nodes.
+/// The epoch of all wide timestamps of scripted nodes.
 pub const EPOCH: Epoch = Epoch(1_000);
+/// The millisecond of the first compact timestamps of scripted nodes.
+const MILLISECOND: u64 = 1_700_000_000_123;
+/// So many compact timestamps are left of the first millisecond.
+const BEFORE_THE_END: u64 = 7;
 
 #[cfg(test)]
 mod tests {

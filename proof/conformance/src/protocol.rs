@@ -34,6 +34,10 @@ pub enum Command {
         /// names none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         guarantee: Option<String>,
+        /// Whether the client needs compact timestamps. Then it names their format to each node, and
+        /// every reply to a call has the spelling in 64 bits that the client returned.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        compact: bool,
     },
     /// Ask the client for timestamps.
     Timestamps {
@@ -84,6 +88,10 @@ pub struct Reply {
     /// The lowest timestamp of the answer, as 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
+    /// The lowest timestamp of the answer as a compact one, in decimal. It is a text, because some
+    /// languages read numbers of JSON as 64-bit floating-point ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub u64: Option<String>,
     /// Number of timestamps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -115,6 +123,8 @@ pub enum Fault {
     Protocol,
     /// A node refused, and a retry would not help.
     Refused,
+    /// The cluster gives wide timestamps, and the client needs compact ones.
+    NotCompact,
     /// The client cannot do what the command asks for, such as hedging.
     Unsupported,
     /// Any other error. No scenario accepts it.

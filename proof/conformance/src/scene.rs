@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::{Timestamp, TimestampFormat, TimestampRange};
 
 use crate::Verdict;
 use crate::driver::{Call, Driver, DriverCommand, Pending, Refusal, Settings};
@@ -29,13 +29,21 @@ impl Scene {
     /// The driver does not start.
     pub fn new(command: &DriverCommand) -> Result<Self, String> {
         let driver = Driver::start(command)?;
-        let (scripted, nodes) = (Arc::default(), Nodes::default());
+        let (scripted, nodes) = (Arc::<ScriptedCluster>::default(), Nodes::default());
+        if command.is_compact {
+            scripted.oracle.gives(TimestampFormat::Compact);
+        }
         Ok(Self { scripted, driver, nodes, calls: Vec::new(), is_unsupported: false })
     }
 
     /// Whether the client has a second connection for hedged requests.
     pub fn hedges(&self) -> bool {
         self.driver.hedges()
+    }
+
+    /// Whether every client needs compact timestamps.
+    pub fn needs_compact(&self) -> bool {
+        self.driver.needs_compact()
     }
 
     /// Adds a node that is not a member.

@@ -72,6 +72,18 @@ class Client:
         ``epicepoch.Client.latest``."""
         return self._call(LATEST, timeout)
 
+    def compact_timestamp(self, timeout: Optional[float] = None) -> int:
+        """Return one timestamp in 64 bits. See ``epicepoch.Client.compact_timestamp``."""
+        return self.compact_timestamps(1, timeout)[0]
+
+    def compact_timestamps(self, count: int, timeout: Optional[float] = None) -> range:
+        """Return count timestamps in 64 bits. See ``epicepoch.Client.compact_timestamps``."""
+        return client.compact_of(self.timestamps(count, timeout))
+
+    def compact_latest(self, timeout: Optional[float] = None) -> int:
+        """Return the latest timestamp in 64 bits. See ``epicepoch.Client.compact_latest``."""
+        return client.compact_of(TimestampRange(self.latest(timeout), 1))[0]
+
     @property
     def members(self) -> list[str]:
         """The client addresses of the members, as the client last learned them."""

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Optional
 
-from .errors import ClosedError, CountError, DeadlineExceededError, EpicEpochError
+from .errors import (
+    ClosedError,
+    CountError,
+    DeadlineExceededError,
+    EpicEpochError,
+    not_compact,
+)
 from .frame import COUNT_MAX, Cluster
 from .options import Options
 from .requests import LATEST, Outcome, Waiter, deadline_exceeded
@@ -74,6 +80,21 @@ class Client:
         It is not unique, so it must not be used as an id. See ``timestamps`` for the errors.
         """
         return await self._call(LATEST, timeout)
+
+    async def compact_timestamp(self, timeout: Optional[float] = None) -> int:
+        """Return one timestamp in 64 bits, ``milliseconds << 18 | index``: that of ``timestamp``, and
+        in the same order. It is below 2**63. Raise NotCompactError unless the cluster gives compact
+        timestamps (``TIMESTAMP_FORMAT=compact``). See ``timestamps`` for the other errors."""
+        return (await self.compact_timestamps(1, timeout))[0]
+
+    async def compact_timestamps(self, count: int, timeout: Optional[float] = None) -> range:
+        """Return count consecutive timestamps of one millisecond in 64 bits, 1 to 2**18 of them. See
+        ``compact_timestamp``. A larger count raises CountError or BadCountError."""
+        return compact_of(await self.timestamps(count, timeout))
+
+    async def compact_latest(self, timeout: Optional[float] = None) -> int:
+        """Return the timestamp of ``latest`` in 64 bits. See ``compact_timestamp``."""
+        return compact_of(TimestampRange(await self.latest(timeout), 1))[0]
 
     @property
     def members(self) -> list[str]:
@@ -164,6 +185,14 @@ def checked(addrs: Iterable[str]) -> list[str]:
 def check_count(count: int) -> None:
     if not isinstance(count, int) or not 1 <= count <= COUNT_MAX:
         raise CountError(f"{count} timestamps asked for, allowed are 1 to {COUNT_MAX}")
+
+
+def compact_of(answer: TimestampRange) -> range:
+    """Return the compact spellings of an answer. Raise NotCompactError if it has none."""
+    spellings = answer.compact()
+    if spellings is None:
+        raise not_compact(answer.first)
+    return spellings
 
 
 def closed() -> ClosedError:

@@ -158,7 +158,8 @@ class Connection(asyncio.Protocol):
                 raise UnreachableError(f"{self.addr}: {NO_TLS}") from error
             raise
         name, guarantee = options.cluster_name, options.guarantee
-        self.write(hello(AGENT, name, expected, token, FEATURE_LATEST, guarantee))
+        form = options.timestamp_format
+        self.write(hello(AGENT, name, expected, token, FEATURE_LATEST, guarantee, form))
         await self._either(self._first_frame)
         if not self._first_frame.done():
             raise self.ended.result()

@@ -159,9 +159,15 @@ class BadCountError(RefusedError):
 
 
 class NotCompactError(RefusedError):
-    """The cluster gives wide timestamps, which have no compact spelling."""
+    """The cluster gives wide timestamps, which have no compact spelling. A node refused because of
+    that, or gave a wide timestamp to a call for a compact one; ``addr`` is empty then. Call
+    ``timestamp`` instead, or have an operator change the cluster with ``epicepoch settings set
+    TIMESTAMP_FORMAT=compact``."""
 
     name = "NOT_COMPACT"
+
+    def __str__(self) -> str:
+        return super().__str__() if self.addr else self.text
 
 
 class WrongClusterError(RefusedError):
@@ -199,6 +205,13 @@ REFUSALS: dict[int, type[RefusedError]] = {
     65: UnsupportedVersionError,
     66: UnsupportedError,
 }
+
+
+def not_compact(first: object) -> NotCompactError:
+    """Return the error for a call for compact timestamps that got a wide one."""
+    advice = "change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact"
+    text = f"the cluster gave {first}, which does not fit into 64 bits: {advice}"
+    return NotCompactError("", 19, text)
 
 
 def refusal(addr: str, code: int, text: str = "") -> RefusedError:

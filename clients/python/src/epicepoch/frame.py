@@ -56,10 +56,13 @@ COUNT_MAX_TAG = 0x0009
 MEMBER_TAG = 0x000A
 TOKEN_TAG = 0x8001
 GUARANTEE_TAG = 0x8002
+TIMESTAMP_FORMAT_TAG = 0x8004
 MUST_KNOW_TAG = 0x8000
 
 GUARANTEES = {"quorum": 0, "lease": 1}
 """The guarantees that a client hello may name, and their values there."""
+TIMESTAMP_FORMATS = {"wide": 0, "compact": 1}
+"""The formats of timestamps that a client hello may name, and their values there."""
 
 _HEAD = struct.Struct(">BBHIQ")
 _FIELD = struct.Struct(">HH")
@@ -189,6 +192,7 @@ def hello(
     token: str = "",
     features: int = 0,
     guarantee: str = "",
+    timestamp_format: str = "",
 ) -> bytes:
     """Encode the client's part of the handshake."""
     fields = field(FEATURES_TAG, _U64.pack(features)) if features else b""
@@ -202,6 +206,8 @@ def hello(
         fields += field(TOKEN_TAG, token.encode())
     if guarantee:
         fields += field(GUARANTEE_TAG, bytes([GUARANTEES[guarantee]]))
+    if timestamp_format:
+        fields += field(TIMESTAMP_FORMAT_TAG, bytes([TIMESTAMP_FORMATS[timestamp_format]]))
     return Head(HELLO, VERSION, VERSION << 8, len(fields), MAGIC).encode() + fields
 
 

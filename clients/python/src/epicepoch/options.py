@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Optional, Union
 
 from .errors import EpicEpochError, TokenError
-from .frame import GUARANTEES, NAME_MAX, is_token
+from .frame import GUARANTEES, NAME_MAX, TIMESTAMP_FORMATS, is_token
 
 IN_FLIGHT_LIMIT = 256
 """The limit of ``Options.in_flight``. It is below 1024, the number of requests that a node reads
@@ -78,6 +78,12 @@ class Options:
     refuses the client. So name one only when all nodes are new enough, and stop naming it before
     they go back. By default requests name none, and get that of the cluster, a quorum."""
 
+    timestamp_format: str = ""
+    """The format that all timestamps must have. With ``"compact"``, a cluster that gives wide ones
+    refuses each call with NotCompactError. Programs need it that call ``Timestamp.compact``
+    themselves: the calls for compact timestamps check each one. A node that is too old for compact
+    timestamps refuses the client. By default none is named, and any timestamp is accepted."""
+
     token: str = field(default="", repr=False)
     """A token of the nodes' ``CLIENT_TOKEN_FILE``, at most 256 visible ASCII characters. By default
     none. Use tokens only over TLS: otherwise anyone on the network path can read them."""
@@ -116,6 +122,9 @@ class Options:
             raise ValueError(f"cluster_name is longer than {NAME_MAX} bytes")
         if self.guarantee not in ("", *GUARANTEES):
             raise ValueError(f"guarantee is {self.guarantee!r}, allowed are {list(GUARANTEES)}")
+        if self.timestamp_format not in ("", *TIMESTAMP_FORMATS):
+            allowed = list(TIMESTAMP_FORMATS)
+            raise ValueError(f"timestamp_format is {self.timestamp_format!r}, allowed are {allowed}")
         if not is_token(self.token):
             raise TokenError("token is not at most 256 visible ASCII characters")
 

@@ -21,7 +21,7 @@ from .errors import (
     WentBackwardsError,
 )
 from .frame import COUNT_MAX, latest, request
-from .timestamp import Timestamp, TimestampRange
+from .timestamp import COMPACT_COUNT_MAX, Timestamp, TimestampRange
 
 LATEST = 0
 """The count of a call for the latest timestamp, which takes none."""
@@ -168,6 +168,15 @@ class Requests:
         self._has_latest = has_latest
         self.count_max = min(count_max, COUNT_MAX)
         self._in_flight_max = min(in_flight_max, self._in_flight_own)
+
+    def became_compact(self, batch: Batch) -> bool:
+        """Apply a refusal of a batch's count. A node refuses more than a millisecond has if its
+        cluster has become compact since the welcome. Then the smaller limit holds from now on.
+        Return whether this is so, and smaller requests can serve the callers."""
+        if batch.count <= COMPACT_COUNT_MAX:
+            return False
+        self.count_max = min(self.count_max, COMPACT_COUNT_MAX)
+        return True
 
     def seal(self, now: float) -> bytes:
         """Move waiting callers into requests, as many as may be in flight. Return the frames."""

@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 from .connection import Connection, connect
 from .directory import Directory, overload_pause
 from .errors import (
+    BadCountError,
     ClosedError,
     EpicEpochError,
     NoLeaderError,
@@ -357,7 +358,10 @@ class Session:
         batch = self.requests.in_flight.pop(id, None)
         if batch is None and not (self.hedger is not None and self.hedger.forgive(id)):
             raise ProtocolError(f"a refusal of request {id}, which is not in flight")
-        if batch is not None and refusal.is_retried:
+        is_smaller = isinstance(refusal, BadCountError) and (
+            batch is not None and self.requests.became_compact(batch)
+        )
+        if batch is not None and (refusal.is_retried or is_smaller):
             self.requests.retry(batch, refusal)
         elif batch is not None:
             batch.fail(refusal)

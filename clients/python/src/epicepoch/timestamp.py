@@ -12,6 +12,9 @@ U64_MAX = (1 << 64) - 1
 COMPACT_MAX = U64_MAX // 1_000_000 << 18 | (1 << 18) - 1
 """The largest compact timestamp. It is below 2**63."""
 
+COMPACT_COUNT_MAX = 1 << 18
+"""A millisecond has this many compact timestamps, so a request gets no more of them."""
+
 _BYTES = struct.Struct(">QQ")
 _TEXT = re.compile("[0-9a-fA-F]{32}")
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -144,6 +147,15 @@ class TimestampRange:
     def last(self) -> Timestamp:
         """The highest timestamp."""
         return self[-1]
+
+    def compact(self) -> Optional[range]:
+        """Return the compact spellings of all timestamps, or None if one has none.
+
+        >>> TimestampRange(Timestamp(1_000_000, 7), 2).compact()
+        range(262151, 262153)
+        """
+        first, last = self.first.compact(), self.last.compact()
+        return None if first is None or last is None else range(first, last + 1)
 
     def __len__(self) -> int:
         return self.count

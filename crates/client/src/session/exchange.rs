@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::NodeId;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::{ping, pong};
 use epicepoch_wire::native::{ErrorFrame, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
+use epicepoch_wire::{COMPACT_INDEXES, NodeId};
 use tracing::Span;
 
 use super::action::{Action, LinkId, Settings};
@@ -350,6 +350,9 @@ impl Exchange {
         let code = error.error_code().unwrap_or(ErrorCode::Internal);
         if let Some(sent) = self.take(error.id) {
             sent.span.record("outcome", code.name());
+            if code == ErrorCode::BadCount && sent.asked.total > COMPACT_INDEXES && !error.closes {
+                return self.too_many(state, sent.batch, error);
+            }
             if let Some(batch) = sent.batch {
                 state.waiters.requeue(batch);
             }
@@ -361,6 +364,29 @@ impl Exchange {
             return Next::Fail(state.directory.another_cluster(&self.addr, found).into());
         }
         refused(&self.addr, code, error.text)
+    }
+
+    /// Handles the refusal of a request for more timestamps than a millisecond has. The cluster has
+    /// become compact since the welcome, so this connection keeps to the smaller limit from now on.
+    /// Several callers may each have asked for few timestamps, so they are asked for again, in
+    /// smaller requests. The refusal is the answer to a single caller, and to no other one.
+    fn too_many(
+        &mut self,
+        state: &mut State,
+        batch: Option<Batch>,
+        error: &ErrorFrame<'_>,
+    ) -> Next {
+        self.limits.count_max = self.limits.count_max.min(COMPACT_INDEXES);
+        match batch {
+            Some(batch) if batch.callers() == 1 => {
+                let (addr, message) = (self.addr.clone(), error.text.to_owned());
+                let refused = BadAnswer::Refused { addr, code: ErrorCode::BadCount, message };
+                state.waiters.fail(batch, &refused.into(), &mut state.wakers);
+            }
+            Some(batch) => state.waiters.requeue(batch),
+            None => {}
+        }
+        Next::Stay
     }
 
     /// Handles a frame of the second connection. Clears `is_useful` if the second connection can no

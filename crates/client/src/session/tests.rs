@@ -16,6 +16,7 @@ use crate::directory::BACKOFF_MAX;
 use crate::error::{BadAnswer, TimestampsError};
 
 mod hedge;
+mod limits;
 
 const AFTER: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_millis(400);

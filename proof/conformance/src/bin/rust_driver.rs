@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use epicepoch_client::{BadAnswer, Client, Options, TimestampRange, TimestampsError};
+use epicepoch_client::{
+    BadAnswer, Client, Options, TimestampFormat, TimestampRange, TimestampsError,
+};
 use epicepoch_conformance::Fault;
 use epicepoch_conformance::protocol::{Command, Reply};
+use epicepoch_wire::http::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 fn main() {
@@ -32,6 +36,7 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
     let origin = Instant::now();
     let calls = Calls::default();
     let mut client = None;
+    let mut is_compact = false;
     while let Some(command) = commands.recv().await {
         let start = reading(origin);
         match command {
@@ -44,7 +49,9 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 cluster,
                 hedge_ms,
                 guarantee,
+                compact,
             } => {
+                is_compact = compact;
                 let mut options = Options::default();
                 if let Some(timeout_ms) = timeout_ms {
                     options.timeout = Duration::from_millis(timeout_ms);
@@ -54,6 +61,7 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 options.cluster_name = cluster;
                 options.hedge_after = hedge_ms.map(Duration::from_millis);
                 options.guarantee = guarantee.map(|word| word.parse().expect("a guarantee"));
+                options.timestamp_format = compact.then_some(TimestampFormat::Compact);
                 let opened = Client::new(addrs, options);
                 let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
                 client = opened.ok();
@@ -83,15 +91,11 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                     let call = async {
                         let deadline = timeout_ms
                             .map(|timeout_ms| Instant::now() + Duration::from_millis(timeout_ms));
-                        let latest = match (count, deadline) {
-                            (Some(count), None) => return client.timestamps(count).await,
-                            (Some(count), Some(deadline)) => {
-                                return client.timestamps_before(count, deadline).await;
-                            }
-                            (None, None) => client.latest().await?,
-                            (None, Some(deadline)) => client.latest_before(deadline).await?,
-                        };
-                        Ok(TimestampRange::new(latest, 1).expect("one is a range"))
+                        if is_compact {
+                            return compact(&client, count, deadline).await.map(Given::Compact);
+                        }
+                        let range = wide(&client, count, deadline).await;
+                        range.map(Given::Wide)
                     };
                     let outcome = tokio::select! {
                         outcome = call => outcome
@@ -121,6 +125,44 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
     }
 }
 
+/// What a call got.
+enum Given {
+    Wide(TimestampRange),
+    Compact(Range<u64>),
+}
+
+/// Gets timestamps, or the latest one if there is no count.
+async fn wide(
+    client: &Client,
+    count: Option<u64>,
+    deadline: Option<Instant>,
+) -> Result<TimestampRange, TimestampsError> {
+    let latest = match (count, deadline) {
+        (Some(count), None) => return client.timestamps(count).await,
+        (Some(count), Some(deadline)) => return client.timestamps_before(count, deadline).await,
+        (None, None) => client.latest().await?,
+        (None, Some(deadline)) => client.latest_before(deadline).await?,
+    };
+    Ok(TimestampRange::new(latest, 1).expect("one is a range"))
+}
+
+/// Gets compact timestamps, or the latest one if there is no count.
+async fn compact(
+    client: &Client,
+    count: Option<u64>,
+    deadline: Option<Instant>,
+) -> Result<Range<u64>, TimestampsError> {
+    let latest = match (count, deadline) {
+        (Some(count), None) => return client.compact_timestamps(count).await,
+        (Some(count), Some(deadline)) => {
+            return client.compact_timestamps_before(count, deadline).await;
+        }
+        (None, None) => client.compact_latest().await?,
+        (None, Some(deadline)) => client.compact_latest_before(deadline).await?,
+    };
+    Ok(latest..latest + 1)
+}
+
 fn held(calls: &Calls) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<()>>> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -130,16 +172,15 @@ fn reading(origin: Instant) -> u64 {
 }
 
 /// Writes a reply. Without a range and without an error, the reply only confirms the command.
-fn reply(
-    id: u64,
-    start: u64,
-    origin: Instant,
-    outcome: Result<TimestampRange, Option<(Fault, String)>>,
-) {
+fn reply(id: u64, start: u64, origin: Instant, outcome: Result<Given, Option<(Fault, String)>>) {
     let end = reading(origin);
     let mut reply = Reply { id, start, end, ..Reply::default() };
     match outcome {
-        Ok(range) => {
+        Ok(Given::Compact(range)) => {
+            reply.u64 = Some(range.start.to_string());
+            reply.count = Some(range.end - range.start);
+        }
+        Ok(Given::Wide(range)) => {
             reply.first = Some(range.first().to_string());
             reply.count = Some(range.count());
         }
@@ -160,6 +201,10 @@ fn fault(error: &TimestampsError) -> Fault {
         TimestampsError::DeadlineExceeded { .. } => Fault::Deadline,
         TimestampsError::WentBackwards { .. } => Fault::Backwards,
         TimestampsError::AnotherCluster(_) => Fault::WrongCluster,
+        TimestampsError::NotCompact { .. }
+        | TimestampsError::BadAnswer(BadAnswer::Refused { code: ErrorCode::NotCompact, .. }) => {
+            Fault::NotCompact
+        }
         TimestampsError::BadAnswer(BadAnswer::Refused { .. }) => Fault::Refused,
         TimestampsError::BadAnswer(_) => Fault::Protocol,
         _ => Fault::Other,

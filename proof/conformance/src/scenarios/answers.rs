@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::native::{Request, Welcome};
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+use epicepoch_wire::native::{COUNT_MAX, Request, Welcome};
+use epicepoch_wire::{COMPACT_INDEXES, Epoch, EpochIndex, Timestamp};
 
 use super::expect::{QUIET, hold, scenario};
 use crate::node::Ask;
@@ -92,9 +92,10 @@ fn wrong_count(scene: &mut Scene) -> Verdict {
 fn counts(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     scene.open(&[&leader])?;
-    scene.answered(1 << 32)?;
+    let is_compact = scene.scripted.oracle.is_compact();
+    scene.answered(if is_compact { COMPACT_INDEXES } else { COUNT_MAX })?;
     let before = leader.seen().requests;
-    for count in [0, (1 << 32) + 1] {
+    for count in [0, COUNT_MAX + 1] {
         scene.refused(count, Fault::Count)?;
     }
     let after = leader.seen().requests;

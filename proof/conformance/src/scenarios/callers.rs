@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::expect::{QUIET, hold, scenario};
+use epicepoch_wire::{Timestamp, TimestampRange};
+
 use crate::node::Ask;
 use crate::scene::{CALL_MAX, Scene};
 use crate::suite::Scenario;
@@ -44,6 +46,7 @@ fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
         }
     });
     scene.open_with(&[&leader], &patient())?;
+    let first_of_all = scene.scripted.oracle.next();
     let early = scene.begin(1, CALL_MAX);
     wait_until("the client asks", CALL_MAX, || leader.seen().requests == 1)?;
     let late: Vec<_> = (0..5).map(|_| scene.begin(1, CALL_MAX)).collect();
@@ -51,7 +54,7 @@ fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
     if let Some(ask) = lock(&held).pop() {
         // This client allows one request in flight, so it has sent no second one. Answer the first
         // request now, with the first timestamp of the cluster.
-        ask.send(range_of_first());
+        ask.send(range_of_first(first_of_all));
     }
     for call in std::iter::once(early).chain(late) {
         scene.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
@@ -60,9 +63,7 @@ fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
 }
 
 /// Returns the first timestamp that the scripted cluster gives, as a range.
-fn range_of_first() -> epicepoch_wire::TimestampRange {
-    use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
-    let first = Timestamp::new(crate::oracle::EPOCH, EpochIndex(0));
+fn range_of_first(first: Timestamp) -> TimestampRange {
     TimestampRange::new(first, 1).expect("one is a range")
 }
 

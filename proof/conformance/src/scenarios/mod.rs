@@ -7,6 +7,7 @@
 mod answers;
 mod callers;
 mod clusters;
+mod compact;
 mod deadlines;
 mod expect;
 mod finding;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Scenario> {
         finding::SCENARIOS,
         deadlines::SCENARIOS,
         clusters::SCENARIOS,
+        compact::SCENARIOS,
         answers::SCENARIOS,
         latest::SCENARIOS,
         guarantees::SCENARIOS,

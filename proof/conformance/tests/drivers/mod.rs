@@ -86,13 +86,20 @@ fn cargo_build() -> Command {
 fn driver(name: &str, program: impl Into<PathBuf>, arguments: &[&str]) -> DriverCommand {
     let program = program.into().into_os_string().into_string().expect("a path in UTF-8");
     let words = std::iter::once(program).chain(arguments.iter().map(ToString::to_string));
-    DriverCommand { name: name.to_owned(), words: words.collect(), hedge: None }
+    DriverCommand { name: name.to_owned(), words: words.collect(), hedge: None, is_compact: false }
 }
 
 /// A driver whose client sends a request a second time after 3 ms without an answer.
 pub(crate) fn hedging(driver: DriverCommand) -> DriverCommand {
     let name = format!("{}, hedging", driver.name);
     DriverCommand { name, hedge: Some(Duration::from_millis(3)), ..driver }
+}
+
+/// A driver whose client needs compact timestamps, and that gives their spelling in 64 bits. The
+/// clusters of all its scenarios are compact.
+pub(crate) fn compact(driver: DriverCommand) -> DriverCommand {
+    let name = format!("{}, compact", driver.name);
+    DriverCommand { name, is_compact: true, ..driver }
 }
 
 /// The driver of `epicepoch-client`.

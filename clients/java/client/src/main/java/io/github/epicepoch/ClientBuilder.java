@@ -28,6 +28,7 @@ public final class ClientBuilder {
     private Dialer dialer = Dialer.tcp();
     private Observer observer = new Observer() {};
     private Guarantee guarantee;
+    private TimestampFormat timestampFormat;
     private System.Logger logger;
     private Executor executor = new CompletableFuture<>().defaultExecutor();
 
@@ -139,6 +140,20 @@ public final class ClientBuilder {
     }
 
     /**
+     * Sets the format that all timestamps must have. With {@link TimestampFormat#COMPACT}, a cluster
+     * that gives wide ones refuses each call with {@link ErrorCode#NOT_COMPACT}. Programs need it
+     * that call {@link Timestamp#compact} themselves: the calls for compact timestamps check each
+     * one. A node that is too old for compact timestamps refuses the client.
+     *
+     * @param timestampFormat the format; by default none is named, and any timestamp is accepted
+     * @return this builder
+     */
+    public ClientBuilder timestampFormat(TimestampFormat timestampFormat) {
+        this.timestampFormat = timestampFormat;
+        return this;
+    }
+
+    /**
      * Uses TLS on every connection.
      *
      * @param tls the authorities that the client trusts, and its certificate; default plain TCP
@@ -243,6 +258,7 @@ public final class ClientBuilder {
                 inFlight,
                 hedgeAfter.toNanos(),
                 guarantee,
+                timestampFormat,
                 tokenSource,
                 tls,
                 dialer,

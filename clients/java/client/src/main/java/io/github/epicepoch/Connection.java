@@ -52,8 +52,9 @@ final class Connection {
             String name = options.clusterName();
             Guarantee guarantee = options.guarantee();
             long features = Frame.FEATURE_LATEST;
-            wire.write(
-                    new Hello(features, name, expected, AGENT, token, guarantee).toBytes());
+            TimestampFormat format = options.timestampFormat();
+            Hello hello = new Hello(features, name, expected, AGENT, token, guarantee, format);
+            wire.write(hello.toBytes());
             Welcome welcome = welcome(wire, address, deadline, options, token);
             check(welcome, address, name, expected);
             return new Connection(address, wire, welcome);

@@ -165,6 +165,47 @@ public final class EpicEpochClient implements AutoCloseable {
     }
 
     /**
+     * Gets one timestamp in 64 bits, {@code milliseconds << 18 | index}: that of {@link #timestamp()},
+     * and in the same order. The number is not negative. The cluster must give compact timestamps
+     * ({@code TIMESTAMP_FORMAT=compact}). The limit is {@link ClientBuilder#timeout}.
+     *
+     * @return the compact timestamp
+     * @throws EpicEpochException if there is none; a {@link NotCompactException} if the cluster gives
+     *     wide timestamps
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public long compactTimestamp() throws InterruptedException {
+        return compactTimestamps(1, timeout);
+    }
+
+    /**
+     * Gets consecutive timestamps of one millisecond in 64 bits, like {@link #compactTimestamp()}. A
+     * future of {@link #timestampsAsync(long)} becomes one of these with {@link
+     * TimestampRange#compactFirst()}.
+     *
+     * @param count how many, 1 to 2^18
+     * @param limit how long the call may take
+     * @return the first of the compact timestamps
+     * @throws EpicEpochException if there are none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public long compactTimestamps(long count, Duration limit) throws InterruptedException {
+        return timestamps(count, limit).compactFirst();
+    }
+
+    /**
+     * Gets the timestamp of {@link #latest()} in 64 bits, like {@link #compactTimestamp()}.
+     *
+     * @param limit how long the call may take
+     * @return the latest compact timestamp
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public long compactLatest(Duration limit) throws InterruptedException {
+        return new TimestampRange(latest(limit), 1).compactFirst();
+    }
+
+    /**
      * Gets the latest timestamp, like {@link #latest()}, and does not wait for it.
      *
      * @return a future that ends at its deadline at the latest, or fails with an

@@ -9,6 +9,7 @@ public abstract sealed class EpicEpochException extends RuntimeException
         permits ClosedException,
                 CountException,
                 DeadlineExceededException,
+                NotCompactException,
                 ProtocolException,
                 RefusedException,
                 TooManyCallsException,

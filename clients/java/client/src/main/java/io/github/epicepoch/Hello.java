@@ -14,6 +14,7 @@ import java.util.HexFormat;
  * @param agent name and version of the client
  * @param token a token of the node's token file, or "" for none
  * @param guarantee what all requests of the connection ask for, or null
+ * @param format the format that all timestamps of the connection must have, or null
  */
 record Hello(
         long features,
@@ -21,7 +22,8 @@ record Hello(
         Cluster cluster,
         String agent,
         String token,
-        Guarantee guarantee) {
+        Guarantee guarantee,
+        TimestampFormat format) {
     static final int NAME_BYTES_MAX = 64;
     static final int TOKEN_BYTES_MAX = 256;
     static final String NO_TOKEN =
@@ -45,6 +47,9 @@ record Hello(
         if (guarantee != null) {
             fields.putShort(Welcome.GUARANTEE).putShort((short) 1).put(value(guarantee));
         }
+        if (format != null) {
+            fields.putShort(Welcome.TIMESTAMP_FORMAT).putShort((short) 1).put(value(format));
+        }
         fields.flip();
         ByteBuffer hello = ByteBuffer.allocate(Frame.HEAD_BYTES + fields.remaining());
         Frame.putHead(
@@ -61,6 +66,13 @@ record Hello(
         return switch (guarantee) {
             case QUORUM -> 0;
             case LEASE -> 1;
+        };
+    }
+
+    private static byte value(TimestampFormat format) {
+        return switch (format) {
+            case WIDE -> 0;
+            case COMPACT -> 1;
         };
     }
 

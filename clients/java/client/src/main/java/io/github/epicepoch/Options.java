@@ -10,6 +10,7 @@ import java.util.function.Supplier;
  *
  * @param hedgeAfter after how long a request is sent a second time; 0 for never
  * @param guarantee what all requests ask for; null if they name none
+ * @param timestampFormat the format that all timestamps must have; null for any
  * @param tls the TLS settings; null for plain TCP
  * @param log where leader changes and failures are logged; null for no log
  */
@@ -22,6 +23,7 @@ record Options(
         int inFlight,
         long hedgeAfter,
         Guarantee guarantee,
+        TimestampFormat timestampFormat,
         Supplier<String> tokenSource,
         Tls tls,
         Dialer dialer,

@@ -323,6 +323,8 @@ final class Requests {
     void refused(Connection from, long id, EpicEpochException refusal) {
         Batch batch;
         byte[] frames;
+        List<Batch> oversize = List.of();
+        boolean isOversize;
         boolean isOverloaded = isCode(refusal, ErrorCode.OVERLOADED);
         boolean keeps = isOverloaded || !refusal.isRetryable();
         lock.lock();
@@ -337,13 +339,23 @@ final class Requests {
             if (isOverloaded) {
                 rest();
             }
+            // A node refuses more than a millisecond has if its cluster has become compact since
+            // the welcome. Then the smaller limit holds from now on.
+            isOversize =
+                    isCode(refusal, ErrorCode.BAD_COUNT)
+                            && batch != null
+                            && batch.count() > Timestamp.COMPACT_COUNT_MAX;
+            if (isOversize) {
+                oversize = limitCount(Math.min(countLimit, Timestamp.COMPACT_COUNT_MAX));
+            }
             frames = keeps ? seal() : null;
         } finally {
             lock.unlock();
         }
         if (batch != null) {
-            finish(batch, null, refusal);
+            finish(batch, null, isOversize ? OVERSIZE : refusal);
         }
+        oversize.forEach(each -> finish(each, null, OVERSIZE));
         if (!keeps) {
             throw refusal;
         }
@@ -511,7 +523,7 @@ final class Requests {
      * is closed.
      */
     boolean connected(Connection to) {
-        List<Batch> oversize = new ArrayList<>();
+        List<Batch> oversize;
         lock.lock();
         try {
             if (closed) {
@@ -520,17 +532,25 @@ final class Requests {
             leader = to;
             lastError = null;
             quietUntil = null;
-            countLimit = to.welcome.countLimit();
             inFlightLimit = (int) Math.min(to.welcome.inFlightMax, options.inFlight());
-            pending.removeIf(batch -> batch.count() > countLimit && oversize.add(batch));
+            oversize = limitCount(to.welcome.countLimit());
         } finally {
             lock.unlock();
         }
-        // These batches are larger than this leader accepts. Their callers ask again at once, in
-        // smaller batches.
         oversize.forEach(batch -> finish(batch, null, OVERSIZE));
         pump();
         return true;
+    }
+
+    /**
+     * Sets the largest count of a request. Returns the waiting batches that are larger. Their callers
+     * must ask again, in smaller batches.
+     */
+    private List<Batch> limitCount(long limit) {
+        List<Batch> oversize = new ArrayList<>();
+        countLimit = limit;
+        pending.removeIf(batch -> batch.count() > limit && oversize.add(batch));
+        return oversize;
     }
 
     /**

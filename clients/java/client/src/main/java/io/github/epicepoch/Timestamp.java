@@ -20,6 +20,9 @@ public record Timestamp(long epoch, long index) implements Comparable<Timestamp>
     /** The largest compact timestamp. */
     public static final long COMPACT_MAX = ((-1L >>> 6) / 15_625L << 18) | 0x3ffff;
 
+    /** A millisecond has this many compact timestamps, so a request gets no more of them. */
+    static final long COMPACT_COUNT_MAX = 1 << 18;
+
     private static final long NANOS = 1_000_000_000;
     private static final long MILLIS = 1_000_000;
     private static final int COMPACT_BITS = 18;

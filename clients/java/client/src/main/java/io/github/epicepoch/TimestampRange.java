@@ -3,6 +3,7 @@ package io.github.epicepoch;
 import java.io.Serializable;
 import java.util.Iterator;
 import java.util.Objects;
+import java.util.OptionalLong;
 import java.util.stream.LongStream;
 import java.util.stream.Stream;
 
@@ -48,6 +49,24 @@ public record TimestampRange(Timestamp first, long count)
      */
     public Timestamp last() {
         return at(count - 1);
+    }
+
+    /**
+     * Returns the compact spelling of the lowest timestamp. Those of the others follow it without a
+     * gap. See {@link Timestamp#compact()}.
+     *
+     * @return a number that is not negative
+     * @throws NotCompactException if a timestamp of the range has no compact spelling
+     */
+    public long compactFirst() {
+        OptionalLong spelling = first.compact();
+        if (spelling.isEmpty() || last().compact().isEmpty()) {
+            String advice =
+                    "change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact";
+            String what = "the cluster gave " + first + ", which does not fit into 64 bits";
+            throw new NotCompactException(what + ": " + advice, null);
+        }
+        return spelling.getAsLong();
     }
 
     /**

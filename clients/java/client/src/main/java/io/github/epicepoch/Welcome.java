@@ -27,6 +27,7 @@ final class Welcome {
     static final short MEMBER = 0x000a;
     static final short TOKEN = (short) 0x8001;
     static final short GUARANTEE = (short) 0x8002;
+    static final short TIMESTAMP_FORMAT = (short) 0x8004;
 
     /** The idle limit of a node that names none. */
     private static final Duration IDLE_DEFAULT = Duration.ofSeconds(120);

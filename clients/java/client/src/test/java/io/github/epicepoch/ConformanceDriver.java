@@ -27,6 +27,8 @@ final class ConformanceDriver {
     private final Map<Long, Runnable> calls = new ConcurrentHashMap<>();
 
     private volatile EpicEpochClient client;
+    /** Whether the client needs compact timestamps, and the replies have their spellings. */
+    private volatile boolean isCompact;
 
     private ConformanceDriver(List<String> arguments) {
         isAsync = arguments.contains("--async");
@@ -103,6 +105,10 @@ final class ConformanceDriver {
         if (command.get("hedge_ms") != null) {
             builder.hedgeAfter(millis(command, "hedge_ms"));
         }
+        isCompact = Boolean.TRUE.equals(command.get("compact"));
+        if (isCompact) {
+            builder.timestampFormat(TimestampFormat.COMPACT);
+        }
         client = builder.connect();
         return null;
     }
@@ -117,6 +123,9 @@ final class ConformanceDriver {
             // Enter the call before it starts. The next command may already cancel it.
             Action ask =
                     () -> {
+                        if (isCompact && hasLimit) {
+                            return compact(asked, isLatest, count, limit);
+                        }
                         if (isLatest) {
                             Timestamp latest = hasLimit ? asked.latest(limit) : asked.latest();
                             return new TimestampRange(latest, 1);
@@ -142,6 +151,15 @@ final class ConformanceDriver {
         future.whenComplete((range, error) -> reply(id, began, range, error));
     }
 
+    /** Makes a call for compact timestamps, and reads what it returns. */
+    private static TimestampRange compact(
+            EpicEpochClient asked, boolean isLatest, long count, Duration limit)
+            throws InterruptedException {
+        long first =
+                isLatest ? asked.compactLatest(limit) : asked.compactTimestamps(count, limit);
+        return new TimestampRange(Timestamp.fromCompact(first), count);
+    }
+
     private void answer(long id, Action action) {
         long began = now();
         TimestampRange range = null;
@@ -160,7 +178,13 @@ final class ConformanceDriver {
 
     private void reply(long id, long began, TimestampRange range, Throwable error) {
         String line = "{\"id\":" + id + ",\"start\":" + began + ",\"end\":" + now();
-        if (range != null) {
+        if (range != null && isCompact) {
+            try {
+                line += ",\"u64\":\"" + range.compactFirst() + "\",\"count\":" + range.count();
+            } catch (NotCompactException wide) {
+                error = wide;
+            }
+        } else if (range != null) {
             line += ",\"first\":\"" + range.first() + "\",\"count\":" + range.count();
         }
         if (error != null) {
@@ -190,6 +214,10 @@ final class ConformanceDriver {
             return "backwards";
         } else if (why instanceof ProtocolException) {
             return "protocol";
+        } else if (why instanceof NotCompactException
+                || why instanceof RefusedException refused
+                        && refused.code() == ErrorCode.NOT_COMPACT) {
+            return "not_compact";
         } else if (why instanceof RefusedException) {
             return "refused";
         }

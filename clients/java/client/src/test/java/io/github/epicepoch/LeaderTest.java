@@ -542,7 +542,7 @@ class LeaderTest extends Scene {
             client.timestamp();
             String token = tokens.get(turn.get());
             long features = Frame.FEATURE_LATEST;
-            Hello hello = new Hello(features, "", known, Connection.AGENT, token, null);
+            Hello hello = new Hello(features, "", known, Connection.AGENT, token, null, null);
             assertArrayEquals(hello.toBytes(), leader.hellos.take());
             turn.set(1);
             leader.hangUp();

@@ -94,7 +94,12 @@ class VectorsTest {
                                 means.get("guarantee") == null
                                         ? null
                                         : Guarantee.valueOf(
-                                                text(means, "guarantee").toUpperCase(Locale.ROOT)))
+                                                text(means, "guarantee").toUpperCase(Locale.ROOT)),
+                                means.get("timestamp_format") == null
+                                        ? null
+                                        : TimestampFormat.valueOf(
+                                                text(means, "timestamp_format")
+                                                        .toUpperCase(Locale.ROOT)))
                         .toBytes();
         }
     }
