@@ -76,9 +76,30 @@ const RUST_FAULTS: &[Fault] = &[
     ("no-pause", 9, "nodes_that_name_each_other_are_not_asked_without_pause", "frames came"),
     ("no-pause", 9, "a_node_that_hangs_up_is_not_asked_without_pause", "frames came"),
     ("no-pause", 9, "an_overloaded_leader_is_asked_again_after_a_pause", "no pause"),
+    ("wide-as-compact", 8, "a_wide_timestamp_is_not_returned_as_a_compact_one", "was answered"),
+    (
+        "old-limit",
+        10,
+        "requests_keep_to_the_limit_once_the_cluster_is_compact",
+        "a call failed: Refused",
+    ),
     ("any-count", 10, "an_answer_of_another_count_is_refused", "was answered"),
     ("by-order", 11, "an_answer_to_nothing_is_refused", "was answered"),
     ("retry-all", 12, "a_request_that_is_wrong_is_not_repeated", "Deadline"),
+];
+
+/// Faults of one other client, besides [`FAULTS`].
+const OTHER_FAULTS: [(&str, Fault); 2] = [
+    (
+        "python",
+        (
+            "old-limit",
+            10,
+            "requests_keep_to_the_limit_once_the_cluster_is_compact",
+            "a call failed: Refused",
+        ),
+    ),
+    ("typescript", ("double", 8, "compact_timestamps_are_exact_in_64_bits", " is not ")),
 ];
 
 /// Patches of the Rust client that plant no fault.
@@ -144,7 +165,7 @@ fn every_patch_of_a_client_applies_and_names_the_scenarios_that_find_its_fault()
     let mut known = BTreeSet::from(HARMLESS.map(|name| format!("{name}.patch")));
     let others = LANGUAGES.iter().flat_map(|language| FAULTS.map(|fault| (*language, fault)));
     let rust = FAULTS.iter().chain(RUST_FAULTS).map(|fault| ("rust", *fault));
-    for (language, (fault, clause, scenario, _)) in others.chain(rust) {
+    for (language, (fault, clause, scenario, _)) in others.chain(rust).chain(OTHER_FAULTS) {
         let name = format!("{language}-{fault}.patch");
         let text = fs::read_to_string(patches().join(&name)).expect("a patch of each fault");
         let finding = format!("Breaks C{clause}; found by `{scenario}`.\n");
@@ -169,7 +190,8 @@ fn every_patch_of_a_client_applies_and_names_the_scenarios_that_find_its_fault()
 /// it.
 fn finds_every_fault(language: &str, driver: fn(&Sources) -> DriverCommand) {
     let _turn = turn();
-    for fault in FAULTS {
+    let own = OTHER_FAULTS.into_iter().filter(|(of, _)| *of == language).map(|(_, fault)| fault);
+    for fault in FAULTS.into_iter().chain(own) {
         let name = format!("{language}-{}", fault.0);
         let root = copy(&name, &[&format!("clients/{language}")]);
         plant(&root, &name);
