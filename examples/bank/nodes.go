@@ -25,9 +25,10 @@ const (
 	askEvery    = 5 * time.Millisecond
 )
 
-// Nodes are three nodes of the oracle on loopback. They give timestamps of 64 bits.
+// Nodes are three nodes of the oracle on loopback.
 type Nodes struct {
 	binary, dir string
+	format      string
 	http, raft  []string
 	ask         *http.Client
 
@@ -68,14 +69,30 @@ func Binary(ctx context.Context) (string, error) {
 	return filepath.Join(target, "debug", "epicepoch"), nil
 }
 
-// StartNodes starts a new cluster, and waits until all nodes are ready. Close stops it.
+// StartNodes starts a new cluster that gives compact timestamps, and waits until all nodes are ready.
+// Close stops it.
 func StartNodes(binary string) (*Nodes, error) {
+	n, err := start(binary, "compact")
+	if err != nil {
+		return nil, err
+	}
+	if err := n.awaitCompact(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// StartWideNodes starts a cluster as [StartNodes] does, but one that gives wide timestamps.
+func StartWideNodes(binary string) (*Nodes, error) { return start(binary, "wide") }
+
+// start starts a new cluster of this timestamp format.
+func start(binary, format string) (*Nodes, error) {
 	dir, err := os.MkdirTemp("", "epicepoch-bank-")
 	if err != nil {
 		return nil, err
 	}
 	n := &Nodes{
-		binary: binary, dir: dir, ask: &http.Client{Timeout: askWithin}, running: make([]*exec.Cmd, nodeCount),
+		binary: binary, dir: dir, format: format, ask: &http.Client{Timeout: askWithin}, running: make([]*exec.Cmd, nodeCount),
 	}
 	taken := map[string]bool{}
 	for range nodeCount {
@@ -96,9 +113,6 @@ func StartNodes(binary string) (*Nodes, error) {
 		if err := n.awaitReady(at); err != nil {
 			return nil, errors.Join(err, n.Close())
 		}
-	}
-	if err := n.awaitCompact(); err != nil {
-		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
 }
@@ -182,7 +196,7 @@ func (n *Nodes) start(at int) error {
 	}
 	_, port, _ := net.SplitHostPort(n.http[at])
 	node := exec.Command(n.binary, "serve", "--node-id", fmt.Sprint(at+1), "--raft-addr", n.raft[at],
-		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap", "--timestamp-format", "compact",
+		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap", "--timestamp-format", n.format,
 		"--data-dir", filepath.Join(n.dir, fmt.Sprint(at+1)))
 	log, err := os.OpenFile(n.log(at), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

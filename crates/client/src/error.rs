@@ -95,7 +95,8 @@ pub enum TimestampsError {
     /// an operator change the cluster.
     #[error(
         "the cluster gave {timestamp}, which does not fit into 64 bits: ask for timestamps of 16 bytes, \
-         or change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact"
+         or change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact (a new cluster \
+         with this setting gives such timestamps after some seconds)"
     )]
     NotCompact {
         /// The timestamp that was given.

@@ -174,13 +174,9 @@ func (o *Oracle) ValidateReadTS(ctx context.Context, readTS uint64, isStaleRead 
 		return nil
 	}
 	// Each timestamp that anyone has had is at or below the latest one. The question takes none.
-	latest, err := o.client.Latest(ctx)
+	ts, err := o.client.CompactLatest(ctx)
 	if err != nil {
 		return fmt.Errorf("the read timestamp %d is not checked: %w", readTS, err)
-	}
-	ts, isCompact := latest.Compact()
-	if !isCompact {
-		return fmt.Errorf("the read timestamp %d is not checked: %w", readTS, epicepoch.ErrNotCompact)
 	}
 	o.saw(ts)
 	if readTS > ts {
@@ -239,9 +235,9 @@ func (f *future) Wait() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	ts, isCompact := answer.First.Compact()
-	if !isCompact {
-		return 0, fmt.Errorf("the cluster gave %s: %w", answer.First, epicepoch.ErrNotCompact)
+	ts, err := answer.CompactFirst()
+	if err != nil {
+		return 0, err
 	}
 	f.oracle.saw(ts)
 	return ts, nil

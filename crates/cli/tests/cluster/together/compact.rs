@@ -192,6 +192,11 @@ fn a_cluster_that_runs_becomes_compact_by_a_command_and_stays_so() {
     let client = Client::new(addrs, Options::default()).expect("a client");
     let error = client.compact_timestamp().expect_err("the cluster gives wide timestamps");
     assert!(matches!(error, TimestampsError::NotCompact { .. }), "{error}");
+    for command in ["get", "latest"] {
+        let advice = "epicepoch settings set TIMESTAMP_FORMAT=compact";
+        let words = ["does not fit into 64 bits: ask for timestamps of 16 bytes", advice];
+        cluster.assert_refused(&[command, "--compact"], &words);
+    }
     let wide = client.timestamp().expect("a wide timestamp");
     // A new cluster raises the format of its state in steps.
     wait_until("the setting can be made", WAIT_MAX, || {
