@@ -82,14 +82,14 @@ class Client:
         return await self._call(LATEST, timeout)
 
     async def compact_timestamp(self, timeout: Optional[float] = None) -> int:
-        """Return one timestamp in 64 bits, ``milliseconds << 18 | index``: that of ``timestamp``, and
-        in the same order. It is below 2**63. Raise NotCompactError unless the cluster gives compact
-        timestamps (``TIMESTAMP_FORMAT=compact``). See ``timestamps`` for the other errors."""
+        """Return one timestamp in 64 bits, ``milliseconds << 18 | index``: that of ``timestamp``,
+        and in the same order. It is below 2**63. Raise NotCompactError unless the cluster gives
+        compact timestamps (``TIMESTAMP_FORMAT=compact``). See ``timestamps`` for other errors."""
         return (await self.compact_timestamps(1, timeout))[0]
 
     async def compact_timestamps(self, count: int, timeout: Optional[float] = None) -> range:
-        """Return count consecutive timestamps of one millisecond in 64 bits, 1 to 2**18 of them. See
-        ``compact_timestamp``. A larger count raises CountError or BadCountError."""
+        """Return count consecutive timestamps of one millisecond in 64 bits, 1 to 2**18 of them.
+        See ``compact_timestamp``. A larger count raises CountError or BadCountError."""
         return compact_of(await self.timestamps(count, timeout))
 
     async def compact_latest(self, timeout: Optional[float] = None) -> int:

@@ -124,7 +124,9 @@ class Options:
             raise ValueError(f"guarantee is {self.guarantee!r}, allowed are {list(GUARANTEES)}")
         if self.timestamp_format not in ("", *TIMESTAMP_FORMATS):
             allowed = list(TIMESTAMP_FORMATS)
-            raise ValueError(f"timestamp_format is {self.timestamp_format!r}, allowed are {allowed}")
+            raise ValueError(
+                f"timestamp_format is {self.timestamp_format!r}, allowed are {allowed}"
+            )
         if not is_token(self.token):
             raise TokenError("token is not at most 256 visible ASCII characters")
 
