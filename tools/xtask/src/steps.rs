@@ -171,6 +171,11 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::percolator)).after(&["tests"]),
     Step::new("adapters", "Badger and client-go keep their money under kills, and planted mistakes are found", BOTH, 400,
         Function(smoke::adapters)).after(&["tests"]),
+    Step::new("slatedb", "SlateDB keeps its money under lost leaders and owners, and planted mistakes are found", NIGHT, 1800,
+        Commands(&[
+        "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --quiet --locked --manifest-path \
+         examples/slatedb/Cargo.toml -- --nocapture",
+    ])).after(&["tests"]),
     Step::new("licences", "deny.toml allows the licences and sources of all dependencies", BOTH, 120,
         Function(dependencies::licences)),
     Step::new("client-alone", "The Rust client compiles alone, with as many crates as its page says", BOTH, 300,
