@@ -75,9 +75,8 @@ fn needs_it_always(scene: &mut Scene) -> Verdict {
     hold(formats.len() > 1 && is_right, || format!("the client said {formats:?}"))
 }
 
-/// The counts of the requests of a node, since this was called. If there is room for it, the node
-/// holds the first requests until [`Node::on_request`] is called again, so that later calls share
-/// requests.
+/// Records the counts of the requests of a node from now on. The node holds the first [`HELD_MAX`]
+/// requests in `held`, so that later calls wait and share requests.
 fn counts(node: &Node, held: &Arc<Mutex<Vec<Ask>>>) -> Arc<Mutex<Vec<u64>>> {
     let counts = Arc::new(Mutex::new(Vec::new()));
     let (seen, held) = (counts.clone(), held.clone());

@@ -19,7 +19,7 @@ fn callers_of_a_request_that_became_too_large_are_asked_for_in_smaller_ones() {
     assert_eq!(merged.count(), 2 * COMPACT_INDEXES);
     world.refuse(link, merged, ErrorCode::BadCount);
     let requests = world.all_asked(link);
-    let counts: Vec<_> = requests.iter().map(|it| it.count()).collect();
+    let counts: Vec<_> = requests.iter().map(Request::count).collect();
     assert_eq!(counts, [COMPACT_INDEXES, COMPACT_INDEXES]);
     world.answer(link, requests[0], 100);
     world.answer(link, requests[1], 100 + COMPACT_INDEXES);
