@@ -1,8 +1,8 @@
 //! Transactions of SlateDB whose sequence numbers are the oracle's timestamps: the part to copy.
 //!
-//! SlateDB takes sequence numbers from the program (`WriteOptions::seqnum`), and refuses one that is
-//! not above all that it has. So a commit takes its timestamp and enters the store under one lock.
-//! A snapshot at a timestamp is taken under the same lock: it has exactly the commits below.
+//! SlateDB takes sequence numbers from the program (`WriteOptions::seqnum`), and refuses one that
+//! is not above all that it has. So a commit takes its timestamp and enters the store under one
+//! lock. A snapshot at a timestamp is taken under the same lock: it has exactly the commits below.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// Returns whether this process has owned the store until now, so that what a snapshot has seen
-    /// is durable and nothing is missing. It writes a row, because only a write asks the object store.
+    /// is durable and nothing is missing. It writes a row: only a write asks the object store.
     ///
     /// # Errors
     /// There is no timestamp, or another owner has opened the store.
