@@ -39,9 +39,11 @@ pub(crate) struct LeaseClock {
     since_ns: u64,
     /// How much too fast it runs, thousandths of true time.
     per_thousand: i64,
-    /// For how long the machine was suspended so far, nanoseconds. The clock of the wait for leases
-    /// stood still meanwhile.
-    pub(crate) suspended_ns: u64,
+    /// By how much the clock advanced while the machine was suspended, nanoseconds: the clock of the
+    /// wait for leases stood still. A suspension counts from its begin.
+    suspended_ns: u64,
+    /// The true time until which the machine is suspended.
+    suspended_until_ns: u64,
 }
 
 impl LeaseClock {
@@ -52,9 +54,35 @@ impl LeaseClock {
         self.shown_ns + passed_ns.saturating_add_signed(more_ns)
     }
 
+    /// Reads the clock of the wait for leases at true time `now_ns`, nanoseconds, while the machine
+    /// is not suspended.
+    pub(crate) fn read_wait(&self, now_ns: u64) -> u64 {
+        self.read(now_ns).saturating_sub(self.suspended_ns)
+    }
+
     /// Changes the rate. The clock never jumps.
     pub(crate) fn set_rate(&mut self, now_ns: u64, per_thousand: i64) {
+        let left_before_ns = self.left_ns(now_ns);
         *self = Self { shown_ns: self.read(now_ns), since_ns: now_ns, per_thousand, ..*self };
+        self.suspended_ns = self.suspended_ns - left_before_ns + self.left_ns(now_ns);
+    }
+
+    /// Suspends the machine from `now_ns` until `until_ns`, true time. It may be suspended already.
+    pub(crate) fn suspend(&mut self, now_ns: u64, until_ns: u64) {
+        let left_before_ns = self.left_ns(now_ns);
+        self.suspended_until_ns = self.suspended_until_ns.max(until_ns);
+        self.suspended_ns = self.suspended_ns - left_before_ns + self.left_ns(now_ns);
+    }
+
+    /// Ends the suspension at `now_ns`, true time, if the machine is suspended.
+    pub(crate) fn resume(&mut self, now_ns: u64) {
+        self.suspended_ns -= self.left_ns(now_ns);
+        self.suspended_until_ns = self.suspended_until_ns.min(now_ns);
+    }
+
+    /// By how much the clock advances until the end of a suspension, nanoseconds.
+    fn left_ns(&self, now_ns: u64) -> u64 {
+        self.read(self.suspended_until_ns.max(now_ns)) - self.read(now_ns)
     }
 }
 
@@ -114,5 +142,31 @@ impl MachineClock {
 
     fn scaled(&self, ns: u64) -> u64 {
         ns.saturating_add_signed(ns as i64 / 1_000_000 * self.rate_ppm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock of the wait for leases stands still while the machine is suspended, and at no other
+    /// time, whatever the rate of the clock is.
+    #[test]
+    fn a_suspension_counts_once_and_only_while_it_lasts() {
+        let mut clock = LeaseClock::default();
+        clock.set_rate(0, -110);
+        assert_eq!(clock.read_wait(1_000_000), 890_000);
+        clock.suspend(1_000_000, 9_000_000);
+        clock.suspend(2_000_000, 5_000_000);
+        clock.suspend(3_000_000, 11_000_000);
+        clock.set_rate(6_000_000, 110);
+        assert_eq!(clock.read_wait(11_000_000), 890_000);
+        assert_eq!(clock.read_wait(12_000_000), 890_000 + 1_110_000);
+        // This one ends early, because the process is resumed.
+        clock.suspend(12_000_000, 99_000_000);
+        clock.resume(13_000_000);
+        assert_eq!(clock.read_wait(13_000_000), 2_000_000);
+        clock.resume(13_500_000);
+        assert_eq!(clock.read_wait(14_000_000), 2_000_000 + 1_110_000);
     }
 }

@@ -233,9 +233,11 @@ impl World {
         // A lying disk has acknowledged all writes already, so the crash loses all pending ones.
         let kept = if self.is_planted(Plant::LyingDisk) { 0 } else { kept };
         let mut random = self.random.fork();
+        let now_ns = self.now_ns;
         let node = self.node(id);
         let is_torn = node.disk.crash(kept, &mut random);
         node.paused_until_ns = [0; THREADS];
+        node.clock.lease.resume(now_ns);
         // Messages that the process had not read are lost with its sockets.
         node.held = Default::default();
         let ended = node.running.take().map(|running| running.identity.boot);
@@ -314,7 +316,9 @@ impl World {
     /// A thread goes on after a pause. It first handles all events that came meanwhile, in order,
     /// and then the ticks.
     pub(crate) fn resume(&mut self, id: NodeId, thread: usize) {
+        let now_ns = self.now_ns;
         let node = self.node(id);
+        node.clock.lease.resume(now_ns);
         node.paused_until_ns[thread] = 0;
         for (boot, event) in std::mem::take(&mut node.held[thread]) {
             let is_tick = matches!(event, Event::Tick | Event::WorkerTick { .. });

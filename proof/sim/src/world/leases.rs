@@ -60,18 +60,14 @@ impl World {
     /// What both clocks of the leases of a machine show now.
     pub(crate) fn lease_clocks(&self, id: NodeId) -> LeaseClocks {
         let clock = &self.at(id).clock.lease;
-        let wait_ns = clock.read(self.now_ns).saturating_sub(clock.suspended_ns);
-        LeaseClocks { own_ns: self.lease_clock_ns(id), wait_ns }
+        LeaseClocks { own_ns: self.lease_clock_ns(id), wait_ns: clock.read_wait(self.now_ns) }
     }
 
     /// What the clock of the lease of a leader shows now, nanoseconds.
     pub(crate) fn lease_clock_ns(&self, id: NodeId) -> u64 {
         let clock = &self.at(id).clock.lease;
-        let read_ns = clock.read(self.now_ns);
-        if self.is_planted(Plant::LeaseClockStops) {
-            return read_ns.saturating_sub(clock.suspended_ns);
-        }
-        read_ns
+        let stops = self.is_planted(Plant::LeaseClockStops);
+        if stops { clock.read_wait(self.now_ns) } else { clock.read(self.now_ns) }
     }
 
     /// Draws the rates of the clocks of all machines.

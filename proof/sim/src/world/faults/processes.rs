@@ -115,7 +115,8 @@ impl World {
         self.record(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
         if all == (0..THREADS) {
             // The whole machine may be suspended.
-            self.node(node).clock.lease.suspended_ns += lasts_ns;
+            let now_ns = self.now_ns;
+            self.node(node).clock.lease.suspend(now_ns, until_ns);
         }
         self.pause(node, all, lasts_ns);
     }
