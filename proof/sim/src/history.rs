@@ -60,6 +60,8 @@ pub(crate) struct History {
     /// The highest latest timestamp that was answered.
     shown_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
+    /// The highest latest timestamp of each boot. Its clients may have gone before the answer.
+    latest_max: BTreeMap<BootId, Timestamp>,
     /// The highest compact timestamp that each boot took.
     spelled_max: BTreeMap<BootId, u64>,
     /// An index at which compact timestamps were in effect on some node.
@@ -240,6 +242,18 @@ impl History {
         self.check_count(given);
         self.given.insert(given.range.first(), given.range.last());
         self.given_max = self.given_max.max(Some(given.range.last()));
+    }
+
+    /// A leader has read its latest timestamp for a batch.
+    pub(crate) fn shows(&mut self, boot: BootId, latest: Timestamp) {
+        let highest = self.latest_max.entry(boot).or_insert(latest);
+        *highest = latest.max(*highest);
+    }
+
+    /// The last epoch that a boot stamped or showed as its latest one.
+    fn used_epoch(&self, boot: BootId) -> Epoch {
+        let used = self.stamped_max.get(&boot).max(self.latest_max.get(&boot));
+        used.map_or(Epoch(0), |last| last.epoch)
     }
 
     fn check_unique(&mut self, Given { who, range, .. }: Given) {

@@ -124,7 +124,8 @@ impl History {
         self.moves_freely.insert(who.boot);
     }
 
-    /// S18: `owner` has given back everything above `end`, so it has stamped nothing there. S14: no
+    /// S18: `owner` has given back everything above `end`, so it has stamped nothing there. S19: it
+    /// has shown nothing there as the latest timestamp, which the next leader goes on above. S14: no
     /// operator was told that the epoch has moved beyond `end`.
     fn check_given_back(&mut self, owner: Owner, end: Epoch) {
         let advanced = self.above();
@@ -133,20 +134,19 @@ impl History {
                 format!("{owner:?} has given back all above {end}, and the epoch is {advanced}")
             });
         }
-        let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
-        if stamped > end {
+        let used = self.used_epoch(owner.boot);
+        if used > end {
             self.violate(Invariant::GivenBack, || {
-                format!("{owner:?} stamped {stamped} and has given back all above {end}")
+                format!("{owner:?} stamped or showed {used} and has given back all above {end}")
             });
         }
     }
 
-    /// A node has applied that `owner` gives back all above `end`. It keeps nothing: `end` is its
-    /// last epoch, or the low end of its range, or what an operator has moved to.
+    /// A node has applied that `owner` gives back all above `end`. It keeps nothing: `end` is the last
+    /// epoch that it stamped or showed, or the low end of its range, or what an operator has moved to.
     pub(crate) fn gives_back(&mut self, owner: Owner, end: Epoch) {
-        let stamped = self.stamped_max.get(&owner.boot).map_or(Epoch(0), |last| last.epoch);
         let low = self.ranges.low_of(owner).unwrap_or(Epoch(0));
-        let lowest = stamped.max(low).max(self.advance_asked_max);
+        let lowest = self.used_epoch(owner.boot).max(low).max(self.advance_asked_max);
         if end > lowest {
             self.violate(Invariant::GivenBack, || {
                 format!("{owner:?} has given back what is above {end}, and not above {lowest}")

@@ -360,6 +360,18 @@ fn what_is_given_back_was_not_stamped_and_is_not_stamped_later() {
         broken(&history)
     };
     assert_eq!((kept(5), kept(6)), (None, Some(Invariant::GivenBack)), "something is kept");
+    // The next leader goes on above what was shown as the latest timestamp.
+    let shown = |end: u64| {
+        let mut history = History { trusted_max_ns: NOW_NS, ..History::default() };
+        history.check_ranges(LogIndex(1), &holding(BACK, ME, NOW_NS, NOW_NS + 20));
+        stamp(&mut history, range(NOW_NS + 5, 0, 1), NOW_NS, 1);
+        history.shows(ME.boot, range(NOW_NS + 8, 9, 1).last());
+        history.check_ranges(LogIndex(2), &holding(BACK, ME, NOW_NS, NOW_NS + end));
+        history.gives_back(owner(ME), Epoch(NOW_NS + end));
+        broken(&history)
+    };
+    let wrong = Some(Invariant::GivenBack);
+    assert_eq!([7, 8, 9].map(shown), [wrong, None, wrong]);
     assert_eq!(taken(5, ME, 0, 30), None, "the same owner has more");
     let moved = |end: u64| {
         let mut history = handed(5, ME, 0, 20);

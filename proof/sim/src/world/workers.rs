@@ -338,7 +338,7 @@ impl World {
         let Some(confirmed) = own.confirmed.pop_front() else { return };
         let (round, proved_by) = (confirmed.size().round, confirmed.proved_by());
         let (mut woken, mut term, mut ranges) = (vec![], None, vec![]);
-        let mut is_divided = false;
+        let (mut is_divided, mut latest) = (false, None);
         let is_taken = confirmed.size().total > 0;
         let allocate = |key: Confirmed| {
             let (of, is_latest) = (key.term(), key.count() == 0);
@@ -347,6 +347,7 @@ impl World {
                 Ok(range) => {
                     term = Some(of);
                     ranges.extend((!is_latest).then_some(*range));
+                    latest = is_latest.then_some(range.last());
                 }
                 Err(error) => is_divided |= matches!(error, AllocateError::Divide(_)),
             }
@@ -377,6 +378,9 @@ impl World {
         }
         let is_proved = self.at(id).running().consensus.clock().is_proved();
         let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
+        if let Some(latest) = latest {
+            self.history.shows(identity.boot, latest);
+        }
         for range in ranges {
             let Some(term) = term else { break };
             self.history.stamped(identity, term, range, trusted);
