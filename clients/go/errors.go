@@ -39,6 +39,8 @@ var (
 	// ErrNotCompact: the cluster gives wide timestamps, which have no compact spelling. See
 	// [Client.CompactTimestamp] and [WithCompact].
 	ErrNotCompact = errors.New("NOT_COMPACT")
+	// ErrOtherMode: the cluster is in interval mode, and gives no timestamps of quorum mode.
+	ErrOtherMode = errors.New("OTHER_MODE")
 	// ErrWrongCluster: the node belongs to another cluster, or to another history of this client's
 	// cluster.
 	ErrWrongCluster = errors.New("WRONG_CLUSTER")
@@ -74,6 +76,7 @@ var (
 var sentinels = map[Code]error{
 	1: ErrNotLeader, 2: ErrNoQuorum, 3: ErrNoLeader, 4: ErrOverloaded, 5: ErrBadCount, 7: ErrBadRequest,
 	10: ErrShuttingDown, 11: ErrNotReady, 12: ErrInternal, 13: ErrForbidden, 18: ErrUnauthorized, 19: ErrNotCompact,
+	22: ErrOtherMode,
 	64: ErrWrongCluster, 65: ErrUnsupportedVersion, 66: ErrUnsupported,
 }
 

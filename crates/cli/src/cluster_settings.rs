@@ -33,6 +33,8 @@ pub(crate) fn command() -> Command {
              requests accept that if they name no guarantee. Then the order of timestamps depends on \
              clocks: read docs/operations/leases.md first. A leader that may take no lease refuses \
              LEASE_MS, except 0.\n\n\
+             MODE=interval lets every node answer alone, by its own clock, and clients have to wait. It \
+             cannot be taken back: read docs/operations/intervals.md first.\n\n\
              A zone without a voter is refused, because it may be misspelt. If a voter whose zone is \
              unknown could be there, the zone is set, with a warning.",
         )

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::client::Options;
 use crate::error::{NewClientError, TimestampsError};
+use crate::intervals::{Interval, IntervalError};
 
 /// A client whose calls block the caller's thread. It is cheap to clone, as [`crate::Client`] is.
 /// The client's own thread ends when the last clone is dropped.
@@ -126,6 +127,27 @@ impl Client {
     /// See [`TimestampsError`].
     pub fn latest_before(&self, deadline: Instant) -> Result<Timestamp, TimestampsError> {
         self.block_on(self.inner.latest_before(deadline))
+    }
+
+    /// Does what [`crate::Client::interval`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`IntervalError`].
+    pub fn interval(&self) -> Result<Interval, IntervalError> {
+        self.block_on(self.inner.interval())
+    }
+
+    /// Does what [`crate::Client::commit_wait`] does, and blocks the thread until then.
+    pub fn commit_wait(&self, interval: &Interval) {
+        self.block_on(self.inner.commit_wait(interval));
+    }
+
+    /// Does what [`crate::Client::must_retry`] does, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// See [`IntervalError`].
+    pub fn must_retry(&self, read_at: Timestamp, found: Timestamp) -> Result<bool, IntervalError> {
+        self.block_on(self.inner.must_retry(read_at, found))
     }
 
     /// Blocks the caller's thread until the call has ended. The caller's thread polls the call; the

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -122,6 +122,8 @@ struct Shared {
     core: Arc<Core>,
     transport: Transport,
     options: Options,
+    /// The address of the node that gave the last interval timestamp.
+    certain: Mutex<Option<String>>,
 }
 
 impl Drop for Shared {
@@ -192,7 +194,7 @@ impl Client {
             options.dialer(Alpn::Native),
         ));
         let transport = Transport::new(options.dialer(Alpn::Http1));
-        let shared = Shared { core, transport, options };
+        let shared = Shared { core, transport, options, certain: Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -396,17 +398,52 @@ impl Client {
         path: &str,
         deadline: Instant,
     ) -> Result<Answered<'a>, AskError> {
-        let attempt_timeout = self.shared.options.attempt_timeout;
-        let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
-        let answered = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
-        let answer = answered.answer();
-        self.shared.core.session().directory().check_cluster(addr, answer.cluster)?;
-        let status = answer.status;
+        let answered = self.ask_with_refusals(addr, path, deadline).await?;
+        let status = answered.answer().status;
         if matches!(status, 200 | 503) {
             return Ok(answered);
         }
         let what = format!("status {status} at {path}");
         Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
+    }
+
+    /// Asks one node once. Returns its answer, whatever its status.
+    pub(crate) async fn ask_with_refusals<'a>(
+        &'a self,
+        addr: &'a str,
+        path: &str,
+        deadline: Instant,
+    ) -> Result<Answered<'a>, AskError> {
+        let attempt_timeout = self.shared.options.attempt_timeout;
+        let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
+        let answered = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
+        let cluster = answered.answer().cluster;
+        self.shared.core.session().directory().check_cluster(addr, cluster)?;
+        Ok(answered)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.shared.options.timeout
+    }
+
+    /// The address of the node that gave the last interval timestamp, or else the next one in turn;
+    /// and how many addresses are asked in turn.
+    pub(crate) fn certain_address(&self) -> (String, usize) {
+        let certain = self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut session = self.shared.core.session();
+        let directory = session.directory();
+        let addrs = directory.address_count();
+        (certain.unwrap_or_else(|| directory.next_address()), addrs)
+    }
+
+    /// Asks the node at this address first, the next time.
+    pub(crate) fn remember_certain(&self, addr: String) {
+        *self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
+    }
+
+    /// Asks the next node in turn, the next time.
+    pub(crate) fn forget_certain(&self) {
+        *self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

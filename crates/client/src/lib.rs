@@ -17,6 +17,7 @@
 //! - [`client`]: the public type.
 //! - [`blocking`]: the blocking client.
 //! - [`error`]: the errors, one enum per operation.
+//! - [`intervals`]: interval mode: timestamps from any node, and the wait that puts them in order.
 //! - [`members`]: the cluster as a node describes it.
 //! - [`observer`]: hooks for metrics.
 //! - [`token`]: a token that may change while a client runs.
@@ -41,6 +42,7 @@ pub mod dial;
 mod directory;
 mod driver;
 pub mod error;
+pub mod intervals;
 mod link;
 pub mod members;
 pub mod observer;
@@ -62,6 +64,7 @@ pub use error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, OpenError,
     TimestampsError,
 };
+pub use intervals::{Interval, IntervalError};
 pub use members::{Build, Member, Members};
 pub use observer::Observer;
 pub use tls::{Tls, TlsError};

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{Epoch, NodeId, TimestampFormat};
+use epicepoch_wire::{Epoch, Mode, NodeId, TimestampFormat};
 
 use crate::addresses::host_and_port;
 use crate::authz::AuthorizationConfig;
+use crate::intervals::Intervals;
 use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::links::Links;
@@ -113,6 +114,8 @@ pub struct Config {
     pub clock_offset_max: Duration,
     /// Settings of leader leases.
     pub leases: Leases,
+    /// Settings of interval mode.
+    pub intervals: Intervals,
     /// At most this many timestamps in one answer (`MAX_N`). Default 65536, which is 1 MiB.
     /// `format=range` has its own, larger maximum.
     pub max_n: u64,
@@ -173,6 +176,8 @@ impl Config {
             lease_ms: millis(self.leases.length),
             guarantee_default: self.leases.guarantee_default,
             timestamp_format: self.timestamp_format,
+            // Interval mode begins by an operator's command, never by a node's configuration.
+            mode: Mode::Quorum,
         }
     }
 

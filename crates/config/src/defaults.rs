@@ -12,6 +12,7 @@ use epicepoch_wire::{NodeId, TimestampFormat};
 use crate::addresses::{host_and_port, host_ip, is_loopback};
 use crate::authz::AuthorizationConfig;
 use crate::config::{Config, WORKERS_MAX};
+use crate::intervals::Intervals;
 use crate::leases::Leases;
 use crate::limits::Limits;
 use crate::links::Links;
@@ -56,6 +57,7 @@ impl Config {
             reservation: Duration::ZERO,
             clock_offset_max: Duration::ZERO,
             leases: Leases::default(),
+            intervals: Intervals::default(),
             max_n: 0,
             timestamp_format: TimestampFormat::Wide,
             election_timeout: Duration::ZERO,

@@ -8,7 +8,7 @@
 //!   it.
 //! - [`sources`]: the priority of the sources: flag, environment variable, file, default.
 //! - [`mod@file`]: the TOML file; [`values`]: the text of a setting becomes a value.
-//! - [`addresses`], [`allowed_from`], [`authz`], [`leases`], [`limits`], [`links`], [`logging`],
+//! - [`addresses`], [`allowed_from`], [`authz`], [`intervals`], [`leases`], [`limits`], [`links`], [`logging`],
 //!   [`tls`]: parts of a configuration.
 //! - [`timing`]: which election settings links of a given round trip need; [`tune`]: whether a
 //!   cluster has them.
@@ -22,6 +22,7 @@ pub mod config;
 pub mod defaults;
 pub mod error;
 pub mod file;
+pub mod intervals;
 pub mod leases;
 pub mod limits;
 pub mod links;
@@ -42,6 +43,7 @@ pub use config::{
 };
 pub use defaults::{default_raft_bind, default_reservation};
 pub use error::ConfigError;
+pub use intervals::Intervals;
 pub use leases::{LeaseClock, Leases};
 pub use limits::Limits;
 pub use links::{Links, PeerTlsMode};

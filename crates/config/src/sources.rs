@@ -549,6 +549,7 @@ mod tests {
                 (_, "OPS_ADDR") => "127.0.0.1:9090",
                 (_, "GUARANTEE_DEFAULT") => "lease",
                 (_, "LEASE_CLOCK") => "never",
+                (_, "INTERVAL_SOURCE") => "fixed=1ms",
                 (_, "TIMESTAMP_FORMAT") => "compact",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (_, "PEER_TLS") => "off",
@@ -583,9 +584,11 @@ mod tests {
                 (_, name) if matches!(name, "DATA_DIR" | "RESTORE") || name.ends_with("_FILE") => {
                     &[""]
                 }
-                (_, "CLIENT_TLS" | "PEER_TLS" | "GUARANTEE_DEFAULT" | "LEASE_CLOCK") => {
-                    &["", "yes", "1", "ON"]
-                }
+                (
+                    _,
+                    "CLIENT_TLS" | "PEER_TLS" | "GUARANTEE_DEFAULT" | "LEASE_CLOCK"
+                    | "INTERVAL_SOURCE",
+                ) => &["", "yes", "1", "ON"],
                 (_, "OPS_ADDR") => &["", "a", "9090", "127.0.0.1", "a:9090", "127.0.0.1:99999"],
                 (_, "RESTORE_FLOOR") => {
                     &["", "now", "1700000000", "17979cfe362a0000", "-1s", "99999999999s"]

@@ -11,6 +11,7 @@
 //! - [`lease`]: the lease of a leader, and for how long others wait.
 //! - [`sequencer`]: which requests share a round, and what each of them is told.
 //! - [`allocator`]: the one serial place where timestamps are taken.
+//! - [`interval`]: interval mode, in which every node gives timestamps alone.
 //! - `sync`: the atomic, the lock and the pointer that the modules above are made of.
 //!
 //! Consensus plane (called by its one thread):
@@ -33,6 +34,7 @@ pub mod clock;
 pub mod confirm;
 pub mod durable;
 mod epoch_range;
+pub mod interval;
 pub mod lease;
 pub mod log;
 pub mod node;

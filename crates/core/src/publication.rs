@@ -10,7 +10,9 @@ use std::sync::Arc;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term, TimestampFormat};
+use epicepoch_wire::{
+    BootId, ClusterId, Epoch, HistoryId, Mode, NodeId, StoreId, Term, TimestampFormat,
+};
 
 pub use crate::epoch_range::EpochRange;
 use crate::lease::Lease;
@@ -89,6 +91,12 @@ pub struct Published {
     /// published together with the grant, and a grant comes from applying an entry. So no grant of an
     /// entry behind the setting is used for wide timestamps.
     pub timestamp_format: TimestampFormat,
+    /// How the cluster gives timestamps, as applied here. It never goes back to quorum. A publication
+    /// with interval mode has no grant (S24).
+    pub mode: Mode,
+    /// The ceiling of quorum mode, once this node may give interval timestamps above it: interval
+    /// mode is applied here, and no lease of an earlier leader can run any more (S20, S24).
+    pub interval_ceiling: Option<Epoch>,
 }
 
 impl Published {
@@ -110,6 +118,8 @@ impl Published {
             settings: None,
             epoch_interval_ns: None,
             timestamp_format: TimestampFormat::Wide,
+            mode: Mode::Quorum,
+            interval_ceiling: None,
         }
     }
 
@@ -136,7 +146,9 @@ impl Published {
     /// The code with which a node that does not lead refuses requests.
     #[must_use]
     pub fn refusal(&self) -> ErrorCode {
-        if self.other_leader().is_some_and(|leader| !leader.client_addr.is_empty()) {
+        if self.mode == Mode::Interval {
+            ErrorCode::OtherMode
+        } else if self.other_leader().is_some_and(|leader| !leader.client_addr.is_empty()) {
             ErrorCode::NotLeader
         } else if self.is_joined() {
             ErrorCode::NoLeader

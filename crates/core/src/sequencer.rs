@@ -19,7 +19,7 @@ mod wait_queue;
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{
-    COMPACT_INDEXES, Guarantee, NodeId, ProvedBy, Round, Term, TimestampRange, WorkerId,
+    COMPACT_INDEXES, Guarantee, Mode, NodeId, ProvedBy, Round, Term, TimestampRange, WorkerId,
 };
 
 pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
@@ -382,7 +382,8 @@ impl<W> Sequencer<W> {
     }
 
     fn follow(&mut self, published: &Published) {
-        let is_leading = published.role == Role::Leader;
+        // In interval mode the leader gives no timestamps either, and requests do not wait for any.
+        let is_leading = published.role == Role::Leader && published.mode == Mode::Quorum;
         self.refusal = if is_leading { None } else { Some(published.refusal()) };
         self.is_serving = is_leading && published.grant.is_some();
     }
@@ -442,7 +443,9 @@ impl<W> Sequencer<W> {
             }
             // A newer publication exists, and this worker follows it soon. If this node still
             // leads, the batch waits for that; otherwise it is refused now.
-            Err((batch, published)) if published.role == Role::Leader => {
+            Err((batch, published))
+                if published.role == Role::Leader && published.mode == Mode::Quorum =>
+            {
                 self.queue.reopen(batch);
                 None
             }

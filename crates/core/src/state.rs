@@ -8,17 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
+use epicepoch_wire::interval::INTERVAL_NODE_MAX;
 use epicepoch_wire::peer_hello::ADDR_LEN_MAX;
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, ClusterSettings, RESERVATION_MS};
 use epicepoch_wire::{
-    COMPACT_EPOCH_NS, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term,
+    COMPACT_EPOCH_NS, ClusterId, DecodeError, Epoch, HistoryId, Mode, NodeId, StoreId, Term,
     TimestampFormat,
 };
 
 pub use command::{
-    Command, FORMAT_OF_COMPACT, FORMAT_OF_GIVING_BACK, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS,
-    FORMATS, MembershipChange, MembershipStep, Owner, check_readable,
+    Command, FORMAT_OF_COMPACT, FORMAT_OF_GIVING_BACK, FORMAT_OF_INTERVALS, FORMAT_OF_LEASES,
+    FORMAT_OF_SETTINGS, FORMATS, MembershipChange, MembershipStep, Owner, check_readable,
 };
 
 use crate::allocator::COMPACT_LEAD_NS;
@@ -102,6 +103,9 @@ pub struct State {
     /// The longest lease ever in the state, milliseconds; 0 if there was none. A node that has the
     /// state, and not the entries before it, waits for such a lease (S20).
     pub lease_longest_ms: u64,
+    /// The ceiling where interval mode began: every timestamp of quorum mode is at or below it (S24).
+    /// `None` in quorum mode.
+    pub interval_ceiling: Option<Epoch>,
 }
 
 impl State {
@@ -124,6 +128,7 @@ impl State {
             reservation_longest_ms: 0,
             clock_offset_widest_ms: 0,
             lease_longest_ms: 0,
+            interval_ceiling: None,
         }
     }
 
@@ -181,6 +186,20 @@ impl State {
             }
             (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {}
         }
+        match (self.mode(), settings.mode) {
+            (Mode::Quorum, Mode::Interval) if self.format < FORMAT_OF_INTERVALS => {
+                return Outcome::Refused("the state has no room for interval mode yet");
+            }
+            (Mode::Quorum, Mode::Interval) if self.node_beyond_intervals().is_some() => {
+                return Outcome::Refused("a member's id is too high for interval timestamps");
+            }
+            // S24: what the nodes have given meanwhile is not known here.
+            (Mode::Interval, Mode::Quorum) => {
+                return Outcome::Refused("interval mode does not end");
+            }
+            (Mode::Quorum, Mode::Interval) => self.interval_ceiling = Some(self.ceiling),
+            (Mode::Quorum, Mode::Quorum) | (Mode::Interval, Mode::Interval) => {}
+        }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
         let bound_ms = settings.clock_offset_max_ms;
         self.clock_offset_widest_ms = self.clock_offset_widest_ms.max(bound_ms);
@@ -230,6 +249,18 @@ impl State {
     #[must_use]
     pub fn timestamp_format(&self) -> TimestampFormat {
         self.settings.as_ref().map_or_else(TimestampFormat::default, |it| it.timestamp_format)
+    }
+
+    /// How the cluster gives timestamps (S24).
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.settings.as_ref().map_or_else(Mode::default, |it| it.mode)
+    }
+
+    /// A member whose id does not fit into an interval timestamp.
+    #[must_use]
+    pub fn node_beyond_intervals(&self) -> Option<NodeId> {
+        self.members.keys().copied().find(|node| node.0 > INTERVAL_NODE_MAX)
     }
 
     /// A range that a leader can use is at least this wide, nanoseconds.
@@ -300,6 +331,11 @@ impl State {
         }
         if self.members.contains_key(&node) {
             return Err("the id is that of a member already: give the new node another NODE_ID");
+        }
+        if self.mode() == Mode::Interval && node.0 > INTERVAL_NODE_MAX {
+            return Err(
+                "in interval mode, ids are at most 32767: give the new node a lower NODE_ID",
+            );
         }
         // The removed ids must have room for every member, because each may be removed one day.
         let remembered = self.members.len() + self.removed.len();
@@ -393,6 +429,12 @@ impl State {
         if self.format >= FORMAT_OF_COMPACT {
             out.put_bool(self.timestamp_format() == TimestampFormat::Compact);
         }
+        if self.format >= FORMAT_OF_INTERVALS {
+            out.put_bool(self.interval_ceiling.is_some());
+            if let Some(ceiling) = self.interval_ceiling {
+                out.put_u64(ceiling.0);
+            }
+        }
         out
     }
 
@@ -458,6 +500,16 @@ impl State {
                 settings.ok_or(DecodeError::BadValue { field: "is compact", value: 1 })?;
             settings.timestamp_format = TimestampFormat::Compact;
         }
+        let mut interval_ceiling = None;
+        if format >= FORMAT_OF_INTERVALS && reader.bool("is of intervals")? {
+            let epoch = Epoch(reader.u64("ceiling of quorum mode")?);
+            let bad = DecodeError::BadValue { field: "ceiling of quorum mode", value: epoch.0 };
+            let is_right = |it: &&mut ClusterSettings| {
+                epoch <= ceiling && it.timestamp_format == TimestampFormat::Wide
+            };
+            settings.as_mut().filter(is_right).ok_or(bad)?.mode = Mode::Interval;
+            interval_ceiling = Some(epoch);
+        }
         reader.finish()?;
         Ok(Self {
             format,
@@ -471,6 +523,7 @@ impl State {
             reservation_longest_ms,
             clock_offset_widest_ms,
             lease_longest_ms,
+            interval_ceiling,
         })
     }
 }

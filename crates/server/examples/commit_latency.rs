@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writer.submit(Write { number, entries: vec![entry], ..Write::default() })?;
         match done.recv()? {
             Completion::Written { .. } => took.push(start.elapsed()),
+            Completion::Marked { .. } => unreachable!("no mark was submitted"),
             Completion::Failed(error) => return Err(error.into()),
         }
     }

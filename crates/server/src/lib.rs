@@ -7,7 +7,7 @@
 //!   program, files that change, the documented test switch, frames over a byte stream.
 //! - [`metrics`]: the metrics of both planes.
 //! - [`security`]: authorization, TLS, limits of addresses.
-//! - [`lease_clock`]: the clocks of leases; [`shared`]: the state that the planes of one node share;
+//! - [`lease_clock`]: the clocks of leases; [`intervals`]: interval mode of this node; [`shared`]: the state that the planes of one node share;
 //!   [`admin_queue`]: commands of operators on their way to the consensus plane.
 //! - [`peers`]: connections between nodes, plain or with mutual TLS.
 //! - [`worker`]: the data plane: one event loop per thread; rounds, batches, confirm links.
@@ -25,6 +25,7 @@ pub mod consensus;
 pub mod faults;
 pub mod framed;
 pub mod front;
+pub mod intervals;
 pub mod lease_clock;
 pub mod metrics;
 pub mod node;

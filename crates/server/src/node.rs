@@ -26,6 +26,7 @@ use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::front::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::front::{self, http3};
+use crate::intervals::Intervals;
 use crate::lease_clock::LeaseClock;
 use crate::metrics::Metrics;
 use crate::metrics::hiccup::HiccupMeter;
@@ -236,6 +237,7 @@ impl Node {
             allocator: Allocator::new(core.clone(), nanos(config.epoch_interval)),
             clock: NodeClock::new(wall_ns()),
             lease_clock: LeaseClock::new(config.leases.clock),
+            intervals: Intervals::of(&config, storage.interval_mark_ns()),
             health: Health::default(),
             authz,
             peer_tls,

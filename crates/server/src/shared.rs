@@ -11,12 +11,13 @@ use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{Guarantee, NodeId, StorePosition, TimestampRange};
+use epicepoch_wire::{Guarantee, Mode, NodeId, StorePosition, TimestampRange};
 
 use crate::addresses::Addresses;
 use crate::admin_queue::AdminQueue;
 use crate::build::Build;
 use crate::config::{Config, host_and_port};
+use crate::intervals::{IntervalState, Intervals};
 use crate::lease_clock::LeaseClock;
 use crate::security::authz::{Authorization, Caller, Reason, Right};
 use crate::security::tls::ClientTls;
@@ -44,6 +45,8 @@ pub struct NodeShared {
     pub clock: NodeClock,
     /// The clocks of the leases, and whether this node may take leases.
     pub lease_clock: LeaseClock,
+    /// Interval mode of this node.
+    pub intervals: Intervals,
     /// The health of each plane, as far as the other plane needs it.
     pub health: Health,
     /// TLS for the client port; `None` when it is off.
@@ -88,6 +91,7 @@ impl NodeShared {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(trusted_ns),
             lease_clock: LeaseClock::new(config.leases.clock),
+            intervals: Intervals::of(&config, 0),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: None,
@@ -115,6 +119,12 @@ impl NodeShared {
         health.is_quorum_reached.load(Ordering::Relaxed)
             && !health.is_impaired.load(Ordering::Relaxed)
             && silence_ns <= silence_ns_max
+    }
+
+    /// What this node knows of its clock now, in interval mode; `None` in quorum mode.
+    pub(crate) fn interval_state(&self) -> Option<IntervalState> {
+        let published = self.core.published();
+        (published.mode == Mode::Interval).then(|| self.intervals.state(&published))
     }
 
     /// Whether `name`, in any case, is the host of an address of this node or of a member.

@@ -8,6 +8,7 @@
 //! | `state` | `record` | [`Record`], in the codec of the wire |
 //! | `state` | `position` | number of the last write, over all boots: `u64` |
 //! | `state` | `peers` | the positions that peers have named: node, boot and position, `u64` each |
+//! | `state` | `interval mark` | no interval timestamp was given above it, Unix nanoseconds: `u64` |
 //! | `log` | log index | [`LogEntry`], in the codec of the wire |
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ const HARD_STATE_KEY: &str = "hard state";
 const RECORD_KEY: &str = "record";
 const POSITION_KEY: &str = "position";
 const PEERS_KEY: &str = "peers";
+const INTERVAL_MARK_KEY: &str = "interval mark";
 /// Bytes of one peer in the value of [`PEERS_KEY`].
 const PEER_LEN: usize = 24;
 
@@ -48,6 +50,8 @@ pub struct Database {
     redb: redb::Database,
     /// `None` before the founding.
     stored: Option<Stored>,
+    /// The mark of interval mode; 0 if none was written.
+    interval_mark_ns: u64,
 }
 
 /// Why a database was not created or opened. Its content is unchanged.
@@ -99,7 +103,7 @@ impl Database {
     /// # Errors
     /// When the disk failed.
     pub fn create(backend: impl StorageBackend, identity: &Identity) -> Result<(), DatabaseError> {
-        let database = Self { redb: open_redb(backend)?, stored: None };
+        let database = Self { redb: open_redb(backend)?, stored: None, interval_mark_ns: 0 };
         let transaction = database.begin()?;
         {
             let mut state = transaction.open_table(STATE)?;
@@ -123,15 +127,23 @@ impl Database {
             // Checks every page, because a page that is never read may be damaged, too.
             redb.check_integrity()?;
             let (identity, restored) = read(&redb)?;
-            Ok((redb, identity, restored))
+            let interval_mark_ns = read_interval_mark(&redb)?;
+            Ok((redb, identity, restored, interval_mark_ns))
         };
         // Some damage makes an assertion inside redb fail.
         let opened = catch_unwind(AssertUnwindSafe(open))
             .unwrap_or_else(|_| Err(DatabaseError::Damaged("its log.redb is malformed".into())));
-        let (redb, identity, restored) = opened?;
+        let (redb, identity, restored, interval_mark_ns) = opened?;
         let stored = restored.as_ref().map(Stored::restored).transpose();
         let stored = stored.map_err(DatabaseError::Damaged)?;
-        Ok((Self { redb, stored }, identity, restored))
+        Ok((Self { redb, stored, interval_mark_ns }, identity, restored))
+    }
+
+    /// The mark of interval mode, as it is on the disk (S23): no interval timestamp was given above it,
+    /// Unix nanoseconds. 0 if there is none.
+    #[must_use]
+    pub const fn interval_mark_ns(&self) -> u64 {
+        self.interval_mark_ns
     }
 
     /// Whether there is a record.
@@ -173,8 +185,24 @@ impl Database {
     /// # Panics
     /// When a write breaks an invariant of stored data. Then none of the writes is on disk.
     pub fn write(&mut self, writes: &[Write]) -> Result<(), redb::Error> {
+        self.write_marked(writes, None)
+    }
+
+    /// Makes writes and a mark of interval mode durable in one transaction. The mark may be lower than
+    /// the last one: a run that ends writes the exact mark.
+    ///
+    /// # Errors
+    /// As for [`Database::write`].
+    ///
+    /// # Panics
+    /// As for [`Database::write`].
+    pub fn write_marked(
+        &mut self,
+        writes: &[Write],
+        interval_mark_ns: Option<u64>,
+    ) -> Result<(), redb::Error> {
         let mut stored = self.stored.expect("founded before it is written");
-        if writes.iter().all(Write::is_empty) {
+        if writes.iter().all(Write::is_empty) && interval_mark_ns.is_none() {
             return Ok(());
         }
         let transaction = self.begin()?;
@@ -186,9 +214,13 @@ impl Database {
                 stored = before.after(write);
                 apply(write, before, &mut state, &mut log)?;
             }
+            if let Some(mark_ns) = interval_mark_ns {
+                state.insert(INTERVAL_MARK_KEY, mark_ns.to_le_bytes().as_slice())?;
+            }
         }
         transaction.commit()?;
         self.stored = Some(stored);
+        self.interval_mark_ns = interval_mark_ns.unwrap_or(self.interval_mark_ns);
         Ok(())
     }
 
@@ -304,6 +336,16 @@ fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseE
     }
 }
 
+/// The mark of interval mode; 0 if there is none.
+fn read_interval_mark(redb: &redb::Database) -> Result<u64, DatabaseError> {
+    let transaction = redb.begin_read()?;
+    let state = transaction.open_table(STATE)?;
+    let mark = state.get(INTERVAL_MARK_KEY)?;
+    let mark = mark.map(|value| decode(value.value(), |r| r.u64("interval mark"))).transpose();
+    let mark = mark.map_err(|error| DatabaseError::undecodable("interval mark", &error))?;
+    Ok(mark.unwrap_or_default())
+}
+
 /// The positions of this directory and its peers; empty right after the founding.
 fn read_positions(
     state: &impl ReadableTable<&'static str, &'static [u8]>,
@@ -409,6 +451,26 @@ mod tests {
             database = again;
         }
         Ok(())
+    }
+
+    /// S23: a mark is there after a power loss once its write was acknowledged, alone or with writes.
+    #[test]
+    fn an_acknowledged_mark_survives_a_power_loss_and_may_be_lowered() {
+        let mut random = Rng::with_seed(3);
+        let mut disk = SimulatedDisk::default();
+        let mut database = founded(&disk);
+        assert_eq!(database.interval_mark_ns(), 0);
+        let write = Write { number: 1, entries: vec![entry(2, 1, 8)], ..Write::default() };
+        for (writes, mark_ns) in [(vec![], u64::MAX), (vec![write], 900), (vec![], 7)] {
+            database.write_marked(&writes, Some(mark_ns)).unwrap();
+            assert_eq!(database.interval_mark_ns(), mark_ns);
+            drop(database);
+            disk = disk.after_power_loss(&mut random);
+            let (again, _, restored) = Database::open(disk.clone()).unwrap();
+            assert_eq!(again.interval_mark_ns(), mark_ns);
+            assert_eq!(restored.unwrap().entries.len(), usize::from(mark_ns != u64::MAX));
+            database = again;
+        }
     }
 
     proptest! {

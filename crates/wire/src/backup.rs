@@ -34,6 +34,7 @@ use thiserror::Error;
 use crate::bootstrap::{MEMBERS_MAX, Member};
 use crate::guarantee::Guarantee;
 use crate::id::{ClusterId, HistoryId, LogIndex, NodeId, StoreId};
+use crate::mode::Mode;
 use crate::settings::{
     CLOCK_OFFSET_MAX_MS, ClusterSettings, EPOCH_INTERVAL_MS, MAX_N, RESERVATION_MS, SettingName,
 };
@@ -205,6 +206,8 @@ impl Backup {
         let is_named = |name: &SettingName| match name {
             SettingName::LeaseMs | SettingName::GuaranteeDefault => has_leases,
             SettingName::TimestampFormat => is_compact,
+            // There is no backup in interval mode.
+            SettingName::Mode => false,
             _ => true,
         };
         let names = SettingName::ALL.iter().filter(|name| is_named(name));
@@ -253,6 +256,7 @@ fn least() -> ClusterSettings {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     }
 }
 

@@ -16,6 +16,8 @@ pub const PATH_LEADER: &str = "/leader";
 pub const PATH_TIMESTAMP: &str = "/timestamp";
 /// Says which timestamp is the latest, and takes none.
 pub const PATH_LATEST: &str = "/latest";
+/// Hands out timestamps with an interval that holds true time, in interval mode.
+pub const PATH_INTERVAL: &str = "/interval";
 /// Lists the members and the leader.
 pub const PATH_MEMBERS: &str = "/members";
 /// Alias of [`PATH_MEMBERS`].
@@ -133,6 +135,12 @@ pub enum ErrorCode {
     /// The cluster gives wide timestamps, which have no compact spelling. Ask for another format, or
     /// have an operator set `TIMESTAMP_FORMAT=compact`.
     NotCompact = 19,
+    /// The node does not know the time well enough for an interval timestamp; the body says why. Ask
+    /// another node, or this one after `Retry-After`.
+    Uncertain = 21,
+    /// Ask for the timestamps that the cluster gives in its mode (`MODE`): `/timestamp` or
+    /// `/interval`.
+    OtherMode = 22,
     /// Correct the addresses: the node belongs to another cluster, or another history of it.
     WrongCluster = 64,
     /// Update the older end: no version of the native protocol is common to both.
@@ -143,7 +151,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for tables and tests.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::NotLeader,
         Self::NoQuorum,
         Self::NoLeader,
@@ -163,6 +171,8 @@ impl ErrorCode {
         Self::Unsettled,
         Self::Unauthorized,
         Self::NotCompact,
+        Self::Uncertain,
+        Self::OtherMode,
         Self::WrongCluster,
         Self::UnsupportedVersion,
         Self::Unsupported,
@@ -191,6 +201,8 @@ impl ErrorCode {
             Self::Unsettled => "UNSETTLED",
             Self::Unauthorized => "UNAUTHORIZED",
             Self::NotCompact => "NOT_COMPACT",
+            Self::Uncertain => "UNCERTAIN",
+            Self::OtherMode => "OTHER_MODE",
             Self::WrongCluster => "WRONG_CLUSTER",
             Self::UnsupportedVersion => "UNSUPPORTED_VERSION",
             Self::Unsupported => "UNSUPPORTED",
@@ -225,7 +237,7 @@ impl ErrorCode {
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::NotLeader => 409,
-            Self::Refused | Self::NotCompact => 422,
+            Self::Refused | Self::NotCompact | Self::OtherMode => 422,
             Self::Internal => 500,
             Self::NoQuorum
             | Self::NoLeader
@@ -233,7 +245,8 @@ impl ErrorCode {
             | Self::ShuttingDown
             | Self::NotReady
             | Self::Busy
-            | Self::NotCaughtUp => 503,
+            | Self::NotCaughtUp
+            | Self::Uncertain => 503,
             Self::Unsettled => 504,
         }
     }

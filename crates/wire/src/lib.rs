@@ -9,6 +9,8 @@
 //! - [`http1`]: answers over HTTP/1.1, as a client reads them.
 //! - [`http2`]: frames and header blocks of HTTP/2.
 //! - [`grpc`]: messages of gRPC, and of PD, whose clients this node can serve.
+//! - [`interval`]: the answer of interval mode.
+//! - [`mode`]: how a cluster gives timestamps.
 //! - [`frame`]: the frame of the peer protocol: header, limits, checksum.
 //! - [`peer_hello`]: the hello of a peer connection, and its refusal.
 //! - [`native`]: the native protocol of clients.
@@ -33,6 +35,8 @@ pub mod http;
 pub mod http1;
 pub mod http2;
 pub mod id;
+pub mod interval;
+pub mod mode;
 pub mod native;
 pub mod peer_hello;
 pub mod raft_message;
@@ -46,6 +50,7 @@ pub use guarantee::{Guarantee, ProvedBy};
 pub use id::{
     BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };
+pub use mode::{Mode, UnknownMode};
 pub use timestamp::{
     COMPACT_EPOCH_NS, COMPACT_INDEX_BITS, COMPACT_INDEXES, COMPACT_MAX, Epoch, EpochIndex,
     Timestamp, TimestampRange,

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::guarantee::Guarantee;
+use crate::mode::Mode;
 use crate::timestamp_format::TimestampFormat;
 use crate::voter_status::{ZONE_LEN_MAX, Zone};
 
@@ -44,11 +45,13 @@ pub enum SettingName {
     GuaranteeDefault,
     /// Which timestamps the cluster gives.
     TimestampFormat,
+    /// Whether the leader gives timestamps, or every node gives its own with an interval.
+    Mode,
 }
 
 impl SettingName {
     /// All settings.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::EpochIntervalMs,
         Self::ReservationMs,
         Self::ClockOffsetMaxMs,
@@ -57,9 +60,11 @@ impl SettingName {
         Self::LeaseMs,
         Self::GuaranteeDefault,
         Self::TimestampFormat,
+        Self::Mode,
     ];
 
-    /// Returns the name as text. A node's environment variable has the same name.
+    /// Returns the name as text. A node's environment variable has the same name; there is none for
+    /// `MODE`, which only a command sets.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -71,6 +76,7 @@ impl SettingName {
             Self::LeaseMs => "LEASE_MS",
             Self::GuaranteeDefault => "GUARANTEE_DEFAULT",
             Self::TimestampFormat => "TIMESTAMP_FORMAT",
+            Self::Mode => "MODE",
         }
     }
 
@@ -93,7 +99,8 @@ impl SettingName {
             Self::MaxN => number(MAX_N),
             Self::LeaseMs => format!("0, or {}", number(LEASE_MS)),
             Self::GuaranteeDefault => "quorum or lease".to_owned(),
-            Self::TimestampFormat => "wide or compact".to_owned(),
+            Self::TimestampFormat => "wide, or compact with MODE=quorum".to_owned(),
+            Self::Mode => "quorum, or interval with TIMESTAMP_FORMAT=wide".to_owned(),
             Self::LeaderZones => {
                 format!(
                     "up to {LEADER_ZONES_MAX} zones such as a,b, each once, or nothing for none"
@@ -129,6 +136,8 @@ pub struct ClusterSettings {
     pub guarantee_default: Guarantee,
     /// `TIMESTAMP_FORMAT`. It came later, too. It never goes back from compact to wide (S21).
     pub timestamp_format: TimestampFormat,
+    /// `MODE`. It came later, too. It never goes back from interval to quorum (S24).
+    pub mode: Mode,
 }
 
 impl ClusterSettings {
@@ -152,6 +161,10 @@ impl ClusterSettings {
         if is_twice || zones.len() > LEADER_ZONES_MAX {
             return Err(SettingName::LeaderZones);
         }
+        // Interval timestamps have no compact spelling (S21).
+        if self.mode == Mode::Interval && self.timestamp_format == TimestampFormat::Compact {
+            return Err(SettingName::Mode);
+        }
         Ok(())
     }
 
@@ -166,6 +179,7 @@ impl ClusterSettings {
             SettingName::LeaseMs => self.lease_ms.to_string(),
             SettingName::GuaranteeDefault => self.guarantee_default.to_string(),
             SettingName::TimestampFormat => self.timestamp_format.to_string(),
+            SettingName::Mode => self.mode.to_string(),
             SettingName::LeaderZones => {
                 let names: Vec<_> = self.leader_zones.iter().map(Zone::name).collect();
                 names.join(",")
@@ -189,6 +203,7 @@ impl ClusterSettings {
             SettingName::LeaseMs => settings.lease_ms = number()?,
             SettingName::GuaranteeDefault => settings.guarantee_default = text.parse().ok()?,
             SettingName::TimestampFormat => settings.timestamp_format = text.parse().ok()?,
+            SettingName::Mode => settings.mode = text.parse().ok()?,
             SettingName::LeaderZones if text.is_empty() => settings.leader_zones.clear(),
             SettingName::LeaderZones => {
                 settings.leader_zones = text.split(',').map(Zone::new).collect::<Option<_>>()?;
@@ -225,7 +240,7 @@ impl ClusterSettings {
         Ok(())
     }
 
-    /// Appends the fields, except those that concern leases, and `timestamp_format`.
+    /// Appends the fields, except those that concern leases, `timestamp_format` and `mode`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch_interval_ms);
         out.put_u64(self.reservation_ms);
@@ -238,7 +253,8 @@ impl ClusterSettings {
     }
 
     /// Reads the settings, but does not check their bounds: call [`ClusterSettings::check`] for
-    /// that. `lease_ms` is 0, `guarantee_default` is a quorum, and `timestamp_format` is wide.
+    /// that. `lease_ms` is 0, `guarantee_default` is a quorum, `timestamp_format` is
+    /// wide, and `mode` is quorum.
     ///
     /// # Errors
     /// The bytes are not valid settings.
@@ -252,6 +268,7 @@ impl ClusterSettings {
             lease_ms: 0,
             guarantee_default: Guarantee::Quorum,
             timestamp_format: TimestampFormat::Wide,
+            mode: Mode::Quorum,
         };
         for _ in 0..reader.count("leader zones", LEADER_ZONES_MAX)? {
             let name = reader.text("zone", ZONE_LEN_MAX)?;
@@ -279,6 +296,7 @@ mod tests {
             lease_ms: 0,
             guarantee_default: Guarantee::Quorum,
             timestamp_format: TimestampFormat::Wide,
+            mode: Mode::Quorum,
         }
     }
 
@@ -316,6 +334,8 @@ mod tests {
             (SettingName::LeaderZones, "near,far"),
             (SettingName::LeaseMs, "200"),
             (SettingName::GuaranteeDefault, "lease"),
+            (SettingName::Mode, "interval"),
+            (SettingName::Mode, "quorum"),
             (SettingName::TimestampFormat, "compact"),
         ] {
             let before = all.clone();
@@ -340,6 +360,7 @@ mod tests {
             (SettingName::LeaseMs, ["49", "60001", "-1", "0.5"]),
             (SettingName::GuaranteeDefault, ["", "round", "Lease", "lease "]),
             (SettingName::TimestampFormat, ["", "Compact", "u64", "1"]),
+            (SettingName::Mode, ["", "Interval", "lease", "1"]),
             (SettingName::LeaderZones, ["a,a", ",", "a b", "1,2,3,4,5,6,7,8,9,10"]),
         ] {
             for text in texts {
@@ -348,6 +369,8 @@ mod tests {
         }
         let wrong = ClusterSettings { max_n: 0, ..settings() };
         assert_eq!(wrong.check(), Err(SettingName::MaxN));
+        let compact = settings().with(SettingName::TimestampFormat, "compact").unwrap();
+        assert_eq!(compact.with(SettingName::Mode, "interval"), None, "no spelling of 64 bits");
     }
 
     #[test]

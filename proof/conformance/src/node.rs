@@ -305,6 +305,9 @@ impl Node {
                 let ask = Ask { peer: peer.clone(), request, number, at };
                 lock(&self.inner.ask)(self, ask);
             }
+            ToServer::Interval(_) => {
+                return Err("a request for interval timestamps without the feature".into());
+            }
             ToServer::Ping(id) => peer.say(&pong(id)),
             ToServer::Pong(id) => lock(&self.inner.seen).pongs.push(id),
             ToServer::Unknown { id } => {

@@ -27,8 +27,8 @@ use epicepoch_wire::raft_message::{
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 use epicepoch_wire::{
-    BootId, ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, LogIndex, NodeId, Round, StoreId,
-    StorePosition, Term, Timestamp, TimestampFormat, TimestampRange, WorkerId,
+    BootId, ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, LogIndex, Mode, NodeId, Round,
+    StoreId, StorePosition, Term, Timestamp, TimestampFormat, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -244,6 +244,7 @@ fn settings() -> ClusterSettings {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     }
 }
 

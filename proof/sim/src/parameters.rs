@@ -2,7 +2,7 @@
 
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
-use epicepoch_wire::{Guarantee, TimestampFormat};
+use epicepoch_wire::{Guarantee, Mode, TimestampFormat};
 
 /// A millisecond in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
@@ -52,5 +52,6 @@ pub(crate) const fn initial_settings(
         lease_ms,
         guarantee_default: Guarantee::Quorum,
         timestamp_format,
+        mode: Mode::Quorum,
     }
 }

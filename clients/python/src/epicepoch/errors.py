@@ -170,6 +170,12 @@ class NotCompactError(RefusedError):
         return super().__str__() if self.addr else self.text
 
 
+class OtherModeError(RefusedError):
+    """The cluster is in interval mode, and gives no timestamps of quorum mode."""
+
+    name = "OTHER_MODE"
+
+
 class WrongClusterError(RefusedError):
     """The node belongs to another cluster, or to another history of this client's cluster."""
 
@@ -201,6 +207,7 @@ REFUSALS: dict[int, type[RefusedError]] = {
     13: ForbiddenError,
     18: UnauthorizedError,
     19: NotCompactError,
+    22: OtherModeError,
     64: WrongClusterError,
     65: UnsupportedVersionError,
     66: UnsupportedError,

@@ -39,6 +39,7 @@ mod together {
     mod http;
     mod http3;
     mod init;
+    mod intervals;
     mod intruders;
     mod lab;
     mod leases;

@@ -95,6 +95,29 @@ pub(crate) const TIME: &[Setting] = &[
         },
     },
     Setting {
+        name: "INTERVAL_SOURCE",
+        value: "SOURCE",
+        default: Words("none: this node gives no interval timestamps"),
+        help: "Interval mode: the source that states the bound of this machine's clock: \
+               clockbound[=PATH], chrony[=ADDRESS], kernel=DAEMON, or, for tests, fixed=DURATION",
+        kind: Kind::Text {
+            allowed: "clockbound, chrony, kernel=DAEMON or fixed=DURATION",
+            set: |c, text| c.intervals.set_source(text),
+        },
+    },
+    Setting {
+        name: "INTERVAL_BOUND_MAX_MS",
+        value: "MS",
+        default: Is("10"),
+        help: "Interval mode: this node refuses while the bound of its clock is larger",
+        kind: Kind::Number {
+            range: 1..=1_000,
+            unit: "ms",
+            get: |c| millis(c.intervals.bound_max),
+            set: |c, n| c.intervals.bound_max = ms(n),
+        },
+    },
+    Setting {
         name: "ELECTION_TIMEOUT_MS",
         value: "MS",
         default: Is("200"),

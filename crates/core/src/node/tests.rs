@@ -3,7 +3,9 @@
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{ClusterId, Epoch, Guarantee, HistoryId, LogIndex, Term, TimestampFormat};
+use epicepoch_wire::{
+    ClusterId, Epoch, Guarantee, HistoryId, LogIndex, Mode, Term, TimestampFormat,
+};
 
 use super::*;
 use crate::durable::{HardState, Record};
@@ -255,6 +257,7 @@ fn the_settings_of_the_cluster_bound_the_clocks_when_they_are_published() {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     };
     let (mut node, _shared) = node_of(|state| {
         state.format = FORMATS.newest;

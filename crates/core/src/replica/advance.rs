@@ -7,7 +7,7 @@
 //! back later is above the epoch, too (S18). So is every later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds
 //! refuse a leader of an older term, as always (S2).
 
-use epicepoch_wire::Epoch;
+use epicepoch_wire::{Epoch, Mode};
 use raft::StateRole;
 use thiserror::Error;
 
@@ -62,6 +62,11 @@ pub enum AdvanceError {
         /// How far ahead of trusted time `to` may be, nanoseconds.
         allowed_ns: u64,
     },
+    /// Leave the epoch as it is: interval timestamps have none.
+    #[error(
+        "MODE is interval: the nodes give timestamps by their own clocks, and there is no epoch to move"
+    )]
+    Intervals,
     /// Correct the requested time.
     #[error("no epoch would be left after it: epochs end in the year 2554")]
     Exhausted,
@@ -77,8 +82,11 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return Err(AdvanceError::NotLeader);
         }
+        if self.state.mode() == Mode::Interval {
+            return Err(AdvanceError::Intervals);
+        }
         let Some(grant) = self.grant else { return Err(AdvanceError::NotServing) };
-        if self.is_handing_over() || self.is_grant_held {
+        if self.is_handing_over() || self.is_held_back {
             return Err(AdvanceError::NotServing);
         }
         if self.reservation.advance.is_some() {

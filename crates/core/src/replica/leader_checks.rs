@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{LogIndex, Mode, NodeId, Term};
 use raft::eraftpb::ConfChangeV2;
 use raft::{ProgressState, StateRole};
 
@@ -172,7 +172,8 @@ impl Replica {
         self.seed_settings_if_due();
         self.leader_checks.since_hand_over += 1;
         // Without a grant no round is expected.
-        let is_serving = self.grant.is_some() && !self.is_grant_held;
+        let is_serving =
+            self.grant.is_some() && !self.is_held_back && self.state.mode() == Mode::Quorum;
         self.leader_checks.rounds.1 = if is_serving { self.leader_checks.rounds.1 + 1 } else { 0 };
         self.leader_checks.clock_compared.1 += 1;
         self.leader_checks.led += 1;

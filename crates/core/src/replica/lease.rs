@@ -10,7 +10,7 @@
 //!   them. Otherwise the next leader would not wait for it.
 //! - *Forget*: the lease ends with the grant, in the step that ends leadership.
 
-use epicepoch_wire::{LogIndex, Term};
+use epicepoch_wire::{LogIndex, Mode, Term};
 use raft::StateRole;
 
 use super::Replica;
@@ -59,7 +59,7 @@ impl Replica {
     #[must_use]
     pub fn lease_wait_ns(&self) -> u64 {
         let left_ns = self.lease_wait.until_ns().saturating_sub(self.lease_wait.clock_ns());
-        if self.is_grant_held { left_ns } else { 0 }
+        if self.is_held_back { left_ns } else { 0 }
     }
 
     /// For how long this leader's lease goes on, nanoseconds; 0 without one.
@@ -76,9 +76,10 @@ impl Replica {
         self.lease_wait.until_ns_besides(leader) > self.lease_wait.clock_ns()
     }
 
-    /// Publishes a grant that was held back, once the leases of others are over.
+    /// Publishes what was held back because of leases of others, once these are over: a grant, or the
+    /// right to interval timestamps.
     pub(super) fn publish_held_grant(&mut self) {
-        if self.is_grant_held && self.lease_wait.is_over() {
+        if self.is_held_back && self.lease_wait.is_over() {
             self.publish();
         }
     }
@@ -92,6 +93,7 @@ impl Replica {
         let may_mark = is_asked
             && self.is_lease_clock_fit
             && self.state.format >= FORMAT_OF_LEASES
+            && self.state.mode() == Mode::Quorum
             && !self.is_stopping();
         self.state.settings.as_ref().filter(|_| may_mark).map_or(0, |settings| settings.lease_ms)
     }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
+use epicepoch_wire::{LogIndex, Mode, NodeId, StoreId, Term};
 use raft::{RawNode, StateRole};
 
 use crate::durable::{Restored, Write};
@@ -87,8 +87,9 @@ pub struct Replica {
     members: Arc<BTreeMap<NodeId, Member>>,
     voters: Voters,
     grant: Option<Grant>,
-    /// Whether the last publication held the grant back, because leases of others may run (S20).
-    is_grant_held: bool,
+    /// Whether the last publication held back a grant (S20) or the right to interval timestamps (S24),
+    /// because leases of others may run.
+    is_held_back: bool,
     lease: OwnLease,
     lease_wait: LeaseWait,
     /// The clock of this node's own lease as it was last read, nanoseconds.
@@ -158,7 +159,7 @@ impl Replica {
             members: Arc::new(BTreeMap::new()),
             voters: Voters::default(),
             grant: None,
-            is_grant_held: false,
+            is_held_back: false,
             lease: OwnLease::default(),
             lease_wait: LeaseWait::new(
                 config.identity.node,
@@ -414,8 +415,13 @@ impl Replica {
         assert!(self.shared.promise.load() >= term, "S4: published before promised");
         self.is_published = true;
         // S20: a new leader answers nobody while the lease of another may run.
-        let grant = self.grant.filter(|_| self.lease_wait.is_over());
-        self.is_grant_held = grant.is_none() && self.grant.is_some();
+        // S24: in interval mode, no leader gives timestamps. It goes on to reserve, and workers get
+        // nothing of that.
+        let (mode, is_over) = (self.state.mode(), self.lease_wait.is_over());
+        let grant = self.grant.filter(|_| is_over && mode == Mode::Quorum);
+        self.is_held_back = !is_over && (self.grant.is_some() || mode == Mode::Interval);
+        let interval_ceiling = self.state.interval_ceiling.filter(|_| is_over);
+        assert!(grant.is_none() || interval_ceiling.is_none(), "S24: two modes at once");
         let lease = grant.and_then(|grant| self.lease.published(grant.term));
         self.shared.publish(Arc::new(Published {
             identity: self.config.identity,
@@ -436,6 +442,8 @@ impl Replica {
                 .as_ref()
                 .map(|it| it.epoch_interval_ms * 1_000_000),
             timestamp_format: self.state.timestamp_format(),
+            mode,
+            interval_ceiling,
         }));
     }
 }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
-use epicepoch_wire::{Guarantee, NodeId, Term, TimestampFormat};
+use epicepoch_wire::{Guarantee, Mode, NodeId, Term, TimestampFormat};
 use raft::StateRole;
 use thiserror::Error;
 
 use super::{Replica, Report, ZonesInDoubt};
-use crate::state::{Command, FORMAT_OF_COMPACT, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome};
+use crate::state::{
+    Command, FORMAT_OF_COMPACT, FORMAT_OF_INTERVALS, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome,
+};
 
 /// The first settings that this node would propose, and the change that is under way.
 #[derive(Debug, Default)]
@@ -83,6 +85,31 @@ pub enum SettingsError {
          64 bits that users of this cluster may rely on; found a new cluster for wide timestamps"
     )]
     BackToWide,
+    /// Update all members first.
+    #[error(
+        "the replicated state is of format {format}, and interval mode is in it from format \
+         {FORMAT_OF_INTERVALS} on: update the nodes that epicepoch member list names; if it names none, \
+         ask again in a moment"
+    )]
+    FormatOfIntervals {
+        /// The format of the state.
+        format: u32,
+    },
+    /// Replace the member by one with a lower id first.
+    #[error(
+        "interval timestamps have node ids up to 32767, and node {node} is a member: replace it by a \
+         member with a lower NODE_ID first"
+    )]
+    NodeBeyondIntervals {
+        /// The member.
+        node: NodeId,
+    },
+    /// Leave the setting as it is. The nodes have given timestamps ahead of what the leader knows.
+    #[error(
+        "MODE is interval, and cannot become quorum again: only the nodes know up to where they have \
+         given timestamps; found a new cluster for quorum timestamps, with RESTORE_FLOOR above them"
+    )]
+    BackToQuorum,
     /// Correct the value.
     #[error("{name} would be {value:?}; allowed is {}", .name.allowed())]
     NotAllowed {
@@ -250,6 +277,7 @@ impl Replica {
             return Err(SettingsError::FormatOfLeases { format: self.state.format });
         }
         self.check_timestamp_format(settings.timestamp_format)?;
+        self.check_mode(settings.mode)?;
         if !self.may_settle() {
             return Err(SettingsError::NotServing);
         }
@@ -282,6 +310,21 @@ impl Replica {
             (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {
                 Ok(())
             }
+        }
+    }
+
+    /// S24: quorum mode may become interval mode, for ever.
+    fn check_mode(&self, mode: Mode) -> Result<(), SettingsError> {
+        match (self.state.mode(), mode) {
+            (Mode::Interval, Mode::Quorum) => Err(SettingsError::BackToQuorum),
+            (Mode::Quorum, Mode::Interval) if self.state.format < FORMAT_OF_INTERVALS => {
+                Err(SettingsError::FormatOfIntervals { format: self.state.format })
+            }
+            (Mode::Quorum, Mode::Interval) => {
+                let node = self.state.node_beyond_intervals();
+                node.map_or(Ok(()), |node| Err(SettingsError::NodeBeyondIntervals { node }))
+            }
+            (Mode::Quorum, Mode::Quorum) | (Mode::Interval, Mode::Interval) => Ok(()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use epicepoch_wire::raft_message::{Configuration, LogEntry};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{BootId, ClusterId, Guarantee, StoreId, Term, TimestampFormat};
+use epicepoch_wire::{BootId, ClusterId, Guarantee, Mode, StoreId, Term, TimestampFormat};
 use proptest::prelude::*;
 
 use super::*;
@@ -86,6 +86,7 @@ fn settings(reservation_ms: u64, clock_offset_max_ms: u64) -> ClusterSettings {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     }
 }
 

@@ -6,7 +6,7 @@ use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
 use epicepoch_wire::settings::{ClusterSettings, LEASE_MS_MAX};
-use epicepoch_wire::{BootId, DecodeError, Epoch, NodeId, Term, TimestampFormat};
+use epicepoch_wire::{BootId, DecodeError, Epoch, Mode, NodeId, Term, TimestampFormat};
 
 use crate::epoch_range::EpochRange;
 
@@ -21,7 +21,10 @@ use crate::epoch_range::EpochRange;
 /// - 5: a reservation may be a lease: `lease_ms` and [`Command::Release`]. There are settings of
 ///   leases.
 /// - 6: timestamps may be compact: `timestamp_format`.
-pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_COMPACT };
+/// - 7: every node may give timestamps alone: `mode`.
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_INTERVALS };
+/// The first format with interval mode in it.
+pub const FORMAT_OF_INTERVALS: u32 = 7;
 /// The first format in which timestamps may be compact.
 pub const FORMAT_OF_COMPACT: u32 = 6;
 /// The first format with leases in it.
@@ -76,7 +79,7 @@ pub enum Command {
         range: EpochRange,
     },
     /// Sets the settings of the cluster; in the log since format 3, with those of leases since
-    /// format 5, and with compact timestamps since format 6.
+    /// format 5, with compact timestamps since format 6, and with interval mode since format 7.
     Settings {
         /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
@@ -202,15 +205,16 @@ impl Command {
             Self::Settings { nonce, is_seed, settings } => {
                 let is_compact = settings.timestamp_format == TimestampFormat::Compact;
                 let has_leases = !settings.is_without_leases();
-                out.put_u8(match (is_compact, has_leases) {
-                    (true, _) => 9,
-                    (false, true) => 8,
-                    (false, false) => 4,
+                out.put_u8(match (settings.mode, is_compact, has_leases) {
+                    (Mode::Interval, _, _) => 10,
+                    (Mode::Quorum, true, _) => 9,
+                    (Mode::Quorum, false, true) => 8,
+                    (Mode::Quorum, false, false) => 4,
                 });
                 out.put_u64(*nonce);
                 out.put_bool(*is_seed);
                 settings.encode(&mut out);
-                if has_leases || is_compact {
+                if has_leases || is_compact || settings.mode == Mode::Interval {
                     settings.encode_leases(&mut out);
                 }
             }
@@ -232,6 +236,9 @@ impl Command {
             Self::Reserve { .. } | Self::Readdress(_) => 1,
             Self::Release { .. } => FORMAT_OF_LEASES,
             Self::Raise(to) => *to,
+            Self::Settings { settings, .. } if settings.mode == Mode::Interval => {
+                FORMAT_OF_INTERVALS
+            }
             Self::Settings { settings, .. }
                 if settings.timestamp_format == TimestampFormat::Compact =>
             {
@@ -291,7 +298,7 @@ impl Command {
                 }
                 Self::Settings { nonce, is_seed, settings }
             }
-            9 => {
+            tag @ (9 | 10) => {
                 let nonce = reader.u64("nonce")?;
                 let is_seed = reader.bool("is seed")?;
                 let mut settings = ClusterSettings::read(&mut reader)?;
@@ -300,7 +307,12 @@ impl Command {
                     let value = settings.lease_ms;
                     return Err(DecodeError::BadValue { field: "lease", value });
                 }
-                settings.timestamp_format = TimestampFormat::Compact;
+                // Compact timestamps and interval mode exclude each other.
+                if tag == 9 {
+                    settings.timestamp_format = TimestampFormat::Compact;
+                } else {
+                    settings.mode = Mode::Interval;
+                }
                 Self::Settings { nonce, is_seed, settings }
             }
             value => {

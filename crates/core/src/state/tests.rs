@@ -1,6 +1,6 @@
 //! The replicated state: named cases, and its arithmetic near the last epoch.
 
-use epicepoch_wire::{BootId, Guarantee, TimestampFormat};
+use epicepoch_wire::{BootId, Guarantee, Mode, TimestampFormat};
 use proptest::prelude::*;
 
 use super::*;
@@ -45,6 +45,7 @@ fn settings() -> ClusterSettings {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     }
 }
 
@@ -86,6 +87,7 @@ fn a_format_rises_by_one_and_settings_need_room_and_sense() {
             lease_ms: 0,
             guarantee_default: Guarantee::Quorum,
             timestamp_format: TimestampFormat::Wide,
+            mode: Mode::Quorum,
         },
     };
     assert!(matches!(state.apply(Term(1), &set(10)), Outcome::Refused(_)), "no room yet");
@@ -506,5 +508,44 @@ fn compact_timestamps_are_in_the_state_from_their_format_on_and_stay() {
     // Settings are missing.
     let mut bytes = State { format: FORMAT_OF_COMPACT, ..self::state() }.encode();
     *bytes.last_mut().unwrap() = 1;
+    assert!(State::decode(&bytes).is_err());
+}
+
+#[test]
+fn interval_mode_is_in_the_state_from_its_format_on_with_the_ceiling_and_stays() {
+    let set = |mode, lease_ms| {
+        let settings = ClusterSettings { mode, lease_ms, ..settings() };
+        Command::Settings { nonce: 7, is_seed: false, settings }
+    };
+    let (quorum, interval) = (Mode::Quorum, Mode::Interval);
+    for command in [set(interval, 0), set(interval, 200), set(quorum, 0)] {
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
+    }
+    assert_eq!(set(interval, 200).format(), FORMAT_OF_INTERVALS);
+    let mut old = State { format: FORMAT_OF_INTERVALS - 1, ..state() };
+    assert!(matches!(old.apply(Term(1), &set(interval, 0)), Outcome::Refused(_)));
+    let mut state = State { format: FORMAT_OF_INTERVALS, ..state() };
+    assert_eq!(State::decode(&state.encode()), Ok(state.clone()), "no settings yet");
+    let (_, high) = assigned(&state.apply(Term(1), &reserve(1, 1, 5_000)));
+    assert_eq!(state.apply(Term(1), &set(interval, 0)), Outcome::Set);
+    assert_eq!((state.mode(), state.interval_ceiling), (interval, Some(Epoch(high))));
+    assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+    // Later reservations are above it.
+    assigned(&state.apply(Term(1), &reserve(1, 1, high + 9_000)));
+    assert_eq!(state.interval_ceiling, Some(Epoch(high)));
+    assert!(matches!(state.apply(Term(1), &set(quorum, 0)), Outcome::Refused(_)), "S24");
+    assert_eq!(state.apply(Term(1), &set(interval, 200)), Outcome::Set, "other settings change");
+    assert_eq!(state.interval_ceiling, Some(Epoch(high)));
+    assert_eq!(state.check_vacancy(NodeId(32_767)), Ok(()));
+    assert!(state.check_vacancy(NodeId(32_768)).is_err());
+    let mut far = State { format: FORMAT_OF_INTERVALS, ..self::state() };
+    let mut member = far.members.values().next().unwrap().clone();
+    member.node = NodeId(32_768);
+    far.members.insert(member.node, member);
+    assert!(matches!(far.apply(Term(1), &set(interval, 0)), Outcome::Refused(_)), "a high id");
+    // Settings are missing.
+    let mut bytes = State { format: FORMAT_OF_INTERVALS, ..self::state() }.encode();
+    *bytes.last_mut().unwrap() = 1;
+    bytes.extend([0; 8]);
     assert!(State::decode(&bytes).is_err());
 }

@@ -7,7 +7,7 @@ use epicepoch_core::replica::{ChangeError, Report, SettingsError, TransferError}
 use epicepoch_core::state::{FORMAT_OF_SETTINGS, FORMATS, MembershipStep};
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::{Epoch, Guarantee, LogIndex, NodeId, StoreId, TimestampFormat};
+use epicepoch_wire::{Epoch, Guarantee, LogIndex, Mode, NodeId, StoreId, TimestampFormat};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -318,7 +318,7 @@ fn without_settings_the_answer_says_why() {
         queue.bench.elect(&[2, 3]);
         queue.bench.persist();
         queue.bench.report_formats(&[2, 3], format);
-        for _ in 0..5 * ELECTION_TICKS {
+        for _ in 0..8 * ELECTION_TICKS {
             queue.bench.beats(1, &[2, 3]);
             queue.bench.ack_all(2);
             queue.bench.ack_all(3);
@@ -342,6 +342,7 @@ fn with_settings(voters: &[u64]) -> Queue {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     });
     Queue::of(bench)
 }

@@ -221,7 +221,8 @@ fn reservations_are_renewed_before_half_is_used_and_writes_stay_few() {
             assert!(left_ns >= RESERVATION_NS / 2, "{left_ns} ns are left");
         }
         let written = cluster.bench(leader).status().last.0 - first.0;
-        assert!((10..=30).contains(&written), "{written} entries in 10 s");
+        // Some of them raise the format.
+        assert!((10..=32).contains(&written), "{written} entries in 10 s");
     }
 }
 

@@ -7,7 +7,7 @@ use epicepoch_core::state::{Command, FORMAT_OF_LEASES, FORMATS, Owner, State};
 use epicepoch_wire::raft_message::{Configuration, LogEntry, MessageKind, RaftMessage, Snapshot};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::VoterStatus;
-use epicepoch_wire::{BootId, Epoch, Guarantee, LogIndex, NodeId, Term, TimestampFormat};
+use epicepoch_wire::{BootId, Epoch, Guarantee, LogIndex, Mode, NodeId, Term, TimestampFormat};
 
 use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
@@ -26,6 +26,7 @@ fn settings(lease_ms: u64) -> ClusterSettings {
         lease_ms,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     }
 }
 

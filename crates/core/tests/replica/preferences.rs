@@ -8,7 +8,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
-use epicepoch_wire::{Guarantee, NodeId, StoreId, TimestampFormat};
+use epicepoch_wire::{Guarantee, Mode, NodeId, StoreId, TimestampFormat};
 
 use crate::support::bench::{Bench, message};
 use crate::support::{ELECTION_TICKS, MS, TICK_NS, member};
@@ -411,6 +411,7 @@ fn judged(bench: &Bench, leaders: &[&str], is_forced: bool) -> Judged {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     };
     bench.replica.judge_zones(&settings, is_forced)
 }

@@ -4,15 +4,17 @@
 use std::sync::Arc;
 
 use epicepoch_core::placement::Placement;
-use epicepoch_core::replica::{HandOver, ReplicaConfig, Report, SettingsError};
+use epicepoch_core::replica::{AdvanceError, HandOver, ReplicaConfig, Report, SettingsError};
 use epicepoch_core::state::{
-    COMPACT_WIDTH_MIN_NS, Command, FORMAT_OF_COMPACT, FORMAT_OF_SETTINGS, FORMATS, Outcome, State,
+    COMPACT_WIDTH_MIN_NS, Command, FORMAT_OF_COMPACT, FORMAT_OF_INTERVALS, FORMAT_OF_SETTINGS,
+    FORMATS, Outcome, State,
 };
+use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
-use epicepoch_wire::{Epoch, Guarantee, LogIndex, NodeId, Term, TimestampFormat};
+use epicepoch_wire::{Epoch, Guarantee, LogIndex, Mode, NodeId, Term, TimestampFormat};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
@@ -35,6 +37,7 @@ fn told(reservation_ms: u64) -> ClusterSettings {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::Wide,
+        mode: Mode::Quorum,
     }
 }
 
@@ -400,4 +403,52 @@ fn a_leader_with_a_narrow_range_reserves_when_timestamps_become_compact_and_when
     bench.beats(20, &[2, 3]);
     bench.ack_all(2);
     assert_eq!(range(&bench), wide, "nothing of it is used");
+}
+
+fn intervals() -> ClusterSettings {
+    ClusterSettings { mode: Mode::Interval, ..told(2_000) }
+}
+
+/// S24: the leader ceases in the step that applies the mode, and it does not end.
+#[test]
+fn interval_mode_withdraws_the_grant_names_the_ceiling_and_does_not_end() {
+    let risen = |newest: u32| {
+        let mut bench = led(newest);
+        for _ in 0..8 * ELECTION_TICKS {
+            bench.beats(1, &[2, 3]);
+            bench.ack_all(2);
+        }
+        assert_eq!(bench.replica.state().format, newest);
+        bench
+    };
+    let format = FORMAT_OF_INTERVALS - 1;
+    let mut bench = risen(format);
+    let refused = Err(SettingsError::FormatOfIntervals { format });
+    assert_eq!(change(&mut bench, 7, &intervals()), refused);
+    let mut bench = risen(FORMAT_OF_INTERVALS);
+    let before = bench.shared.published();
+    assert_eq!((before.mode, before.interval_ceiling), (Mode::Quorum, None));
+    assert_eq!(change(&mut bench, 7, &intervals()), Ok(()));
+    assert!(bench.shared.published().grant.is_some(), "nobody has acknowledged it");
+    bench.ack_all(2);
+    let published = bench.shared.published();
+    let ceiling = published.interval_ceiling.expect("no lease runs");
+    assert_eq!((published.mode, published.grant), (Mode::Interval, None));
+    assert!(ceiling >= before.grant.expect("it served").range.high);
+    assert_eq!(published.refusal(), ErrorCode::OtherMode);
+    // The leader goes on to lead and to reserve. Workers get nothing of that, and the ceiling of
+    // quorum mode stays.
+    for _ in 0..20 * ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+        let published = bench.shared.published();
+        assert_eq!((published.grant, published.interval_ceiling), (None, Some(ceiling)));
+    }
+    assert_eq!(change(&mut bench, 8, &told(2_000)), Err(SettingsError::BackToQuorum));
+    let other = ClusterSettings { max_n: 7, ..intervals() };
+    assert_eq!(change(&mut bench, 9, &other), Ok(()));
+    bench.ack_all(2);
+    assert_eq!(bench.shared.published().interval_ceiling, Some(ceiling));
+    let advance = bench.replica.plan_advance(Epoch(u64::MAX / 2), u64::MAX);
+    assert_eq!(advance, Err(AdvanceError::Intervals));
 }

@@ -18,8 +18,9 @@ use epicepoch_core::replica::{
     HandOver, MessageError, Outgoing, ReplicaConfig, Report, RestoreError,
 };
 use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{Guarantee, NodeId, Term, TimestampFormat};
+use epicepoch_wire::{Guarantee, Mode, NodeId, Term, TimestampFormat};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
@@ -35,7 +36,7 @@ use super::restore::{LongestHeard, Restore};
 use super::round_trips::RoundTrips;
 use super::wall::{self, reading};
 use super::{admin_documents, bootstrap, restore};
-use crate::admin_queue::{AdminCommand, AdminRequest, AdminRequests, Answer};
+use crate::admin_queue::{AdminCommand, AdminRequest, AdminRequests, Answer, Denied};
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::lease_clock::LeaseRight;
@@ -144,10 +145,16 @@ pub(super) async fn run(
     };
     // The channel needs no limit of its own: the replica limits its outstanding writes.
     let (completed, mut completions) = mpsc::unbounded_channel();
+    let marked = shared.clone();
     let writer = storage.into_writer(move |completion| {
+        if let Completion::Marked { mark_ns } = completion {
+            return marked.intervals.handle_mark(mark_ns);
+        }
         // Sending fails only when the plane has ended.
         let _ended = completed.send(completion);
     })?;
+    let marks = writer.marks();
+    shared.intervals.set_writer(move |mark_ns| marks.submit(mark_ns));
     let (inbox, mut events) = Inbox::open();
     let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
     let mut node = node(&shared, &faults, &restored, seed)?;
@@ -214,6 +221,8 @@ pub(super) async fn run(
         }
         plane.flush()?;
     }
+    // The workers have ended. S23: the exact mark is the last write.
+    plane.shared.intervals.stop();
     if !plane.writer.shutdown() {
         tracing::warn!("the disk did not answer before the consensus plane ended");
     }
@@ -302,6 +311,9 @@ impl Plane {
                 let clock = (self.node.clock(), &self.round_trips);
                 let ceiling = self.node.replica().ceiling();
                 Ok(wall::document(&self.shared, &published, clock, reading, ceiling))
+            }
+            AdminCommand::Backup if published.mode == Mode::Interval => {
+                Err(Denied::new(ErrorCode::Refused, restore::NO_BACKUP_OF_INTERVALS))
             }
             AdminCommand::Backup => {
                 let taken_ns = self.node.clock().trusted_ns(now_ns);
@@ -412,6 +424,8 @@ impl Plane {
                 self.node.handle_persisted(now_ns, number);
                 Ok(())
             }
+            // The storage thread reports marks to the intervals themselves.
+            Completion::Marked { .. } => Ok(()),
             Completion::Failed(error) => Err(ConsensusError::Disk(error)),
         }
     }

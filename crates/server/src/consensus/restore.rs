@@ -18,7 +18,7 @@ use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::peer_hello::SharedSettings;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{ClusterId, Epoch, HistoryId, NodeId};
+use epicepoch_wire::{ClusterId, Epoch, HistoryId, Mode, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -108,7 +108,14 @@ pub enum StoppedError {
     /// another node.
     #[error("this version cannot read the state in the data directory")]
     State(#[from] RestoreError),
+    /// The cluster is in interval mode. Found a new cluster instead of a restore.
+    #[error("{NO_BACKUP_OF_INTERVALS}")]
+    Intervals,
 }
+
+/// Why there is no backup in interval mode.
+pub(super) const NO_BACKUP_OF_INTERVALS: &str = "MODE is interval, and a backup cannot prove how far the nodes have given timestamps: a lost cluster \
+     is replaced by a new one";
 
 /// Makes a backup from the data directory of a stopped node. `reservation_ms` and
 /// `clock_offset_max_ms` are the largest values that any node of its cluster has used. If the
@@ -125,7 +132,11 @@ pub fn backup_of_stopped(
     let taken_ns = wall_ns(&Faults::none());
     let name = identity.cluster;
     let around = Surroundings { name, taken_ns, reservation_ms, clock_offset_max_ms };
-    Ok(restore::backup_of_directory(&restored, around)?)
+    let backup = restore::backup_of_directory(&restored, around)?;
+    if backup.settings.as_ref().is_some_and(|it| it.mode == Mode::Interval) {
+        return Err(StoppedError::Intervals);
+    }
+    Ok(backup)
 }
 
 /// The answer of another first member that is empty, when it came, and how long it took.

@@ -184,6 +184,7 @@ pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
 pub(crate) enum PathLabel {
     Timestamp,
     Latest,
+    Interval,
     Up,
     Ready,
     Leader,
@@ -197,9 +198,10 @@ pub(crate) enum PathLabel {
 }
 
 impl PathLabel {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Timestamp,
         Self::Latest,
+        Self::Interval,
         Self::Up,
         Self::Ready,
         Self::Leader,
@@ -217,6 +219,7 @@ impl PathLabel {
         match self {
             Self::Timestamp => "timestamp",
             Self::Latest => "latest",
+            Self::Interval => "interval",
             Self::Up => "up",
             Self::Ready => "ready",
             Self::Leader => "leader",

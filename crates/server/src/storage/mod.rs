@@ -60,7 +60,7 @@ use backend::Disk;
 use directory::Directory;
 
 pub use error::{OpenError, SubmitError, WriteError};
-pub use writer::{Completion, WriterHandle};
+pub use writer::{Completion, MarkWriter, WriterHandle};
 
 /// An open data directory. It is locked against other processes until this value is dropped, or until
 /// its storage thread has ended.
@@ -187,6 +187,12 @@ impl Storage {
     /// When the directory has a record already, or when `record` has index 0 or term 0.
     pub fn found(&mut self, record: &Record) -> Result<(), WriteError> {
         self.database.found(record).map_err(WriteError::disk)
+    }
+
+    /// The mark of interval mode in the directory, Unix nanoseconds; 0 if there is none.
+    #[must_use]
+    pub const fn interval_mark_ns(&self) -> u64 {
+        self.database.interval_mark_ns()
     }
 
     /// Starts the storage thread. The thread calls `completed` once per commit, in order;

@@ -37,6 +37,11 @@ pub enum Completion {
         /// Duration of the transaction, from its start to the end of its last sync.
         duration: Duration,
     },
+    /// The mark of interval mode is durable (S23).
+    Marked {
+        /// The mark, Unix nanoseconds.
+        mark_ns: u64,
+    },
     /// The disk failed. Writes after the last [`Completion::Written`] may be durable or not. The
     /// thread ends, and the process must end. This is the thread's last report.
     Failed(WriteError),
@@ -74,6 +79,12 @@ impl WriterHandle {
         self.queue.push(write)
     }
 
+    /// A handle that queues marks of interval mode.
+    #[must_use]
+    pub fn marks(&self) -> MarkWriter {
+        MarkWriter { queue: Arc::clone(&self.queue) }
+    }
+
     /// Commits the writes that wait, closes the directory and unlocks it. Returns whether the
     /// thread ended within [`SHUTDOWN_MS_MAX`]. If not, the disk hangs. The thread then continues
     /// alone and still reports its commits, but it does not keep the process alive.
@@ -95,6 +106,20 @@ impl WriterHandle {
                 true
             }
         }
+    }
+}
+
+/// Queues marks of interval mode. Only the last one that waits is written.
+#[derive(Clone, Debug)]
+pub struct MarkWriter {
+    queue: Arc<Queue>,
+}
+
+impl MarkWriter {
+    /// Queues a mark, Unix nanoseconds, and returns at once. [`Completion::Marked`] reports it. Does
+    /// nothing when the thread has ended.
+    pub fn submit(&self, mark_ns: u64) {
+        self.queue.mark(mark_ns);
     }
 }
 
@@ -142,14 +167,19 @@ fn write_until_closed(
     completed: &impl Fn(Completion),
 ) -> Result<(), redb::Error> {
     let mut number = 0;
-    while let Some(writes) = queue.take() {
+    while let Some((writes, mark_ns)) = queue.take() {
         for write in &writes {
             assert!(write.number > number, "write {} is out of order", write.number);
             number = write.number;
         }
         let start = Instant::now();
-        database.write(&writes)?;
-        completed(Completion::Written { number, duration: start.elapsed() });
+        database.write_marked(&writes, mark_ns)?;
+        if !writes.is_empty() {
+            completed(Completion::Written { number, duration: start.elapsed() });
+        }
+        if let Some(mark_ns) = mark_ns {
+            completed(Completion::Marked { mark_ns });
+        }
     }
     Ok(())
 }
@@ -164,6 +194,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     writes: Vec<Write>,
+    /// The mark of interval mode to write, Unix nanoseconds.
+    mark_ns: Option<u64>,
     closed: bool,
 }
 
@@ -182,14 +214,25 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for writes and returns all of them. Returns `None` when the queue is closed and empty.
-    fn take(&self) -> Option<Vec<Write>> {
+    fn mark(&self, mark_ns: u64) {
         let mut waiting = self.lock();
-        while waiting.writes.is_empty() && !waiting.closed {
+        if waiting.closed {
+            return;
+        }
+        waiting.mark_ns = Some(mark_ns);
+        drop(waiting);
+        self.changed.notify_one();
+    }
+
+    /// Waits for writes or a mark, and returns all of them. Returns `None` when the queue is closed and
+    /// empty.
+    fn take(&self) -> Option<(Vec<Write>, Option<u64>)> {
+        let mut waiting = self.lock();
+        while waiting.writes.is_empty() && waiting.mark_ns.is_none() && !waiting.closed {
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        let writes = mem::take(&mut waiting.writes);
-        (!writes.is_empty()).then_some(writes)
+        let (writes, mark_ns) = (mem::take(&mut waiting.writes), waiting.mark_ns.take());
+        (!writes.is_empty() || mark_ns.is_some()).then_some((writes, mark_ns))
     }
 
     fn close(&self) {
@@ -277,6 +320,7 @@ mod tests {
     fn written(completion: Completion) -> u64 {
         match completion {
             Completion::Written { number, .. } => number,
+            Completion::Marked { mark_ns } => panic!("the mark {mark_ns}"),
             Completion::Failed(error) => panic!("{error}"),
         }
     }
@@ -296,6 +340,18 @@ mod tests {
             assert_eq!(completions.into_iter().map(written).last(), Some(model.number));
             assert_eq!(member.restored(), model.restored);
         }
+    }
+
+    #[test]
+    fn a_mark_is_reported_when_it_is_durable_and_the_last_one_before_the_end_counts() {
+        let member = Member::new();
+        let (writer, completions) = member.start();
+        writer.marks().submit(900);
+        let completion = completions.recv_timeout(WAIT_MAX).unwrap();
+        assert!(matches!(completion, Completion::Marked { mark_ns: 900 }), "{completion:?}");
+        writer.marks().submit(70);
+        assert!(writer.shutdown());
+        assert_eq!(member.open().unwrap().storage.interval_mark_ns(), 70);
     }
 
     #[test]

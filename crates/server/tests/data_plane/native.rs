@@ -10,7 +10,8 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::frame::Header;
 use epicepoch_wire::native::message::ping;
 use epicepoch_wire::native::{
-    ClientHello, FEATURE_LATEST, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
+    ClientHello, FEATURE_INTERVALS, FEATURE_LATEST, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient,
+    Welcome, split,
 };
 use epicepoch_wire::{
     ClusterId, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp, TimestampRange,
@@ -173,7 +174,8 @@ fn the_welcome_has_everything_that_a_client_must_know() {
     };
     client.hello(&hello);
     let Got::Welcome(welcome) = client.next() else { panic!("not welcome") };
-    assert_eq!((welcome.version, welcome.features, welcome.node), (1, FEATURE_LATEST, NodeId(1)));
+    let both = FEATURE_LATEST | FEATURE_INTERVALS;
+    assert_eq!((welcome.version, welcome.features, welcome.node), (1, both, NodeId(1)));
     assert_eq!(welcome.cluster, Some((CLUSTER, HistoryId(9))));
     assert_eq!(welcome.cluster_name, "epicepoch");
     assert_eq!((welcome.in_flight_max, welcome.count_max), (1024, 1 << 32));
@@ -219,7 +221,8 @@ fn requests_that_come_together_get_ranges_of_their_own_in_order() {
 #[test]
 fn the_latest_timestamp_takes_none_and_a_node_offers_the_request() {
     let (_cluster, node) = serving_alone();
-    for (offered, both) in [(0, 0), (u64::MAX, FEATURE_LATEST), (FEATURE_LATEST, FEATURE_LATEST)] {
+    let all = FEATURE_LATEST | FEATURE_INTERVALS;
+    for (offered, both) in [(0, 0), (u64::MAX, all), (FEATURE_LATEST, FEATURE_LATEST)] {
         let mut client = Native::connect(&node);
         client.hello(&ClientHello { features: offered, ..ClientHello::default() });
         let Got::Welcome(welcome) = client.next() else { panic!("no welcome") };

@@ -18,6 +18,7 @@ use epicepoch_server::build::Build;
 use epicepoch_server::faults::Faults;
 use epicepoch_server::front;
 use epicepoch_server::front::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
+use epicepoch_server::intervals::Intervals;
 use epicepoch_server::lease_clock::LeaseClock;
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::security::authz::{Authorization, Port};
@@ -128,6 +129,7 @@ impl Cluster {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(START_NS),
             lease_clock: LeaseClock::new(config.leases.clock),
+            intervals: Intervals::of(&config, 0),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: ClientTls::load(&config).unwrap(),

@@ -25,6 +25,10 @@ pub const KIND_PING: u8 = 0x02;
 pub const KIND_PONG: u8 = 0x03;
 /// A node says that it reads no more requests on this connection.
 pub const KIND_GOODBYE: u8 = 0x04;
+/// A client asks for interval timestamps.
+pub const KIND_INTERVAL_REQUEST: u8 = 0x05;
+/// A node gives interval timestamps.
+pub const KIND_INTERVAL_ANSWER: u8 = 0x43;
 /// A node gives timestamps.
 pub const KIND_ANSWER: u8 = 0x41;
 /// A client begins a connection.

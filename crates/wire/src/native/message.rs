@@ -4,8 +4,10 @@
 use super::client_hello::{ClientHello, ClientHelloError, Welcome};
 use super::frame::{
     ANSWER_LEN, Frame, HEADER_LEN, Header, KIND_ANSWER, KIND_ERROR, KIND_GOODBYE, KIND_HELLO,
-    KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME, REQUEST_LEN, text,
+    KIND_INTERVAL_ANSWER, KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME,
+    REQUEST_LEN, text,
 };
+use super::interval::IntervalRequest;
 use crate::cursor::DecodeError;
 use crate::guarantee::ProvedBy;
 use crate::http::ErrorCode;
@@ -196,6 +198,8 @@ pub enum ToServer {
     ClientHello(ClientHello),
     /// Asks for timestamps.
     Request(Request),
+    /// Asks for interval timestamps.
+    Interval(IntervalRequest),
     /// Must be answered with a pong.
     Ping(u64),
     /// Answers a ping of the node.
@@ -225,10 +229,12 @@ impl ToServer {
             })),
             KIND_PING if is_bare(header) => Ok(Self::Ping(header.id)),
             KIND_PONG if is_bare(header) => Ok(Self::Pong(header.id)),
-            KIND_ANSWER | KIND_WELCOME | KIND_ERROR | KIND_LEADER | KIND_GOODBYE => {
-                Err(bad("kind", u64::from(header.kind)).into())
-            }
-            _ => Ok(Self::Unknown { id: header.id }),
+            KIND_ANSWER | KIND_INTERVAL_ANSWER | KIND_WELCOME | KIND_ERROR | KIND_LEADER
+            | KIND_GOODBYE => Err(bad("kind", u64::from(header.kind)).into()),
+            _ => Ok(match IntervalRequest::from_header(header) {
+                Some(request) => Self::Interval(request),
+                None => Self::Unknown { id: header.id },
+            }),
         }
     }
 }

@@ -7,16 +7,19 @@
 //!
 //! - [`frame`]: the header and the sizes of frames, known and unknown.
 //! - [`client_hello`]: the beginning of a connection.
+//! - [`interval`]: requests and answers of interval mode.
 //! - [`message`]: the meaning of a frame, for either end.
 //! - [`token`]: the token of a client.
 
 pub mod client_hello;
 pub mod frame;
+pub mod interval;
 pub mod message;
 pub mod token;
 
 pub use client_hello::{ClientHello, ClientHelloError, Welcome};
 pub use frame::{ANSWER_LEN, Frame, HEADER_LEN, REQUEST_LEN, split};
+pub use interval::{IntervalRequest, read_interval_answer};
 pub use message::{ErrorFrame, LeaderNotice, Request, ToClient, ToServer};
 pub use token::{TOKEN_LEN_MAX, Token};
 
@@ -25,8 +28,12 @@ pub use token::{TOKEN_LEN_MAX, Token};
 pub const VERSION: u8 = 1;
 /// Feature: the node answers requests for the latest timestamp.
 pub const FEATURE_LATEST: u64 = 1;
-/// All features of this code.
+/// Feature: the node answers requests for interval timestamps, in interval mode.
+pub const FEATURE_INTERVALS: u64 = 2;
+/// All features of a client of this code.
 pub const FEATURES: u64 = FEATURE_LATEST;
+/// All features of a node of this code.
+pub const FEATURES_OF_NODE: u64 = FEATURE_LATEST | FEATURE_INTERVALS;
 /// The first byte of a connection of this protocol. A request of HTTP/1.1 cannot begin with this
 /// byte, because a method has only visible characters. The preface of HTTP/2 begins with `P`, and a
 /// TLS handshake with `0x16`.

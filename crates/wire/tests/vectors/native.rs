@@ -375,6 +375,7 @@ fn read_by_node(bytes: &[u8]) -> Result<Value, ClientHelloError> {
                 json!({"kind": "request", "id": number(request.id), "count": number(request.count())})
             }
         }
+        ToServer::Interval(_) => panic!("the vectors have no requests of interval mode"),
         ToServer::Ping(id) => json!({"kind": "ping", "id": number(id)}),
         ToServer::Pong(id) => json!({"kind": "pong", "id": number(id)}),
         ToServer::Unknown { id } => json!({"kind": "unknown", "id": number(id)}),
@@ -467,6 +468,7 @@ fn rewritten(from: &str, bytes: &[u8]) -> Vec<u8> {
         return match ToServer::decode(&frame).unwrap() {
             ToServer::ClientHello(hello) => written(|out| hello.encode(out)),
             ToServer::Request(request) => request.to_bytes().to_vec(),
+            ToServer::Interval(request) => request.to_bytes().to_vec(),
             ToServer::Ping(id) => ping(id).to_vec(),
             ToServer::Pong(id) => pong(id).to_vec(),
             ToServer::Unknown { .. } => panic!("this version writes no unknown frames"),

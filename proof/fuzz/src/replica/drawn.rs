@@ -11,7 +11,7 @@ use epicepoch_wire::raft_message::{
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 use epicepoch_wire::{
-    BootId, ClusterId, Epoch, Guarantee, HistoryId, LogIndex, NodeId, StoreId, Term,
+    BootId, ClusterId, Epoch, Guarantee, HistoryId, LogIndex, Mode, NodeId, StoreId, Term,
     TimestampFormat,
 };
 
@@ -151,6 +151,7 @@ pub(super) fn settings(script: &mut Script<'_>) -> ClusterSettings {
         lease_ms: 0,
         guarantee_default: Guarantee::Quorum,
         timestamp_format: TimestampFormat::ALL[script.below(8) as usize / 7],
+        mode: Mode::Quorum,
     }
 }
 

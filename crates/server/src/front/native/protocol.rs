@@ -10,13 +10,14 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
-    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, Frame, HEADER_LEN, LeaderNotice,
-    Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
+    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, Frame, HEADER_LEN, IntervalRequest,
+    LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
 use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
 
 use super::welcome;
 use crate::front::deadlines::ClientState;
+use crate::front::pipeline::connection::Rated;
 use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
 use crate::front::pipeline::queue::{Answers, Queue, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
@@ -276,6 +277,7 @@ impl Native {
                 self.send_away(line, 0, (ErrorCode::BadRequest, text));
             }
             ToServer::Request(request) => line.queue.push(request, &[]),
+            ToServer::Interval(request) => self.give_interval(line, request),
             ToServer::Ping(id) => line.outbox.bytes().extend_from_slice(&pong(id)),
             ToServer::Pong(_) => {}
             ToServer::Unknown { id } => {
@@ -285,6 +287,30 @@ impl Native {
                 self.common.sequencer.metrics().count_refusal(code);
             }
         }
+    }
+
+    /// Answers a request for interval timestamps at once. If their mark is not on the disk yet, it is on
+    /// its way, and the client sends the request again.
+    fn give_interval(&self, line: &mut Line<Request>, request: IntervalRequest) {
+        let sequencer = &self.common.sequencer;
+        let shared = &sequencer.shared;
+        let published = shared.core.published();
+        let outcome = Rated::single(sequencer, &self.state).and_then(|_| {
+            let outcome = shared.intervals.stamp_at_once(&published, request.count());
+            let stamp = outcome.map_err(|refused| refused.code(&published))?;
+            request.answer(&stamp).ok_or(ErrorCode::Uncertain)
+        });
+        let code = match outcome {
+            Ok(answer) => {
+                sequencer.metrics().native_answers.add_alone(1);
+                return line.outbox.bytes().extend_from_slice(&answer);
+            }
+            Err(code) => code,
+        };
+        sequencer.metrics().native_refusals.add_alone(1);
+        sequencer.metrics().count_refusal(code);
+        let frame = ErrorFrame { code: code as u16, closes: false, id: request.id, text: "" };
+        frame.encode(line.outbox.bytes());
     }
 
     fn handle_hello(&mut self, line: &mut Line<Request>, hello: ClientHello) {

@@ -7,7 +7,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::{
-    COUNT_MAX, ClientHello, ClientHelloError, FEATURES, VERSION, Welcome,
+    COUNT_MAX, ClientHello, ClientHelloError, FEATURES_OF_NODE, VERSION, Welcome,
 };
 
 /// Why a connection is closed. Clients decide by the code; the text is for people.
@@ -63,7 +63,7 @@ pub(super) fn welcome(
     let is_joined = published.cluster.0 != 0;
     Welcome {
         version: VERSION,
-        features: features & FEATURES,
+        features: features & FEATURES_OF_NODE,
         cluster_name: cluster_name.to_owned(),
         cluster: is_joined.then_some((published.cluster, published.history)),
         node: published.identity.node,

@@ -113,6 +113,10 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
             "this cluster gives wide timestamps, which do not fit into 64 bits; ask for another format, or \
              change the cluster with epicepoch settings set TIMESTAMP_FORMAT=compact\n"
         }
+        ErrorCode::Uncertain => "this node is not certain of the time; ask another node\n",
+        ErrorCode::OtherMode => {
+            "the mode of this cluster is interval; ask any node for /interval\n"
+        }
         ErrorCode::WrongCluster => "this node belongs to another cluster; correct the addresses\n",
         ErrorCode::UnsupportedVersion => {
             "client and node have no protocol version in common; update one of them\n"

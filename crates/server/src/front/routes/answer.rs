@@ -1,8 +1,11 @@
 //! Answers: the headers that every answer carries, and the one-line texts of refusals. Texts may
 //! change; clients may rely on statuses, codes and headers.
 
+use std::fmt::Write as _;
+
 use bytes::Bytes;
 use epicepoch_core::publication::Published;
+use epicepoch_wire::Mode;
 use epicepoch_wire::exposition::Exposition;
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
 use http::header::{
@@ -15,6 +18,7 @@ use super::body::Body;
 use super::query::Format;
 use super::table::Methods;
 use crate::front::pipeline::refusal::{Leaving, Refusal, advice};
+use crate::intervals::IntervalState;
 use crate::worker::view::View;
 
 /// An answer of this node.
@@ -82,6 +86,11 @@ pub(crate) fn metrics(view: &View, headers: &HeaderMap, page: String) -> Answer 
     answer(view, StatusCode::OK, media_type, Body::Whole(format.of(page).into()))
 }
 
+/// An answer with interval timestamps.
+pub(crate) fn interval(view: &View, is_json: bool, body: Body) -> Answer {
+    answer(view, StatusCode::OK, if is_json { JSON } else { BINARY }, body)
+}
+
 /// A refusal of a request for timestamps, with the same text in every protocol.
 pub(crate) fn refused(refusal: &Refusal) -> Answer {
     let mut answer = refusal_with(&refusal.view, refusal.code, refusal.text());
@@ -118,25 +127,50 @@ pub(crate) fn wrong_method(view: &View, methods: Methods) -> Answer {
     answer
 }
 
-/// Whether a node that is not about to end is ready.
-pub(super) fn is_ready(published: &Published, is_quorum_reached: bool) -> bool {
-    published.is_joined() && published.leader.is_some() && is_quorum_reached
+/// Whether a node that is not about to end is ready. In interval mode it needs no leader, and has to
+/// be certain of the time.
+pub(super) fn is_ready(
+    published: &Published,
+    is_quorum_reached: bool,
+    intervals: Option<&IntervalState>,
+) -> bool {
+    let may_answer = match intervals {
+        None => published.leader.is_some() && is_quorum_reached,
+        Some(state) => state.refusal.is_none(),
+    };
+    published.is_joined() && may_answer
 }
 
 /// The answer of `/ready`. Its text has the same form for yes and no. A removed node adds
-/// `removed=true`.
-pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> Answer {
+/// `removed=true`. In interval mode, a node is ready if it is certain of the time. It needs no leader
+/// for that, and says with which bound, or why it refuses.
+pub(crate) fn ready(
+    view: &View,
+    is_quorum_reached: bool,
+    leaving: Leaving,
+    intervals: Option<&IntervalState>,
+) -> Answer {
     let published = &view.published;
     let leader = published.leader.map_or(0, |node| node.0);
     let node = published.identity.node;
     let mut body = format!("leader={leader} nodeID={node} raftAvailable={is_quorum_reached}");
+    if let Some(state) = intervals {
+        let _infallible = match (&state.refusal, state.bound_ns) {
+            (None, bound_ns) => {
+                write!(body, " interval=certain boundNs={}", bound_ns.unwrap_or_default())
+            }
+            (Some(refusal), _) => write!(body, " interval=uncertain ({refusal})"),
+        };
+    }
     match leaving {
         Leaving::Removed => {
             body.push_str(" removed=true");
             refusal_with(view, ErrorCode::ShuttingDown, body.into())
         }
         Leaving::ShuttingDown => refusal_with(view, ErrorCode::ShuttingDown, body.into()),
-        Leaving::No if is_ready(published, is_quorum_reached) => text(view, StatusCode::OK, body),
+        Leaving::No if is_ready(published, is_quorum_reached, intervals) => {
+            text(view, StatusCode::OK, body)
+        }
         Leaving::No => refusal_with(view, ErrorCode::NotReady, body.into()),
     }
 }
@@ -150,6 +184,9 @@ pub(crate) fn leader(view: &View, leaving: Leaving) -> Answer {
     }
     let (code, advice) = match (is_leaving, view.is_leading(), &view.other_leader) {
         (true, _, _) => (ErrorCode::ShuttingDown, leaving.advice()),
+        (false, ..) if view.published.mode == Mode::Interval => {
+            (ErrorCode::OtherMode, advice(ErrorCode::OtherMode))
+        }
         (false, true, _) => (ErrorCode::NotReady, "elected, but not serving yet; retry\n"),
         (false, false, Some(_)) => {
             (ErrorCode::NotLeader, "not the leader; see the epicepoch-leader header\n")

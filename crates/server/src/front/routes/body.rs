@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Epoch, Timestamp, TimestampRange};
 use http_body::{Frame, SizeHint};
 
@@ -101,6 +102,22 @@ impl Body {
     pub(crate) fn latest_json(latest: Timestamp, is_compact: bool) -> Self {
         let mut text = "{\"latest\":".to_owned();
         put_json(latest, &wall_time(latest.epoch), is_compact, &mut text);
+        text.push_str("}\n");
+        Self::Whole(text.into())
+    }
+
+    /// Interval timestamps as JSON, for people. `count` timestamps have consecutive indexes.
+    pub(crate) fn interval_json(stamp: &IntervalStamp, count: u64) -> Self {
+        let timestamp = stamp.timestamp();
+        let mut text = format!(
+            "{{\"earliest\":\"{}\",\"latest\":\"{}\",\"waitNs\":\"{}\",\"nodeID\":{},\"count\":\"{count}\",\
+             \"first\":",
+            stamp.earliest_ns(),
+            stamp.latest_ns(),
+            stamp.wait_ns(),
+            stamp.node(),
+        );
+        put_json(timestamp, &wall_time(timestamp.epoch), false, &mut text);
         text.push_str("}\n");
         Self::Whole(text.into())
     }

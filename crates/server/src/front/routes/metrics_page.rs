@@ -270,6 +270,7 @@ impl Page<'_, '_> {
             self.sum(|w| &w.links) as f64,
         )?;
         self.leases()?;
+        self.intervals()?;
         let published = self.shared.core.published();
         let here = published.identity.node;
         let others = published.members.keys().filter(|member| **member != here).count();
@@ -321,6 +322,25 @@ impl Page<'_, '_> {
             family.encode_family(&labels)?.encode_gauge(&i64::from(one == right))?;
         }
         Ok(())
+    }
+
+    fn intervals(&mut self) -> fmt::Result {
+        let state = self.shared.interval_state();
+        let is_certain = state.as_ref().is_some_and(|it| it.refusal.is_none());
+        let bound_ns = state.and_then(|it| it.bound_ns).unwrap_or_default();
+        self.gauge(
+            "interval_certain",
+            "1 if this node gives interval timestamps; 0 if it refuses, and in quorum mode.",
+            None,
+            f64::from(u8::from(is_certain)),
+        )?;
+        self.gauge(
+            "interval_bound",
+            "How far the clock of this node may be off, by its INTERVAL_SOURCE; 0 if that is not known, \
+             and in quorum mode.",
+            Some(&Unit::Seconds),
+            bound_ns as f64 / NS_PER_SECOND,
+        )
     }
 
     fn connections(&mut self) -> fmt::Result {

@@ -5,6 +5,7 @@
 
 use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, REQUEST_ID_LEN_MAX};
+use epicepoch_wire::interval::INTERVAL_N_MAX;
 use epicepoch_wire::{COMPACT_INDEXES, EpochIndex, Guarantee, ProvedBy, Timestamp, TimestampRange};
 
 use crate::shared::NodeShared;
@@ -289,6 +290,51 @@ impl Ask {
     }
 }
 
+/// A parsed query for interval timestamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IntervalAsk {
+    /// How many timestamps, from 1 to [`INTERVAL_N_MAX`].
+    pub(crate) count: u64,
+    pub(crate) is_json: bool,
+}
+
+impl IntervalAsk {
+    /// Parses a query of `/interval`.
+    ///
+    /// # Errors
+    /// When any part of the query is invalid.
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, BadQuery> {
+        let (mut n, mut format) = (None, None);
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (code, seen) = match key {
+                "n" => (ErrorCode::BadCount, n.replace(value)),
+                "format" => (ErrorCode::BadFormat, format.replace(value)),
+                _ => {
+                    let text = "unknown parameter; /interval takes n and format".to_owned();
+                    return Err(BadQuery { code: ErrorCode::BadRequest, text });
+                }
+            };
+            if seen.is_some() {
+                return Err(BadQuery { code, text: format!("{key} is given twice; give it once") });
+            }
+        }
+        let is_json = match format {
+            None | Some("binary") => false,
+            Some("json") => true,
+            Some(_) => {
+                let text = "format must be binary or json".to_owned();
+                return Err(BadQuery { code: ErrorCode::BadFormat, text });
+            }
+        };
+        let count = n.map_or(Some(1), decimal).filter(|count| (1..=INTERVAL_N_MAX).contains(count));
+        count.map(|count| Self { count, is_json }).ok_or_else(|| {
+            let text = format!("n must be a whole number from 1 to {INTERVAL_N_MAX}");
+            BadQuery { code: ErrorCode::BadCount, text }
+        })
+    }
+}
+
 /// Appends compact timestamps: the first and the count, or all of them.
 fn put_compact(format: Format, range: &TimestampRange, out: &mut Vec<u8>) {
     // S21: the format was accepted because the cluster gives compact timestamps.
@@ -339,6 +385,24 @@ mod tests {
     fn parse(query: &str) -> Result<(u64, Format), ErrorCode> {
         let asked = Ask::parse(Some(query), 65_536);
         asked.map(|ask| (ask.count, ask.format)).map_err(|bad| bad.code)
+    }
+
+    #[test]
+    fn a_query_for_interval_timestamps_takes_a_count_and_json() {
+        let parse = |query| IntervalAsk::parse(query).map_err(|bad| bad.code);
+        let ask = |count, is_json| Ok(IntervalAsk { count, is_json });
+        assert_eq!(parse(None), ask(1, false));
+        assert_eq!(parse(Some("n=4294967296&format=json")), ask(1 << 32, true));
+        for (query, code) in [
+            ("n=0", ErrorCode::BadCount),
+            ("n=4294967297", ErrorCode::BadCount),
+            ("n=+1", ErrorCode::BadCount),
+            ("n=1&n=1", ErrorCode::BadCount),
+            ("format=range", ErrorCode::BadFormat),
+            ("guarantee=quorum", ErrorCode::BadRequest),
+        ] {
+            assert_eq!(parse(Some(query)), Err(code), "{query}");
+        }
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Buf as _;
+use bytes::{Buf as _, Bytes};
 use epicepoch_core::sequencer::{self, Outcome};
 use epicepoch_wire::http::{
     ErrorCode, HEADER_CLUSTER, HEADER_PROOF, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX,
 };
+use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
@@ -27,13 +28,14 @@ use super::body::Body;
 use super::members;
 use super::metrics_page;
 use super::page;
-use super::query::{Ask, BadQuery, Format, Limits};
+use super::query::{Ask, BadQuery, Format, IntervalAsk, Limits};
 use super::status;
 use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
 use crate::front::deadlines::{ClientState, InFlight};
 use crate::front::pipeline::connection::{Rated, settle};
 use crate::front::pipeline::refusal::Leaving;
+use crate::intervals::Refused;
 use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::security::authz::{Port, Reason, Right};
 use crate::worker::sequencer::{Sequencer, Ticket};
@@ -146,6 +148,7 @@ impl NodeService {
                 return self.wait_for_timestamps(rated, &view, request.uri().query());
             }
             Route::Latest => return self.wait_for_latest(rated, &view, request.uri().query()),
+            Route::Interval => return self.give_interval(request.uri().query()),
             Route::Admin(admin) => return self.operate(&view, admin, request),
             // Programs that ask for `/` get the list of paths, as from any path that is not there.
             Route::Root if !page::is_wanted(request.headers()) => {
@@ -260,6 +263,50 @@ impl NodeService {
         }
     }
 
+    /// Gives interval timestamps. The clock is read after the request has arrived, here or later.
+    fn give_interval(&self, query: Option<&str>) -> Step {
+        let IntervalAsk { count, is_json } = match IntervalAsk::parse(query) {
+            Ok(ask) => ask,
+            Err(bad) => {
+                return self.refuse_query(PathLabel::Interval, &self.sequencer.view(), bad);
+            }
+        };
+        let service = self.clone();
+        Step::Reading(Box::pin(async move {
+            let shared = &service.sequencer.shared;
+            let outcome = shared.intervals.stamp(&shared.core.published(), count).await;
+            Step::Done(service.settled_interval(&outcome, count, is_json))
+        }))
+    }
+
+    fn settled_interval(
+        &self,
+        outcome: &Result<IntervalStamp, Refused>,
+        count: u64,
+        is_json: bool,
+    ) -> Answer {
+        let view = self.sequencer.view();
+        let label = PathLabel::Interval;
+        match outcome {
+            Ok(stamp) => {
+                let body = if is_json {
+                    Body::interval_json(stamp, count)
+                } else {
+                    Body::Whole(Bytes::copy_from_slice(&stamp.to_bytes()))
+                };
+                let answer = answer::interval(&view, is_json, body);
+                self.count(label, &answer, None);
+                answer
+            }
+            Err(refused) => {
+                let code = refused.code(&view.published);
+                let answer = answer::refusal_with(&view, code, format!("{refused}\n").into());
+                self.count(label, &answer, Some(code));
+                answer
+            }
+        }
+    }
+
     fn refuse_query(&self, label: PathLabel, view: &View, bad: BadQuery) -> Step {
         let BadQuery { code, mut text } = bad;
         text.push('\n');
@@ -320,7 +367,10 @@ impl NodeService {
         let shared = &self.sequencer.shared;
         match route {
             Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
-            Route::Ready => answer::ready(view, shared.is_raft_available(), self.leaving()),
+            Route::Ready => {
+                let intervals = shared.interval_state();
+                answer::ready(view, shared.is_raft_available(), self.leaving(), intervals.as_ref())
+            }
             Route::Leader => answer::leader(view, self.leaving()),
             Route::Members => {
                 let document =
@@ -339,7 +389,7 @@ impl NodeService {
             Route::Page(part) => {
                 page::answer(view, part, shared.authz.needs_token(Right::Operations))
             }
-            Route::Timestamp | Route::Latest | Route::Admin(_) => {
+            Route::Timestamp | Route::Latest | Route::Interval | Route::Admin(_) => {
                 unreachable!("they are waited for")
             }
         }

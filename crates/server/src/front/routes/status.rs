@@ -20,6 +20,7 @@ use serde::Serialize;
 use super::answer::is_ready;
 use super::members::role;
 use crate::front::pipeline::refusal::Leaving;
+use crate::intervals::IntervalState;
 use crate::metrics::cell::{Count, Histogram, Sum};
 use crate::metrics::consensus::CLOCK_STATUSES;
 use crate::metrics::peers::Peer;
@@ -75,6 +76,8 @@ struct Document<'a> {
     lease_wait_ms: f64,
     /// Whether this node may take leases, or why not.
     lease_clock: &'static str,
+    /// `None` in quorum mode.
+    interval: Option<Interval>,
     members: Vec<Row<'a>>,
     confirm_links: u64,
     /// How many confirm links there are if all is well.
@@ -95,6 +98,16 @@ struct Node<'a> {
     #[serde(rename = "nodeID")]
     node: u64,
     addr: &'a str,
+}
+
+/// Interval mode of this node.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Interval {
+    source: Option<String>,
+    bound_ns: Option<u64>,
+    mark: String,
+    refusal: Option<String>,
 }
 
 /// A member.
@@ -168,6 +181,7 @@ impl<'a> Document<'a> {
             metrics.workers().iter().map(|worker| of(worker).load()).sum()
         };
         let is_quorum_reached = shared.is_raft_available();
+        let interval = shared.interval_state();
         let (bounds_ms, latencies) = latencies(metrics);
         Self {
             node: node.0,
@@ -191,7 +205,8 @@ impl<'a> Document<'a> {
                 .and_then(|leader| published.members.get(&leader))
                 .map(|leader| Node { node: leader.node.0, addr: &leader.client_addr }),
             leader_for_ms: age_ms(consensus.leader_since_ns.load()),
-            ready: leaving == Leaving::No && is_ready(published, is_quorum_reached),
+            ready: leaving == Leaving::No
+                && is_ready(published, is_quorum_reached, interval.as_ref()),
             leaving: match leaving {
                 Leaving::No => "no",
                 Leaving::ShuttingDown => "stopping",
@@ -210,6 +225,7 @@ impl<'a> Document<'a> {
             lease_left_ms: lease_left_ms(shared, published),
             lease_wait_ms: of_ms(consensus.lease_wait_ns.load()),
             lease_clock: shared.lease_clock.right().name(),
+            interval: interval.map(Interval::from),
             members: rows(metrics, published, peers, age_ms),
             confirm_links: sum(|w| &w.links),
             confirm_links_max: config.workers as u64 * others,
@@ -224,6 +240,13 @@ impl<'a> Document<'a> {
             bounds_ms,
             latencies,
         }
+    }
+}
+
+impl From<IntervalState> for Interval {
+    fn from(state: IntervalState) -> Self {
+        let IntervalState { source, bound_ns, mark_ns, refusal } = state;
+        Self { source, bound_ns, mark: mark_ns.to_string(), refusal }
     }
 }
 
@@ -282,6 +305,8 @@ fn node_settings(shared: &NodeShared) -> BTreeMap<&'static str, String> {
         ("CONNECTIONS_MAX", config.connections_max.to_string()),
         ("ELECTION_TIMEOUT_MS", config.election_timeout.as_millis().to_string()),
         ("HEARTBEAT_MS", config.heartbeat.as_millis().to_string()),
+        ("INTERVAL_BOUND_MAX_MS", config.intervals.bound_max.as_millis().to_string()),
+        ("INTERVAL_SOURCE", config.intervals.source.clone().unwrap_or_default()),
         ("LEASE_CLOCK", config.leases.clock.name().to_owned()),
         ("REQUEST_TIMEOUT_MS", config.request_timeout.as_millis().to_string()),
         ("TIMESTAMP_REQUEST_BUFFER", config.request_buffer.to_string()),

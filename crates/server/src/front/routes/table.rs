@@ -7,9 +7,9 @@ use epicepoch_wire::grpc::{health, pd};
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
     PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
-    PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_LATEST, PATH_LEADER, PATH_MEMBERS,
-    PATH_MEMBERSHIP, PATH_METRICS, PATH_PAGE, PATH_PAGE_ICON, PATH_PAGE_PROGRAM, PATH_PAGE_STYLE,
-    PATH_READY, PATH_ROOT, PATH_STATUS, PATH_TIMESTAMP, PATH_UP,
+    PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_INTERVAL, PATH_LATEST, PATH_LEADER,
+    PATH_MEMBERS, PATH_MEMBERSHIP, PATH_METRICS, PATH_PAGE, PATH_PAGE_ICON, PATH_PAGE_PROGRAM,
+    PATH_PAGE_STYLE, PATH_READY, PATH_ROOT, PATH_STATUS, PATH_TIMESTAMP, PATH_UP,
 };
 use http::Method;
 
@@ -30,9 +30,10 @@ pub struct Row {
 }
 
 /// All paths over HTTP, the most used first.
-pub const TABLE: [Row; 25] = [
+pub const TABLE: [Row; 26] = [
     row(PATH_TIMESTAMP, Methods::GetPost, Right::Timestamps, Route::Timestamp),
     row(PATH_LATEST, Methods::Get, Right::Timestamps, Route::Latest),
+    row(PATH_INTERVAL, Methods::Get, Right::Timestamps, Route::Interval),
     row(PATH_MEMBERS, Methods::GetHead, Right::Timestamps, Route::Members),
     row(PATH_MEMBERSHIP, Methods::GetHead, Right::Timestamps, Route::Members),
     row(PATH_LEADER, Methods::GetHead, Right::Health, Route::Leader),
@@ -112,6 +113,7 @@ impl Row {
         match self.route {
             Route::Timestamp => PathLabel::Timestamp,
             Route::Latest => PathLabel::Latest,
+            Route::Interval => PathLabel::Interval,
             Route::Up => PathLabel::Up,
             Route::Ready => PathLabel::Ready,
             Route::Leader => PathLabel::Leader,
@@ -135,6 +137,7 @@ pub(crate) fn advice() -> String {
 pub(crate) enum Route {
     Timestamp,
     Latest,
+    Interval,
     Up,
     Ready,
     Leader,

@@ -26,6 +26,8 @@ public enum ErrorCode {
     UNAUTHORIZED(18, false),
     /** The cluster gives wide timestamps, which have no compact spelling. */
     NOT_COMPACT(19, false),
+    /** The cluster is in interval mode, and gives no timestamps of quorum mode. */
+    OTHER_MODE(22, false),
     /** The node belongs to another cluster, or to another history of this client's cluster. */
     WRONG_CLUSTER(64, false),
     /** Client and node have no protocol version in common. */

@@ -1,0 +1,330 @@
+//! Interval mode: every node answers alone, stamps that were waited out are in order over kills and
+//! restarts, and the two modes are never open at once.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::history::History;
+use epicepoch_bench::{Operation, Outcome};
+use epicepoch_client::blocking::Client;
+use epicepoch_client::{Interval, IntervalError, Options};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::interval::IntervalStamp;
+use epicepoch_wire::native::{
+    ClientHello, FEATURE_INTERVALS, IntervalRequest, TO_CLIENT_TAIL_LEN_MAX, ToClient,
+    read_interval_answer, split,
+};
+use epicepoch_wire::{Timestamp, TimestampRange};
+
+use crate::support::wire::{Answer, Wire};
+use crate::support::{Cluster, Node, WAIT_MAX, wait_until};
+
+/// How many nodes are killed, and how many are stopped.
+const OUTAGES: usize = 3;
+/// How many stamps in a request of a caller.
+const COUNT: u64 = 3;
+
+fn quorum_cluster() -> Cluster {
+    let cluster =
+        Cluster::start_with(&[("INTERVAL_SOURCE", "fixed=1ms"), ("INTERVAL_BOUND_MAX_MS", "2")]);
+    wait_until("the settings are seeded", WAIT_MAX, || {
+        let told = cluster.operate(&["settings", "list"]);
+        String::from_utf8_lossy(&told.stdout).lines().any(|it| it == "MODE=quorum")
+    });
+    cluster
+}
+
+/// Changes the mode, and waits until all nodes give interval timestamps.
+fn change_mode(cluster: &Cluster) {
+    // A new cluster raises the format of its state in steps.
+    wait_until("the mode can be changed", WAIT_MAX, || {
+        cluster.operate(&["settings", "set", "MODE=interval"]).status.success()
+    });
+    for node in &cluster.nodes {
+        wait_until("a node gives intervals", WAIT_MAX, || stamp_of(node).is_some());
+    }
+}
+
+fn read(answer: &Answer) -> IntervalStamp {
+    let bytes: &[u8; IntervalStamp::LEN] = answer.body[..].try_into().expect("32 bytes");
+    IntervalStamp::from_bytes(bytes).expect("an answer of interval mode")
+}
+
+fn stamp_of(node: &Node) -> Option<IntervalStamp> {
+    node.ask("/interval").filter(|it| it.status == 200).map(|it| read(&it))
+}
+
+fn code(node: &Node, target: &str) -> String {
+    let answer = node.ask(target).expect("an answer");
+    format!("{} {}", answer.status, answer.error().unwrap_or_default())
+}
+
+/// The mark that a node shows.
+fn mark(node: &Node) -> u64 {
+    let answer = node.ask("/status").expect("an answer");
+    let document: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    document["interval"]["mark"].as_str().expect("a mark").parse().expect("a number")
+}
+
+/// Asks a node over the native protocol: an interval, or the number of an error. The first request
+/// after a pause may have to wait for a mark, so it is sent again.
+fn native(node: &Node) -> Result<IntervalStamp, u16> {
+    let mut stream = TcpStream::connect(node.http()).expect("a connection");
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+    let mut bytes = Vec::new();
+    ClientHello { features: FEATURE_INTERVALS, ..ClientHello::default() }.encode(&mut bytes);
+    let (mut read, mut id) = (Vec::new(), 0);
+    let began = Instant::now();
+    loop {
+        id += 1;
+        bytes.extend_from_slice(&IntervalRequest::new(id, 5).expect("a request").to_bytes());
+        stream.write_all(&std::mem::take(&mut bytes)).expect("written");
+        let outcome = loop {
+            let frame = split(&read, TO_CLIENT_TAIL_LEN_MAX).expect("frames");
+            let Some(frame) = frame else {
+                let mut some = [0; 4096];
+                let len = stream.read(&mut some).expect("an answer");
+                assert!(len > 0, "the node closed the connection");
+                read.extend_from_slice(&some[..len]);
+                continue;
+            };
+            let len = frame.len();
+            let answer = read_interval_answer(&frame).expect("an answer");
+            let outcome = match (answer, ToClient::decode(&frame)) {
+                (Some((of, stamp)), _) => {
+                    assert_eq!(of, id);
+                    Some(Ok(stamp))
+                }
+                (None, Ok(ToClient::Error(error))) => Some(Err(error.code)),
+                (None, Ok(ToClient::Welcome(welcome))) => {
+                    assert_eq!(welcome.features, FEATURE_INTERVALS);
+                    None
+                }
+                (None, other) => panic!("{other:?}"),
+            };
+            read.drain(..len);
+            if let Some(outcome) = outcome {
+                break outcome;
+            }
+        };
+        if outcome != Err(ErrorCode::Uncertain as u16) || began.elapsed() > WAIT_MAX {
+            return outcome;
+        }
+    }
+}
+
+/// Waits until every node runs and is certain. In interval mode no node answers at `/leader`.
+#[track_caller]
+fn assert_well(cluster: &mut Cluster) {
+    for node in &mut cluster.nodes {
+        assert!(node.is_running(), "node {}", node.id);
+        wait_until("the node is ready", WAIT_MAX, || node.is_ready());
+    }
+}
+
+/// Stamps at one node and waits each stamp out, until it is told to stop.
+fn caller(
+    node: &Node,
+    is_over: &Arc<AtomicBool>,
+    count: &Arc<AtomicUsize>,
+) -> JoinHandle<Vec<Operation>> {
+    let (addr, is_over, id) = (node.http(), is_over.clone(), node.id);
+    let count = count.clone();
+    std::thread::spawn(move || {
+        let mut operations = Vec::new();
+        while !is_over.load(Ordering::SeqCst) {
+            let start = Instant::now();
+            let asked = Wire::open(addr, WAIT_MAX)
+                .and_then(|mut wire| wire.get(&format!("/interval?n={COUNT}")));
+            // The node may be down, or stop.
+            let Some(answer) = asked.ok().filter(|it| it.status == 200) else {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            };
+            let stamp = read(&answer);
+            assert_eq!(stamp.node().0, id);
+            std::thread::sleep(Duration::from_nanos(stamp.wait_ns()));
+            let range = TimestampRange::new(stamp.timestamp(), COUNT).expect("a range");
+            let (end, outcome) = (Instant::now(), Outcome::Answered(range));
+            operations.push(Operation { start, end, node: id, outcome });
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        operations
+    })
+}
+
+#[test]
+fn stamps_that_were_waited_out_are_in_order_while_nodes_are_killed_and_stopped() {
+    let mut cluster = quorum_cluster();
+    change_mode(&cluster);
+    let (origin, is_over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+    let counts: [Arc<AtomicUsize>; 3] = Default::default();
+    let callers: Vec<_> = cluster
+        .nodes
+        .iter()
+        .zip(&counts)
+        .flat_map(|(node, count)| [0; 2].map(|_| caller(node, &is_over, count)))
+        .collect();
+    for at in 0..OUTAGES {
+        let index = at % cluster.nodes.len();
+        cluster.nodes[index].kill();
+        // The others need neither it nor a leader.
+        for other in cluster.others(index) {
+            assert!(stamp_of(&cluster.nodes[other]).is_some(), "after the death of {index}");
+        }
+        cluster.nodes[index].start();
+        wait_until("it is back", WAIT_MAX, || stamp_of(&cluster.nodes[index]).is_some());
+        let stopped = (index + 1) % cluster.nodes.len();
+        cluster.nodes[stopped].terminate();
+        cluster.nodes[stopped].start();
+        wait_until("it is back", WAIT_MAX, || stamp_of(&cluster.nodes[stopped]).is_some());
+    }
+    // After its last outage, each node goes on to answer.
+    let before = counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+    wait_until("each node has answered 20 times more", WAIT_MAX, || {
+        counts.iter().zip(before).all(|(count, before)| count.load(Ordering::SeqCst) >= before + 20)
+    });
+    is_over.store(true, Ordering::SeqCst);
+    let mut history = History::new(origin);
+    for caller in callers {
+        let operations = caller.join().expect("no caller failed");
+        history.record_all(&operations);
+    }
+    println!("operations of each node: {counts:?}");
+    history.settle(Instant::now()).assert_clean();
+    assert_well(&mut cluster);
+}
+
+#[test]
+fn one_mode_is_open_at_a_time_and_interval_timestamps_are_above_those_of_quorum_mode() {
+    let mut cluster = quorum_cluster();
+    let leader = cluster.wait_for_leader();
+    for node in &cluster.nodes {
+        assert_eq!(code(node, "/interval"), "422 OTHER_MODE");
+        assert_eq!(native(node), Err(ErrorCode::OtherMode as u16));
+    }
+    let answer = cluster.nodes[leader].ask("/timestamp?n=100").expect("an answer");
+    let last: [u8; Timestamp::LEN] = *answer.body.last_chunk().expect("timestamps");
+    let last = Timestamp::from_bytes(last);
+    change_mode(&cluster);
+    for node in &cluster.nodes {
+        for target in ["/timestamp", "/latest", "/timestamp?n=3&format=json"] {
+            assert_eq!(code(node, target), "422 OTHER_MODE", "{target}");
+        }
+        let stamp = stamp_of(node).expect("an answer");
+        assert!(stamp.timestamp() > last && stamp.earliest_ns() > last.epoch.0);
+        let ready = node.ask("/ready").expect("an answer");
+        assert!(ready.text().contains("interval=certain boundNs=1000000"), "{}", ready.text());
+        assert_eq!(node.metric("epicepoch_interval_certain"), Some(1.0));
+        let json = node.ask("/interval?n=7&format=json").expect("an answer");
+        let document: serde_json::Value = serde_json::from_slice(&json.body).expect("JSON");
+        assert_eq!(
+            (document["nodeID"].as_u64(), document["count"].as_str()),
+            (Some(node.id), Some("7"))
+        );
+        let stamps = [native(node), native(node)].map(|it| it.expect("an interval"));
+        assert!(stamps[0].timestamp() > stamp.timestamp());
+        assert!(stamps[1].count() >= stamps[0].count() + 5, "{stamps:?}");
+        assert_eq!(code(node, "/interval?n=0"), "400 BAD_COUNT");
+    }
+    for (change, words) in [
+        ("MODE=quorum", ["MODE is interval", "cannot become quorum again"]),
+        ("TIMESTAMP_FORMAT=compact", ["TIMESTAMP_FORMAT", "compact with MODE=quorum"]),
+    ] {
+        cluster.assert_refused(&["settings", "set", change], &words);
+    }
+    cluster.order(&["settings", "set", "MAX_N=77"]);
+    // A clean stop leaves the exact mark, and a kill one that is ahead. A run begins above it.
+    let exact = stamp_of(&cluster.nodes[0]).expect("an answer").latest_ns();
+    cluster.nodes[0].terminate();
+    cluster.nodes[0].start();
+    wait_until("it is back in interval mode", WAIT_MAX, || cluster.nodes[0].is_ready());
+    assert_eq!(mark(&cluster.nodes[0]), exact);
+    let first = stamp_of(&cluster.nodes[0]).expect("an answer");
+    assert!(first.latest_ns() > exact);
+    assert_eq!(first.count(), 0, "a new run");
+    cluster.nodes[0].kill();
+    cluster.nodes[0].start();
+    wait_until("it is back in interval mode", WAIT_MAX, || cluster.nodes[0].is_ready());
+    let ahead = mark(&cluster.nodes[0]);
+    assert!(ahead > first.latest_ns());
+    assert!(stamp_of(&cluster.nodes[0]).expect("an answer").latest_ns() > ahead);
+    assert_well(&mut cluster);
+}
+
+#[test]
+fn a_node_that_is_not_certain_refuses_and_says_why() {
+    let mut cluster = Cluster::down(&[("INTERVAL_BOUND_MAX_MS", "2")]);
+    for (node, source) in cluster.nodes.iter_mut().zip(["fixed=1ms", "fixed=3ms"]) {
+        node.set("INTERVAL_SOURCE", source);
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    wait_until("the mode can be changed", WAIT_MAX, || {
+        cluster.operate(&["settings", "set", "MODE=interval"]).status.success()
+    });
+    wait_until("node 1 is certain", WAIT_MAX, || stamp_of(&cluster.nodes[0]).is_some());
+    for (index, reason) in [(1, "INTERVAL_BOUND_MAX_MS"), (2, "INTERVAL_SOURCE")] {
+        let node = &cluster.nodes[index];
+        wait_until("the mode is applied", WAIT_MAX, || code(node, "/interval") != "422 OTHER_MODE");
+        let refused = node.ask("/interval").expect("an answer");
+        assert_eq!((refused.status, refused.error()), (503, Some("UNCERTAIN")));
+        assert!(refused.text().contains(reason), "{}", refused.text());
+        assert!(refused.header("retry-after").is_some());
+        let ready = node.ask("/ready").expect("an answer");
+        assert_eq!(ready.status, 503);
+        assert!(ready.text().contains("interval=uncertain ("), "{}", ready.text());
+        assert_eq!(node.metric("epicepoch_interval_certain"), Some(0.0));
+    }
+}
+
+/// The client asks any node that is certain, and its waits put its timestamps in order, whichever node
+/// gave them.
+#[test]
+fn the_client_asks_any_node_that_is_certain_and_waits() {
+    let mut cluster = quorum_cluster();
+    let addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
+    let mut options = Options::default();
+    options.timeout = WAIT_MAX;
+    let client = || Client::new(addrs.clone(), options.clone()).expect("a client");
+    let error = client().interval().expect_err("the mode is quorum");
+    assert!(matches!(error, IntervalError::BadAnswer(_)), "{error}");
+    assert!(error.to_string().contains("OTHER_MODE"), "{error}");
+    change_mode(&cluster);
+    let error = client().timestamp().expect_err("the mode is interval");
+    assert!(error.to_string().contains("OTHER_MODE"), "{error}");
+    let one_of_all = client();
+    let mut last: Option<Interval> = None;
+    for alive in 0..3 {
+        for other in cluster.others(alive) {
+            cluster.nodes[other].kill();
+        }
+        for _ in 0..3 {
+            let interval = one_of_all.interval().expect("one node is certain");
+            if let Some(last) = last.replace(interval) {
+                assert!(interval.timestamp > last.timestamp, "{interval:?} after {last:?}");
+                // A reader that finds a value of its own future reads again, later.
+                let must = one_of_all.must_retry(last.timestamp, interval.timestamp);
+                assert_eq!(must, Ok(true));
+                let now = one_of_all.interval().expect("one node is certain");
+                assert!(now.earliest_ns > interval.timestamp.epoch.0);
+                let must = one_of_all.must_retry(interval.timestamp, last.timestamp);
+                assert_eq!(must, Ok(false));
+            }
+            one_of_all.commit_wait(&interval);
+            assert!(Instant::now() >= interval.ready_at);
+        }
+        for other in cluster.others(alive) {
+            cluster.nodes[other].start();
+        }
+        // With a quorum, each node learns the mode again, if it was not on its disk.
+        for node in &cluster.nodes {
+            wait_until("it is back", WAIT_MAX, || stamp_of(node).is_some());
+        }
+    }
+    assert_well(&mut cluster);
+}

@@ -1,0 +1,263 @@
+//! Interval mode: timestamps from any node that is certain of the time, and the wait that puts them
+//! in order. It uses no wall clock, only the monotonic one.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::Timestamp;
+use epicepoch_wire::http::{ErrorCode, PATH_INTERVAL};
+use epicepoch_wire::interval::{INTERVAL_N_MAX, IntervalStamp};
+use thiserror::Error;
+
+use crate::client::Client;
+use crate::clock::now;
+use crate::error::{AnotherCluster, AskError, BadAnswer, FailedAttempt};
+
+/// Time between two rounds through the nodes while none is certain.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Timestamps of interval mode, and how long to wait for them. What was written at them may be shown
+/// to others after [`Client::commit_wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Interval {
+    /// The first timestamp.
+    pub timestamp: Timestamp,
+    /// How many timestamps there are; their indexes are consecutive.
+    pub count: u64,
+    /// True time was not below this when the node stamped, Unix nanoseconds.
+    pub earliest_ns: u64,
+    /// True time was not above this, Unix nanoseconds. Also the epoch of the timestamps.
+    pub latest_ns: u64,
+    /// When the wait is over, by the clock of this process.
+    pub ready_at: Instant,
+}
+
+impl Interval {
+    /// `arrived` is when the answer had come: the wait does not count from an earlier moment.
+    fn new(stamp: &IntervalStamp, count: u64, arrived: Instant) -> Self {
+        Self {
+            timestamp: stamp.timestamp(),
+            count,
+            earliest_ns: stamp.earliest_ns(),
+            latest_ns: stamp.latest_ns(),
+            ready_at: arrived + Duration::from_nanos(stamp.wait_ns()),
+        }
+    }
+
+    /// Whether every timestamp of this answer was stamped before every one of `other`. If this is
+    /// false, nothing is known.
+    #[must_use]
+    pub const fn is_surely_before(&self, other: &Self) -> bool {
+        self.latest_ns < other.earliest_ns
+    }
+}
+
+/// Why no interval timestamp was given.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IntervalError {
+    /// The count is out of range. Ask for 1 to 2^32 timestamps.
+    #[error("{0} timestamps asked for; allowed are 1 to {INTERVAL_N_MAX}")]
+    Count(u64),
+    /// No node was certain before the deadline. Try again later, or look at the nodes' `/ready`.
+    #[error("no interval timestamp before the deadline{}", said(.last.as_ref()))]
+    DeadlineExceeded {
+        /// The last failed attempt before the deadline, if any.
+        last: Option<FailedAttempt>,
+    },
+    /// The addresses lead to different clusters. Correct them.
+    #[error(transparent)]
+    AnotherCluster(#[from] AnotherCluster),
+    /// No retry helps. With [`ErrorCode::OtherMode`], the cluster is in quorum mode: use
+    /// [`Client::timestamp`].
+    #[error(transparent)]
+    BadAnswer(#[from] BadAnswer),
+}
+
+fn said(last: Option<&FailedAttempt>) -> String {
+    let mut text = String::new();
+    if let Some(last) = last {
+        let _infallible = write!(text, "; {last}");
+    }
+    text
+}
+
+/// The number of the interval of length `w` in which a timestamp's epoch lies: the tick of the
+/// original's idea. **A smaller tick proves nothing, and an equal one neither:** only waiting gives
+/// order. Keys that begin with it are near each other if they were written at about the same time.
+///
+/// # Panics
+/// When `w` is zero.
+#[must_use]
+pub fn tick(timestamp: Timestamp, w: Duration) -> u64 {
+    let w_ns = u64::try_from(w.as_nanos()).unwrap_or(u64::MAX);
+    assert!(w_ns > 0, "a tick takes some time");
+    timestamp.epoch.0 / w_ns
+}
+
+impl Client {
+    /// Returns an interval timestamp from a node that is certain of the time: first from the node
+    /// that gave the last one, then from the others. It fails after
+    /// [`Options::timeout`](crate::Options::timeout). It needs a cluster in interval mode
+    /// (`MODE=interval`).
+    ///
+    /// **Timestamps that were not waited out are in no order.** Write, then [`Client::commit_wait`],
+    /// then let others see it. Waiting and writing may overlap.
+    ///
+    /// # Errors
+    /// See [`IntervalError`].
+    pub async fn interval(&self) -> Result<Interval, IntervalError> {
+        self.intervals(1, now() + self.timeout()).await
+    }
+
+    /// Returns `count` interval timestamps, from 1 to 2^32, that share one interval.
+    ///
+    /// # Errors
+    /// See [`IntervalError`].
+    pub async fn intervals(
+        &self,
+        count: u64,
+        deadline: Instant,
+    ) -> Result<Interval, IntervalError> {
+        if !(1..=INTERVAL_N_MAX).contains(&count) {
+            return Err(IntervalError::Count(count));
+        }
+        let target = format!("{PATH_INTERVAL}?n={count}");
+        let (mut last, mut failed) = (None, 0);
+        while now() < deadline {
+            let (addr, addrs) = self.certain_address();
+            match self.interval_of(&addr, &target, count, deadline).await {
+                Ok(interval) => {
+                    self.remember_certain(addr);
+                    return Ok(interval);
+                }
+                Err(AskError::FailedAttempt(attempt)) => {
+                    self.forget_certain();
+                    last = Some(attempt);
+                }
+                Err(AskError::AnotherCluster(error)) => return Err(error.into()),
+                Err(AskError::BadAnswer(error)) => return Err(error.into()),
+            }
+            failed += 1;
+            if failed % addrs == 0 {
+                let pause = deadline.saturating_duration_since(now()).min(PAUSE);
+                tokio::time::sleep(pause).await;
+            }
+        }
+        Err(IntervalError::DeadlineExceeded { last })
+    }
+
+    async fn interval_of(
+        &self,
+        addr: &str,
+        target: &str,
+        count: u64,
+        deadline: Instant,
+    ) -> Result<Interval, AskError> {
+        let answered = self.ask_with_refusals(addr, target, deadline).await?;
+        let arrived = now();
+        let answer = answered.answer();
+        let code = answer.error.and_then(ErrorCode::from_name);
+        match (answer.status, code) {
+            (200, _) => {
+                let foreign = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
+                let bytes = answer.body.try_into();
+                let bytes = bytes.map_err(|_| foreign(format!("{} bytes", answer.body.len())))?;
+                let stamp = IntervalStamp::from_bytes(bytes);
+                let stamp = stamp.map_err(|error| foreign(error.to_string()))?;
+                Ok(Interval::new(&stamp, count, arrived))
+            }
+            (_, Some(code)) if code.is_retryable() => {
+                Err(FailedAttempt::Refused { addr: addr.to_owned(), code }.into())
+            }
+            (_, Some(code)) => {
+                let message = String::from_utf8_lossy(answer.body).trim().to_owned();
+                Err(BadAnswer::Refused { addr: addr.to_owned(), code, message }.into())
+            }
+            (status @ 500.., None) => {
+                Err(FailedAttempt::Status { addr: addr.to_owned(), status }.into())
+            }
+            (status, None) => {
+                let what = format!("status {status} at {target}");
+                Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
+            }
+        }
+    }
+
+    /// Waits until the timestamps of `interval` are in the past everywhere: whoever asks for a
+    /// timestamp after that, at any node, gets a later one. A process that was paused waits longer,
+    /// never shorter. Dropping the future does no harm.
+    pub async fn commit_wait(&self, interval: &Interval) {
+        // The clock of the timer may be coarser than the monotonic clock.
+        while now() < interval.ready_at {
+            tokio::time::sleep_until(interval.ready_at.into()).await;
+        }
+    }
+
+    /// The rule of a reader: a read at `read_at` that finds a value at `found` has to be repeated with
+    /// a new timestamp if `found` is equal or later, because its writer may still wait. If so, this
+    /// waits until `found` is in the past, and returns true. It asks for timestamps of its own.
+    ///
+    /// # Errors
+    /// See [`IntervalError`]. It fails after [`Options::timeout`](crate::Options::timeout).
+    pub async fn must_retry(
+        &self,
+        read_at: Timestamp,
+        found: Timestamp,
+    ) -> Result<bool, IntervalError> {
+        if found < read_at {
+            return Ok(false);
+        }
+        let deadline = now() + self.timeout();
+        loop {
+            let interval = self.intervals(1, deadline).await?;
+            let left_ns = (found.epoch.0 + 1).saturating_sub(interval.earliest_ns);
+            if left_ns == 0 {
+                return Ok(true);
+            }
+            let pause = Duration::from_nanos(left_ns);
+            let left = deadline.saturating_duration_since(now());
+            tokio::time::sleep(pause.min(left)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::{Epoch, EpochIndex, NodeId};
+
+    use super::*;
+
+    fn interval(earliest_ns: u64, latest_ns: u64) -> Interval {
+        let stamp = IntervalStamp::new(earliest_ns, latest_ns, NodeId(1), 0).unwrap();
+        Interval::new(&stamp, 1, now())
+    }
+
+    #[test]
+    fn only_intervals_that_do_not_overlap_are_surely_in_order() {
+        let (first, second) = (interval(10, 20), interval(21, 30));
+        assert!(first.is_surely_before(&second) && !second.is_surely_before(&first));
+        assert!(!first.is_surely_before(&interval(20, 30)));
+    }
+
+    #[test]
+    fn a_tick_is_the_number_of_an_interval() {
+        let at = |ns| Timestamp::new(Epoch(ns), EpochIndex(1 << 63));
+        let w = Duration::from_millis(10);
+        assert_eq!([at(9_999_999), at(10_000_000)].map(|it| tick(it, w)), [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_wait_is_over_no_earlier_than_the_answer_says() {
+        let client = Client::new(["localhost:1"], crate::Options::default()).unwrap();
+        let began = Instant::now();
+        let interval = interval(0, 8_000_000);
+        client.commit_wait(&interval).await;
+        assert!(began.elapsed() >= Duration::from_millis(9), "8 ms and an eighth");
+        let error = client.intervals(0, began).await;
+        assert_eq!(error, Err(IntervalError::Count(0)));
+        let error = client.intervals(1, began).await;
+        assert_eq!(error, Err(IntervalError::DeadlineExceeded { last: None }));
+    }
+}

@@ -1,0 +1,362 @@
+//! Interval mode: a node gives timestamps alone, from an interval that holds true time, and clients
+//! wait the interval out. One [`Stamper`] in each run of a node, called by one thread at a time. It
+//! reads no clock: each call brings a reading that was taken after the requests had arrived.
+//!
+//! A timestamp is the latest time that it can be, then the node's id, then a count (S23). It lies at
+//! or below a *mark* that is durable in the data directory, so a later run begins above it. The idea
+//! of waiting is Spanner's commit wait (Corbett et al., OSDI 2012, section 4).
+
+use epicepoch_wire::interval::{INTERVAL_COUNTS, INTERVAL_NODE_MAX, IntervalStamp};
+use epicepoch_wire::{Epoch, NodeId, Timestamp};
+use thiserror::Error;
+
+/// A mark is made durable this far ahead of the timestamp that needs it, nanoseconds. After a crash,
+/// clients of the node may have to wait that much longer, once.
+pub const MARK_AHEAD_NS: u64 = 1_000_000_000;
+/// The next mark is asked for when less than this is left below the durable one, nanoseconds.
+const MARK_LEFT_MIN_NS: u64 = MARK_AHEAD_NS / 2;
+
+/// An interval that holds true time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// True time is not below this, Unix nanoseconds.
+    pub earliest_ns: u64,
+    /// True time is not above this, Unix nanoseconds.
+    pub latest_ns: u64,
+    /// Another number than in the last reading: the machine was paused or moved in between.
+    pub disruption: u64,
+}
+
+/// Why a node gives no interval timestamp now. Ask another node, or this one in a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Uncertain {
+    /// The source of the clock's bound has given an interval that ends before it begins.
+    #[error("the interval of the clock source is empty")]
+    Empty,
+    /// The bound of the clock is above the limit.
+    #[error("the clock may be off by {bound_ns} ns, and INTERVAL_BOUND_MAX_MS allows {max_ns} ns")]
+    TooWide {
+        /// Half the width of the interval, nanoseconds.
+        bound_ns: u64,
+        /// The limit, nanoseconds.
+        max_ns: u64,
+    },
+    /// The machine was paused or moved. The node answers again when its clock is beyond everything
+    /// that it may have given before.
+    #[error("the machine was paused or moved, and the clock is not beyond what was given before")]
+    Disrupted,
+    /// The timestamps of quorum mode may be ahead of the clock.
+    #[error("the clock is not beyond the timestamps of quorum mode yet")]
+    BelowCeiling,
+    /// The mark is not durable yet. Ask again when it is.
+    #[error("the mark is not on the disk yet")]
+    MarkBehind,
+    /// The node stops.
+    #[error("this node stops")]
+    Stopped,
+}
+
+/// A node id that does not fit into the index of an interval timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("NODE_ID {0} is above {INTERVAL_NODE_MAX}, the highest that can give interval timestamps")]
+pub struct NodeIdTooHigh(pub NodeId);
+
+/// Gives the interval timestamps of one run of a node.
+#[derive(Debug)]
+pub struct Stamper {
+    node: NodeId,
+    bound_max_ns: u64,
+    /// No timestamp of any run is above this one, which is on the disk.
+    mark_ns: u64,
+    /// The highest mark that was asked for.
+    mark_asked_ns: u64,
+    /// The next mark to make durable.
+    mark_due_ns: Option<u64>,
+    /// The next timestamp is not below this time.
+    floor_ns: u64,
+    count: u64,
+    /// The last timestamp of this run.
+    last: Option<Timestamp>,
+    disruption: Option<u64>,
+    /// After a disruption, the earliest time must be above this one.
+    disrupted_ns: u64,
+    is_stopped: bool,
+}
+
+impl Stamper {
+    /// A run of a node that begins above `mark_ns`, the mark in its data directory (0 if there is
+    /// none). The bound of its clock may be up to `bound_max_ns`.
+    ///
+    /// # Errors
+    /// When the node id does not fit into an index.
+    pub fn new(node: NodeId, mark_ns: u64, bound_max_ns: u64) -> Result<Self, NodeIdTooHigh> {
+        if node.0 > INTERVAL_NODE_MAX {
+            return Err(NodeIdTooHigh(node));
+        }
+        Ok(Self {
+            node,
+            bound_max_ns,
+            mark_ns,
+            mark_asked_ns: mark_ns,
+            mark_due_ns: None,
+            floor_ns: mark_ns.saturating_add(1),
+            count: 0,
+            last: None,
+            disruption: None,
+            disrupted_ns: 0,
+            is_stopped: false,
+        })
+    }
+
+    /// Takes `n` timestamps, from 1 up, that share the interval and have consecutive counts. The
+    /// answer names the first. `reading` was taken after the last request of the batch had arrived.
+    /// `ceiling` is that of quorum mode, as the state has it where the mode begins.
+    ///
+    /// Afterwards, take what [`Stamper::poll_mark`] has.
+    ///
+    /// # Errors
+    /// Why nothing was given.
+    ///
+    /// # Panics
+    /// When an invariant is broken (S23, S24), or `n` is 0 or above the number of counts.
+    pub fn stamp(
+        &mut self,
+        ceiling: Epoch,
+        reading: Reading,
+        n: u64,
+    ) -> Result<IntervalStamp, Uncertain> {
+        assert!((1..=INTERVAL_COUNTS).contains(&n), "{n} timestamps");
+        let latest_ns = self.check(ceiling, reading)?;
+        // The node's own timestamps rise, whatever its clock does.
+        let mut epoch_ns = latest_ns.max(self.floor_ns);
+        let mut count = self.count;
+        if count + n > INTERVAL_COUNTS {
+            (epoch_ns, count) = (epoch_ns.max(self.floor_ns.saturating_add(1)), 0);
+        }
+        self.ask_mark(epoch_ns);
+        if epoch_ns > self.mark_ns {
+            return Err(Uncertain::MarkBehind);
+        }
+        let stamp = IntervalStamp::new(reading.earliest_ns, epoch_ns, self.node, count);
+        let stamp = stamp.expect("S23: the interval, the node id and the count were checked");
+        let timestamp = stamp.timestamp();
+        // S23: unique and rising, in this run and over restarts.
+        assert!(Some(timestamp) > self.last, "S23: an interval timestamp went back");
+        assert!(epoch_ns <= self.mark_ns, "S23: stamped above the durable mark");
+        assert_eq!(stamp.node(), self.node, "S23: another node's index");
+        // S24: above every timestamp of quorum mode.
+        assert!(reading.earliest_ns > ceiling.0, "S24: stamped at or below the ceiling");
+        self.floor_ns = epoch_ns;
+        self.count = count + n;
+        let last = IntervalStamp::new(reading.earliest_ns, epoch_ns, self.node, count + n - 1);
+        self.last = last.map(|last| last.timestamp());
+        Ok(stamp)
+    }
+
+    /// Why no timestamp would be given for this reading, for people. A mark that is not there yet is
+    /// no reason: a request asks for it and waits. Changes nothing.
+    #[must_use]
+    pub fn would_refuse(&self, ceiling: Epoch, reading: Reading) -> Option<Uncertain> {
+        if self.is_stopped {
+            return Some(Uncertain::Stopped);
+        }
+        self.judge(ceiling, reading, self.disrupted_by(reading)).err()
+    }
+
+    /// Checks that a timestamp can be given for this reading, and returns its latest time.
+    fn check(&mut self, ceiling: Epoch, reading: Reading) -> Result<u64, Uncertain> {
+        if self.is_stopped {
+            return Err(Uncertain::Stopped);
+        }
+        self.disrupted_ns = self.disrupted_by(reading);
+        self.disruption = Some(reading.disruption);
+        self.judge(ceiling, reading, self.disrupted_ns)
+    }
+
+    /// The time that the earliest time must be above because of a disruption; 0 without one. The node
+    /// begins again beyond its mark, as after a crash: nothing that it has given is above it.
+    fn disrupted_by(&self, reading: Reading) -> u64 {
+        let is_new = self.disruption.is_some_and(|last| last != reading.disruption);
+        if is_new { self.mark_ns } else { self.disrupted_ns }
+    }
+
+    fn judge(&self, ceiling: Epoch, reading: Reading, disrupted_ns: u64) -> Result<u64, Uncertain> {
+        let Reading { earliest_ns, latest_ns, disruption: _ } = reading;
+        let width_ns = latest_ns.checked_sub(earliest_ns).ok_or(Uncertain::Empty)?;
+        let (bound_ns, max_ns) = (width_ns.div_ceil(2), self.bound_max_ns);
+        if bound_ns > max_ns {
+            return Err(Uncertain::TooWide { bound_ns, max_ns });
+        }
+        if disrupted_ns > 0 && earliest_ns <= disrupted_ns {
+            return Err(Uncertain::Disrupted);
+        }
+        if earliest_ns <= ceiling.0 {
+            return Err(Uncertain::BelowCeiling);
+        }
+        Ok(latest_ns)
+    }
+
+    /// Asks for the next mark if a timestamp at `epoch_ns` leaves too little below the last one.
+    fn ask_mark(&mut self, epoch_ns: u64) {
+        if self.mark_asked_ns.saturating_sub(epoch_ns) < MARK_LEFT_MIN_NS {
+            self.mark_asked_ns = epoch_ns.saturating_add(MARK_AHEAD_NS);
+            self.mark_due_ns = Some(self.mark_asked_ns);
+        }
+    }
+
+    /// The next mark to make durable. [`Stamper::handle_mark`] says that it is.
+    pub fn poll_mark(&mut self) -> Option<u64> {
+        self.mark_due_ns.take()
+    }
+
+    /// A mark is on the disk.
+    pub fn handle_mark(&mut self, mark_ns: u64) {
+        if !self.is_stopped {
+            self.mark_ns = self.mark_ns.max(mark_ns);
+        }
+    }
+
+    /// Gives nothing any more, and returns the exact mark to write: the highest time that was
+    /// given in this run or before it. The next run begins just above it.
+    pub fn stop(&mut self) -> u64 {
+        self.is_stopped = true;
+        self.mark_due_ns = None;
+        // Before the first timestamp, the floor is just above the mark of earlier runs.
+        self.last.map_or(self.floor_ns - 1, |last| last.epoch.0)
+    }
+
+    /// The time up to which timestamps may be given: the durable mark, Unix nanoseconds.
+    #[must_use]
+    pub const fn mark_ns(&self) -> u64 {
+        self.mark_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const NOW: u64 = 1_000_000 * MS;
+    const CEILING: Epoch = Epoch(1_000);
+
+    fn stamper(mark_ns: u64) -> Stamper {
+        Stamper::new(NodeId(7), mark_ns, 10 * MS).unwrap()
+    }
+
+    fn reading(at_ns: u64, bound_ns: u64) -> Reading {
+        Reading { earliest_ns: at_ns - bound_ns, latest_ns: at_ns + bound_ns, disruption: 1 }
+    }
+
+    /// Stamps, and makes marks durable as they are asked for.
+    fn stamp(stamper: &mut Stamper, reading: Reading, n: u64) -> Result<IntervalStamp, Uncertain> {
+        loop {
+            let outcome = stamper.stamp(CEILING, reading, n);
+            if let Some(mark_ns) = stamper.poll_mark() {
+                stamper.handle_mark(mark_ns);
+            }
+            if outcome != Err(Uncertain::MarkBehind) {
+                return outcome;
+            }
+        }
+    }
+
+    #[test]
+    fn a_timestamp_is_the_latest_time_and_counts_go_on_through_a_run() {
+        let mut it = stamper(0);
+        let first = stamp(&mut it, reading(NOW, MS), 3).unwrap();
+        assert_eq!((first.earliest_ns(), first.latest_ns()), (NOW - MS, NOW + MS));
+        assert_eq!((first.node(), first.count()), (NodeId(7), 0));
+        assert_eq!(first.wait_ns(), 2 * MS + 2 * MS / 8 + 1);
+        let later = stamp(&mut it, reading(NOW + 1, MS), 1).unwrap();
+        assert_eq!((later.latest_ns(), later.count()), (NOW + MS + 1, 3));
+    }
+
+    #[test]
+    fn a_nodes_timestamps_rise_while_its_clock_goes_back_and_clients_wait_longer() {
+        let mut it = stamper(0);
+        let first = stamp(&mut it, reading(NOW, MS), 1).unwrap();
+        let second = stamp(&mut it, reading(NOW - 5 * MS, MS), 1).unwrap();
+        assert!(second.timestamp() > first.timestamp());
+        assert_eq!((second.latest_ns(), second.earliest_ns()), (NOW + MS, NOW - 6 * MS));
+        assert!(second.wait_ns() > 7 * MS);
+    }
+
+    #[test]
+    fn nothing_is_stamped_above_the_durable_mark() {
+        let mut it = stamper(0);
+        assert_eq!(it.stamp(CEILING, reading(NOW, MS), 1), Err(Uncertain::MarkBehind));
+        let mark_ns = it.poll_mark().unwrap();
+        assert_eq!((mark_ns, it.poll_mark()), (NOW + MS + MARK_AHEAD_NS, None));
+        // It is asked for once, and counts only when it is durable.
+        assert_eq!(it.stamp(CEILING, reading(NOW, MS), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.poll_mark(), None);
+        it.handle_mark(mark_ns);
+        assert!(it.stamp(CEILING, reading(NOW, MS), 1).is_ok());
+        // The next one is asked for before this one is used up.
+        let half = NOW + MARK_AHEAD_NS / 2 + 1;
+        assert!(it.stamp(CEILING, reading(half, MS), 1).is_ok());
+        assert_eq!(it.poll_mark(), Some(half + MS + MARK_AHEAD_NS));
+        let beyond = NOW + 2 * MARK_AHEAD_NS;
+        assert_eq!(it.stamp(CEILING, reading(beyond, MS), 1), Err(Uncertain::MarkBehind));
+    }
+
+    #[test]
+    fn a_run_begins_above_the_mark_and_a_clean_stop_leaves_the_exact_one() {
+        let mut it = stamper(NOW + 500 * MS);
+        let first = stamp(&mut it, reading(NOW, MS), 1).unwrap();
+        assert_eq!((first.latest_ns(), first.count()), (NOW + 500 * MS + 1, 0));
+        assert_eq!(it.stop(), NOW + 500 * MS + 1);
+        it.handle_mark(NOW + 9_000 * MS);
+        assert_eq!(it.stamp(CEILING, reading(NOW, MS), 1), Err(Uncertain::Stopped));
+        assert_eq!((it.poll_mark(), it.stop()), (None, NOW + 500 * MS + 1));
+        assert_eq!(stamper(77).stop(), 77, "a run that gave nothing changes nothing");
+    }
+
+    #[test]
+    fn what_is_too_wide_or_below_the_ceiling_is_refused() {
+        let mut it = stamper(0);
+        let wide = Err(Uncertain::TooWide { bound_ns: 10 * MS + 1, max_ns: 10 * MS });
+        assert_eq!(stamp(&mut it, reading(NOW, 10 * MS + 1), 1), wide);
+        let empty = Reading { earliest_ns: NOW, latest_ns: NOW - 1, disruption: 1 };
+        assert_eq!(stamp(&mut it, empty, 1), Err(Uncertain::Empty));
+        let at = |ceiling| {
+            let mut it = stamper(0);
+            it.handle_mark(NOW * 2);
+            it.stamp(Epoch(ceiling), reading(NOW, MS), 1).map(|_| ())
+        };
+        assert_eq!(at(NOW - MS), Err(Uncertain::BelowCeiling));
+        assert_eq!(at(NOW - MS - 1), Ok(()));
+        assert!(stamp(&mut it, reading(NOW, 10 * MS), 1).is_ok());
+    }
+
+    #[test]
+    fn after_a_disruption_a_node_waits_until_it_is_beyond_all_that_it_may_have_given() {
+        let mut it = stamper(0);
+        stamp(&mut it, reading(NOW, MS), 1).unwrap();
+        let mark_ns = it.mark_ns();
+        let moved = |at_ns| Reading { disruption: 2, ..reading(at_ns, MS) };
+        assert_eq!(stamp(&mut it, moved(NOW + MS), 1), Err(Uncertain::Disrupted));
+        assert_eq!(stamp(&mut it, moved(mark_ns + MS), 1), Err(Uncertain::Disrupted));
+        let after = stamp(&mut it, moved(mark_ns + MS + 1), 1).unwrap();
+        assert!(after.earliest_ns() > mark_ns);
+        // A number that is there from the beginning is none.
+        assert!(stamp(&mut stamper(0), moved(NOW), 1).is_ok());
+    }
+
+    #[test]
+    fn when_the_counts_are_used_up_they_begin_anew_at_a_later_time() {
+        let mut it = stamper(0);
+        let first = stamp(&mut it, reading(NOW, MS), INTERVAL_COUNTS).unwrap();
+        let second = stamp(&mut it, reading(NOW, MS), 1).unwrap();
+        assert_eq!((second.latest_ns(), second.count()), (first.latest_ns() + 1, 0));
+    }
+
+    #[test]
+    fn a_node_id_that_does_not_fit_is_refused() {
+        let new = |node| Stamper::new(NodeId(node), 0, MS).map(drop);
+        assert_eq!(new(INTERVAL_NODE_MAX), Ok(()));
+        assert_eq!(new(INTERVAL_NODE_MAX + 1), Err(NodeIdTooHigh(NodeId(32_768))));
+    }
+}

@@ -1,0 +1,329 @@
+//! Interval mode of this node: its clock source and its [`Stamper`] behind one lock, and the marks
+//! on their way to the disk. It decides nothing about timestamps.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use epicepoch_core::interval::{NodeIdTooHigh, Reading, Stamper, Uncertain};
+use epicepoch_core::publication::Published;
+use epicepoch_time_source::{SourceSetting, TimeSource};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::interval::IntervalStamp;
+use epicepoch_wire::{Mode, NodeId};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Config;
+
+/// A request waits at most this long for a mark on the disk.
+const MARK_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Writes a mark, Unix nanoseconds, and returns at once. [`Intervals::handle_mark`] says that it is
+/// durable.
+type WriteMark = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Gives the interval timestamps of a node.
+pub struct Intervals {
+    /// `INTERVAL_SOURCE`; `None` if it is not set.
+    setting: Option<String>,
+    inner: Mutex<Inner>,
+    /// The durable mark.
+    marked: watch::Sender<u64>,
+    write_mark: OnceLock<WriteMark>,
+}
+
+struct Inner {
+    stamper: Result<Stamper, NodeIdTooHigh>,
+    source: Option<TimeSource>,
+}
+
+/// Why a node gives no interval timestamp.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The cluster is in quorum mode, as far as this node knows.
+    #[error("MODE is quorum here; ask for /timestamp, or have an operator change the mode")]
+    QuorumMode,
+    /// An earlier leader may still answer by its lease.
+    #[error("a lease of quorum mode may not be over; retry")]
+    LeaseRuns,
+    /// No source of clock bounds is configured.
+    #[error("INTERVAL_SOURCE of this node is not set")]
+    NoSource,
+    /// The source does not know the bound of the clock.
+    #[error("the clock source {name} gives no reading: {reason}")]
+    Source {
+        /// `INTERVAL_SOURCE`.
+        name: String,
+        /// What the source says.
+        reason: String,
+    },
+    /// The node id is too high.
+    #[error(transparent)]
+    Node(#[from] NodeIdTooHigh),
+    /// The reading allows no timestamp.
+    #[error(transparent)]
+    Uncertain(#[from] Uncertain),
+}
+
+impl Refused {
+    /// The code for clients.
+    #[must_use]
+    pub fn code(&self, published: &Published) -> ErrorCode {
+        match self {
+            _ if !published.is_joined() => ErrorCode::NotReady,
+            Self::QuorumMode => ErrorCode::OtherMode,
+            Self::Uncertain(Uncertain::Stopped) => ErrorCode::ShuttingDown,
+            Self::LeaseRuns
+            | Self::NoSource
+            | Self::Source { .. }
+            | Self::Node(_)
+            | Self::Uncertain(_) => ErrorCode::Uncertain,
+        }
+    }
+}
+
+/// What a node knows of its clock now, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntervalState {
+    /// The source, as it was set; `None` if it is not set.
+    pub source: Option<String>,
+    /// Half the width of the interval, nanoseconds; `None` if it is not known.
+    pub bound_ns: Option<u64>,
+    /// The durable mark, Unix nanoseconds.
+    pub mark_ns: u64,
+    /// Why the node gives no interval timestamps; `None` if it does.
+    pub refusal: Option<String>,
+}
+
+impl Intervals {
+    /// The intervals of a run of `node`, which begins above `mark_ns`, the mark in its data directory.
+    #[must_use]
+    pub fn new(node: NodeId, mark_ns: u64, setting: Option<String>, bound_max: Duration) -> Self {
+        let bound_max_ns = u64::try_from(bound_max.as_nanos()).unwrap_or(u64::MAX);
+        let stamper = Stamper::new(node, mark_ns, bound_max_ns);
+        let inner = Mutex::new(Inner { stamper, source: None });
+        Self { setting, inner, marked: watch::Sender::new(mark_ns), write_mark: OnceLock::new() }
+    }
+
+    /// The intervals of a run of the node with this configuration.
+    #[must_use]
+    pub fn of(config: &Config, mark_ns: u64) -> Self {
+        let settings = config.intervals.clone();
+        Self::new(config.node_id, mark_ns, settings.source, settings.bound_max)
+    }
+
+    /// Gives the function that writes marks. Until then, no timestamp needs one that is not there.
+    pub fn set_writer(&self, write_mark: impl Fn(u64) + Send + Sync + 'static) {
+        // A node has one storage thread, so this is called once.
+        let _is_set = self.write_mark.set(Box::new(write_mark));
+    }
+
+    /// Takes `n` timestamps for a request that has arrived. Waits for a mark that is on its way to
+    /// the disk, for [`MARK_WAIT_MAX`] at most, and then reads the clock again.
+    ///
+    /// # Errors
+    /// Why nothing is given.
+    pub async fn stamp(&self, published: &Published, n: u64) -> Result<IntervalStamp, Refused> {
+        let deadline = Instant::now() + MARK_WAIT_MAX;
+        let mut marked = self.marked.subscribe();
+        loop {
+            let outcome = self.stamp_at_once(published, n);
+            if outcome != Err(Refused::Uncertain(Uncertain::MarkBehind)) {
+                return outcome;
+            }
+            // The sender lives as long as `self`.
+            if timeout_at(deadline, marked.changed()).await.is_err() {
+                return outcome;
+            }
+        }
+    }
+
+    /// Like [`Intervals::stamp`], without waiting.
+    ///
+    /// # Errors
+    /// Why nothing is given now.
+    pub fn stamp_at_once(&self, published: &Published, n: u64) -> Result<IntervalStamp, Refused> {
+        let ceiling = match (published.mode, published.interval_ceiling) {
+            (Mode::Quorum, _) => return Err(Refused::QuorumMode),
+            (Mode::Interval, None) => return Err(Refused::LeaseRuns),
+            (Mode::Interval, Some(ceiling)) => ceiling,
+        };
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let stamper = inner.stamper.as_mut().map_err(|error| *error)?;
+        // Read under the lock, after the request has arrived.
+        let reading = read(self.setting.as_deref(), &mut inner.source)?;
+        let outcome = stamper.stamp(ceiling, reading, n);
+        if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
+            write_mark(mark_ns);
+        }
+        Ok(outcome?)
+    }
+
+    /// A mark is on the disk.
+    pub fn handle_mark(&self, mark_ns: u64) {
+        if let Ok(stamper) = &mut self.lock().stamper {
+            stamper.handle_mark(mark_ns);
+        }
+        self.marked.send_replace(mark_ns);
+    }
+
+    /// Gives nothing any more, and has the exact mark written. Called after the workers have ended
+    /// and before the storage thread does.
+    pub fn stop(&self) {
+        let mut inner = self.lock();
+        let Ok(stamper) = &mut inner.stamper else { return };
+        let (before_ns, exact_ns) = (stamper.mark_ns(), stamper.stop());
+        if exact_ns != before_ns
+            && let Some(write_mark) = self.write_mark.get()
+        {
+            write_mark(exact_ns);
+        }
+    }
+
+    /// Reads the clock, for people, and says whether this node would give timestamps. It takes none.
+    #[must_use]
+    pub fn state(&self, published: &Published) -> IntervalState {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let reading = read(self.setting.as_deref(), &mut inner.source);
+        let bound_ns = reading.as_ref().ok().and_then(|it| {
+            it.latest_ns.checked_sub(it.earliest_ns).map(|width_ns| width_ns.div_ceil(2))
+        });
+        let refusal = match (published.mode, published.interval_ceiling, &inner.stamper, reading) {
+            (Mode::Quorum, ..) => Some(Refused::QuorumMode),
+            (Mode::Interval, None, ..) => Some(Refused::LeaseRuns),
+            (_, _, Err(error), _) => Some(Refused::Node(*error)),
+            (_, _, _, Err(refused)) => Some(refused),
+            (_, Some(ceiling), Ok(stamper), Ok(reading)) => {
+                stamper.would_refuse(ceiling, reading).map(Refused::Uncertain)
+            }
+        };
+        IntervalState {
+            source: self.setting.clone(),
+            bound_ns,
+            mark_ns: *self.marked.borrow(),
+            refusal: refusal.map(|refused| refused.to_string()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads the source, and opens it first if that has not succeeded yet.
+fn read(setting: Option<&str>, source: &mut Option<TimeSource>) -> Result<Reading, Refused> {
+    let setting = setting.ok_or(Refused::NoSource)?;
+    let unknown = |reason: String| Refused::Source { name: setting.to_owned(), reason };
+    let source = if let Some(source) = source {
+        source
+    } else {
+        let parsed: SourceSetting = setting.parse().map_err(|_| Refused::NoSource)?;
+        source.insert(TimeSource::open(&parsed).map_err(|it| unknown(it.to_string()))?)
+    };
+    let reading = source.read().map_err(|it| unknown(it.to_string()))?;
+    let epicepoch_time_source::Reading { earliest_ns, latest_ns, disruption } = reading;
+    Ok(Reading { earliest_ns, latest_ns, disruption })
+}
+
+impl fmt::Debug for Intervals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intervals").field("setting", &self.setting).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use epicepoch_core::publication::Identity;
+    use epicepoch_wire::{BootId, Epoch, StoreId};
+
+    use super::*;
+
+    const NODE: NodeId = NodeId(3);
+
+    fn published(mode: Mode, interval_ceiling: Option<Epoch>) -> Published {
+        let identity = Identity { node: NODE, store: StoreId(1), boot: BootId(1) };
+        Published { mode, interval_ceiling, ..Published::nothing(identity) }
+    }
+
+    fn open() -> Published {
+        published(Mode::Interval, Some(Epoch(1)))
+    }
+
+    fn intervals(mark_ns: u64, source: Option<&str>) -> Arc<Intervals> {
+        let source = source.map(str::to_owned);
+        Arc::new(Intervals::new(NODE, mark_ns, source, Duration::from_millis(10)))
+    }
+
+    /// A node whose disk acknowledges every mark at once.
+    fn with_disk(mark_ns: u64, source: &str) -> (Arc<Intervals>, Arc<Mutex<Vec<u64>>>) {
+        let intervals = intervals(mark_ns, Some(source));
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let (marks, disk) = std::sync::mpsc::channel();
+        intervals.set_writer(move |mark_ns| {
+            let _ended = marks.send(mark_ns);
+        });
+        let (node, list) = (Arc::downgrade(&intervals), Arc::clone(&written));
+        std::thread::spawn(move || {
+            for mark_ns in disk {
+                list.lock().unwrap().push(mark_ns);
+                if let Some(node) = node.upgrade() {
+                    node.handle_mark(mark_ns);
+                }
+            }
+        });
+        (intervals, written)
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_the_mark_that_it_needs() {
+        let (intervals, written) = with_disk(0, "fixed=1ms");
+        let first = intervals.stamp(&open(), 2).await.unwrap();
+        let second = intervals.stamp(&open(), 1).await.unwrap();
+        assert!(second.timestamp() > first.timestamp());
+        assert_eq!((first.node(), first.count(), second.count()), (NODE, 0, 2));
+        let marks = written.lock().unwrap().clone();
+        assert!(marks[0] > first.latest_ns(), "{marks:?}");
+        let state = intervals.state(&open());
+        assert_eq!((state.bound_ns, state.refusal), (Some(1_000_000), None));
+    }
+
+    #[tokio::test]
+    async fn without_a_disk_a_request_is_refused_in_time() {
+        let intervals = intervals(0, Some("fixed=1ms"));
+        let refused = Err(Refused::Uncertain(Uncertain::MarkBehind));
+        assert_eq!(intervals.stamp(&open(), 1).await, refused);
+    }
+
+    #[tokio::test]
+    async fn a_stop_writes_the_exact_mark() {
+        let (intervals, written) = with_disk(u64::MAX / 2, "fixed=1ms");
+        intervals.stop();
+        assert_eq!(*written.lock().unwrap(), Vec::<u64>::new(), "nothing was given");
+        let refused = intervals.stamp(&open(), 1).await;
+        assert_eq!(refused, Err(Refused::Uncertain(Uncertain::Stopped)));
+    }
+
+    #[tokio::test]
+    async fn a_node_refuses_in_quorum_mode_and_without_a_source() {
+        let quorum = published(Mode::Quorum, None);
+        let held = published(Mode::Interval, None);
+        let (with, without) = (intervals(0, Some("fixed=1ms")), intervals(0, None));
+        assert_eq!(with.stamp(&quorum, 1).await, Err(Refused::QuorumMode));
+        assert_eq!(with.stamp(&held, 1).await, Err(Refused::LeaseRuns));
+        assert_eq!(without.stamp(&open(), 1).await, Err(Refused::NoSource));
+        let wide = intervals(0, Some("fixed=11ms"));
+        let refused = wide.stamp(&open(), 1).await;
+        assert!(matches!(refused, Err(Refused::Uncertain(Uncertain::TooWide { .. }))));
+        assert!(wide.state(&open()).refusal.unwrap().contains("INTERVAL_BOUND_MAX_MS"));
+        assert_eq!(without.state(&open()).source, None);
+        let high = Intervals::new(NodeId(40_000), 0, None, Duration::ZERO);
+        assert!(matches!(high.stamp(&open(), 1).await, Err(Refused::Node(_))));
+    }
+}
