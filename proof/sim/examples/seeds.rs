@@ -2,22 +2,28 @@
 //! `scripts/coverage` counts the lines that these runs cover. Arguments: the first seed and the
 //! number of seeds. A build with planted bugs takes the name of a bug as a third argument, and
 //! shows which of the seeds find that bug. A single seed that fails also prints its trace. With
-//! `--unwatched` at the end, the monitor of the specification is off.
+//! `--unwatched` at the end, the monitor of the specification is off. With `--intervals` at the end,
+//! the seeds are of interval mode, and the third argument is one of its planted bugs, in any build.
 
 use std::process::ExitCode;
 
+use epicepoch_sim::intervals::{IntervalCounts, IntervalPlant, run_intervals};
 use epicepoch_sim::plant::Plant;
 use epicepoch_sim::run::{Options, run};
 use epicepoch_sim::summary::Summary;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_of_intervals = arguments.pop_if(|last| last == "--intervals").is_some();
     let is_watched = arguments.pop_if(|last| last == "--unwatched").is_none();
     let numbers: Option<Vec<u64>> = arguments.iter().take(2).map(|it| it.parse().ok()).collect();
     let Some([first, count]) = numbers.as_deref() else {
-        eprintln!("usage: seeds FIRST COUNT [BUG] [--unwatched]");
+        eprintln!("usage: seeds FIRST COUNT [BUG] [--unwatched | --intervals]");
         return ExitCode::from(2);
     };
+    if is_of_intervals {
+        return intervals(*first..first.saturating_add(*count), arguments.get(2));
+    }
     let options = |seed| Options { is_watched, ..Options::new(seed) };
     if let Some(name) = arguments.get(2) {
         return find(name, *first..first.saturating_add(*count), is_watched);
@@ -38,6 +44,27 @@ fn main() -> ExitCode {
     }
     println!("{summary}\ntrace hash {hash:016x}");
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs seeds of interval mode, up to the first violation.
+fn intervals(seeds: std::ops::Range<u64>, plant: Option<&String>) -> ExitCode {
+    let found = plant.map(|name| IntervalPlant::named(name));
+    if found == Some(None) {
+        let names = IntervalPlant::ALL.iter().map(|it| it.text().0);
+        eprintln!("the planted bugs are {}", names.collect::<Vec<_>>().join(" "));
+        return ExitCode::from(2);
+    }
+    let mut sum = IntervalCounts::default();
+    for seed in seeds {
+        let (counts, violation) = run_intervals(seed, found.flatten());
+        sum.add(&counts);
+        if let Some(violation) = violation {
+            println!("seed {seed}: {violation}");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("{sum:?}");
+    ExitCode::SUCCESS
 }
 
 /// Prints the last events of a run that failed.

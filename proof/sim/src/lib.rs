@@ -13,6 +13,7 @@
 //! - [`history`]: everything observed, and one checker per invariant.
 //! - `monitor`: the state of the specification beside a run, and each rule of it.
 //! - [`plant`]: deliberate bugs that the checkers must find.
+//! - [`intervals`]: interval mode, in a simulator of its own.
 //! - [`summary`]: what a run exercised.
 //!
 //! Private modules, from the bottom up: `parameters`, `plane`, `node_set`, `event`, `queue`,
@@ -26,6 +27,7 @@ mod database;
 mod disk;
 mod event;
 pub mod history;
+pub mod intervals;
 mod monitor;
 mod network_conditions;
 mod node;
