@@ -120,6 +120,11 @@ pub fn prove_by_lease<B>(
     Ok((batch, Confirmed { term, boot, count, proved_by, is_part: false }))
 }
 
+/// So many rounds of one worker overlap without a pause. With only one, a request that just missed a
+/// round would wait for that whole round trip. Each further round costs frames and makes batches
+/// smaller. Four rounds cover a round trip of four event-loop turns.
+pub const UNPACED_ROUNDS: usize = 4;
+
 /// Why a round ended without proof. Its batch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundFailure {

@@ -25,7 +25,7 @@ use epicepoch_wire::{
 pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
 
 use crate::allocator::AllocateError;
-use crate::confirm::{Begun, Confirmed, RoundFailure, Rounds, prove_by_lease};
+use crate::confirm::{Begun, Confirmed, RoundFailure, Rounds, UNPACED_ROUNDS, prove_by_lease};
 use crate::publication::{Identity, Published, Role, Shared};
 use wait_queue::{Batch, WaitQueue};
 
@@ -71,11 +71,6 @@ impl ConfirmedBatch {
         self.key.proved_by()
     }
 }
-
-/// So many rounds of one worker overlap without a pause. With only one, a request that just missed a
-/// round would wait for that whole round trip. Each further round costs frames and makes batches
-/// smaller. Four rounds cover a round trip of four event-loop turns.
-const UNPACED_ROUNDS: usize = 4;
 
 /// The shortest time between a further round and the round before it, nanoseconds. So further rounds
 /// begin only on networks whose round trips take milliseconds.

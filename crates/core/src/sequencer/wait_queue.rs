@@ -8,7 +8,7 @@
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Guarantee, ProvedBy, Round, TimestampRange};
 
-use super::UNPACED_ROUNDS;
+use crate::confirm::UNPACED_ROUNDS;
 
 /// What a request is told: its answer, or the code of a refusal.
 pub type Outcome = Result<Answer, ErrorCode>;
