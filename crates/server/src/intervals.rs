@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use epicepoch_core::interval::{NodeIdTooHigh, Reading, Stamper, Uncertain};
 use epicepoch_core::publication::Published;
-use epicepoch_time_source::{SourceSetting, TimeSource};
+use epicepoch_time_source::{SourceSetting, TimeSource, Unknown};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Mode, NodeId};
@@ -19,6 +19,9 @@ use crate::config::Config;
 
 /// A request waits at most this long for a mark on the disk.
 const MARK_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A source that gave no reading is asked again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Writes a mark, Unix nanoseconds, and returns at once. [`Intervals::handle_mark`] says that it is
 /// durable.
@@ -36,7 +39,15 @@ pub struct Intervals {
 
 struct Inner {
     stamper: Result<Stamper, NodeIdTooHigh>,
-    source: Option<TimeSource>,
+    source: Source,
+}
+
+/// The clock source.
+#[derive(Default)]
+struct Source {
+    open: Option<TimeSource>,
+    /// When the source last gave no reading, and why.
+    failed: Option<(Instant, Refused)>,
 }
 
 /// Why a node gives no interval timestamp.
@@ -104,7 +115,7 @@ impl Intervals {
     pub fn new(node: NodeId, mark_ns: u64, setting: Option<String>, bound_max: Duration) -> Self {
         let bound_max_ns = u64::try_from(bound_max.as_nanos()).unwrap_or(u64::MAX);
         let stamper = Stamper::new(node, mark_ns, bound_max_ns);
-        let inner = Mutex::new(Inner { stamper, source: None });
+        let inner = Mutex::new(Inner { stamper, source: Source::default() });
         Self { setting, inner, marked: watch::Sender::new(mark_ns), write_mark: OnceLock::new() }
     }
 
@@ -155,7 +166,7 @@ impl Intervals {
         let inner = &mut *inner;
         let stamper = inner.stamper.as_mut().map_err(|error| *error)?;
         // Read under the lock, after the request has arrived.
-        let reading = read(self.setting.as_deref(), &mut inner.source)?;
+        let reading = inner.source.read(self.setting.as_deref())?;
         let outcome = stamper.stamp(ceiling, reading, n);
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
             write_mark(mark_ns);
@@ -189,7 +200,7 @@ impl Intervals {
     pub fn state(&self, published: &Published) -> IntervalState {
         let mut inner = self.lock();
         let inner = &mut *inner;
-        let reading = read(self.setting.as_deref(), &mut inner.source);
+        let reading = inner.source.read(self.setting.as_deref());
         let bound_ns = reading.as_ref().ok().and_then(|it| {
             it.latest_ns.checked_sub(it.earliest_ns).map(|width_ns| width_ns.div_ceil(2))
         });
@@ -215,19 +226,39 @@ impl Intervals {
     }
 }
 
-/// Reads the source, and opens it first if that has not succeeded yet.
-fn read(setting: Option<&str>, source: &mut Option<TimeSource>) -> Result<Reading, Refused> {
-    let setting = setting.ok_or(Refused::NoSource)?;
-    let unknown = |reason: String| Refused::Source { name: setting.to_owned(), reason };
-    let source = if let Some(source) = source {
-        source
-    } else {
-        let parsed: SourceSetting = setting.parse().map_err(|_| Refused::NoSource)?;
-        source.insert(TimeSource::open(&parsed).map_err(|it| unknown(it.to_string()))?)
-    };
-    let reading = source.read().map_err(|it| unknown(it.to_string()))?;
-    let epicepoch_time_source::Reading { earliest_ns, latest_ns, disruption } = reading;
-    Ok(Reading { earliest_ns, latest_ns, disruption })
+impl Source {
+    /// Reads the source, and opens it first if it is not open. A source that has failed is not asked
+    /// again for [`RETRY_AFTER`]: one that does not answer keeps the worker waiting each time.
+    fn read(&mut self, setting: Option<&str>) -> Result<Reading, Refused> {
+        let setting = setting.ok_or(Refused::NoSource)?;
+        if let Some((at, refused)) = &self.failed
+            && at.elapsed() < RETRY_AFTER
+        {
+            return Err(refused.clone());
+        }
+        let reading = self.ask(setting);
+        self.failed = reading.as_ref().err().map(|refused| (Instant::now(), refused.clone()));
+        reading
+    }
+
+    fn ask(&mut self, setting: &str) -> Result<Reading, Refused> {
+        let unknown = |reason: String| Refused::Source { name: setting.to_owned(), reason };
+        let source = if let Some(source) = &mut self.open {
+            source
+        } else {
+            let parsed = setting.parse::<SourceSetting>().map_err(|it| unknown(it.to_string()))?;
+            self.open.insert(TimeSource::open(&parsed).map_err(|it| unknown(it.to_string()))?)
+        };
+        let reading = source.read();
+        if matches!(reading, Err(Unknown::Disrupted | Unknown::Void)) {
+            // Only a source that is opened again follows the daemon's next segment. Its readings
+            // name the disruption, so the stamper waits.
+            self.open = None;
+        }
+        let reading = reading.map_err(|it| unknown(it.to_string()))?;
+        let epicepoch_time_source::Reading { earliest_ns, latest_ns, disruption } = reading;
+        Ok(Reading { earliest_ns, latest_ns, disruption })
+    }
 }
 
 impl fmt::Debug for Intervals {

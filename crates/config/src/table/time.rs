@@ -99,9 +99,9 @@ pub(crate) const TIME: &[Setting] = &[
         value: "SOURCE",
         default: Words("none: this node gives no interval timestamps"),
         help: "Interval mode: the source that states the bound of this machine's clock: \
-               clockbound[=PATH], chrony[=ADDRESS], kernel=DAEMON, or, for tests, fixed=DURATION",
+               clockbound[=PATH], chrony[=IP:PORT or =/PATH], or, for tests, fixed=DURATION",
         kind: Kind::Text {
-            allowed: "clockbound, chrony, kernel=DAEMON or fixed=DURATION",
+            allowed: "clockbound, chrony or fixed=DURATION",
             set: |c, text| c.intervals.set_source(text),
         },
     },
