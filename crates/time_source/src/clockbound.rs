@@ -170,5 +170,7 @@ mod tests {
                 }
             }
         });
+        let (segment, ()) = stable(&source.file, || Ok(())).unwrap();
+        assert_eq!(segment.bound_ns, 4_999, "nobody writes any more");
     }
 }
