@@ -190,7 +190,8 @@ impl Monitor {
     pub(super) fn takes_entries(&mut self, id: NodeId, entries: &[LogEntry]) {
         let run = self.at(id).running();
         let (term, applied) = (run.hard.0, run.applied);
-        let leads = [run.leads, run.led, run.believed()].contains(&Some(term));
+        let led = [run.leads, run.led, run.believed()];
+        let leads = led.contains(&Some(term));
         for entry in entries {
             let key = (entry.index, entry.term);
             let end = self.at(id).log.last();
@@ -198,7 +199,9 @@ impl Monitor {
             let behind = self.at(id).log.term(before, &self.line).unwrap_or_default();
             let known = self.line.entries.get(&key).map(|(before, _)| *before);
             let is_same = known == Some(behind);
-            if leads && entry.term == term && known.is_none() {
+            // A leader may have stepped down in the step in which it appended: the write of both has
+            // the later term.
+            if led.contains(&Some(entry.term)) && known.is_none() {
                 self.appends(id, entry, (end, behind), applied);
             } else {
                 let is_leaders = self.is_leaders(id, term, key);
@@ -246,7 +249,8 @@ impl Monitor {
         let is_change = matches!(kind, Kind::Change(_));
         let has_configuration = self.line.configuration_at(applied).is_some();
         let run = self.at(id).running();
-        let (term, leads) = (run.hard.0, run.leads.or(run.led).or(run.believed()));
+        let leads = run.leads.or(run.led).or(run.believed());
+        let term = if run.led == Some(entry.term) { entry.term } else { run.hard.0 };
         let what = || format!("node {id} leads {leads:?}: {key:?} behind {end} of {behind}");
         self.rule("raft_log/append/is-leader", leads == Some(term), what);
         self.rule("raft_log/append/is-configuration", has_configuration, what);
