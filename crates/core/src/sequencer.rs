@@ -14,6 +14,7 @@
 //! nothing and wakes nobody: a caller passes the time, sends the rounds that begin, and says how to
 //! wake a waiter.
 
+mod forwarder;
 mod wait_queue;
 
 use epicepoch_wire::confirm::ConfirmReply;
@@ -22,6 +23,7 @@ use epicepoch_wire::{
     COMPACT_INDEXES, Guarantee, Mode, NodeId, ProvedBy, Round, Term, TimestampRange, WorkerId,
 };
 
+pub use forwarder::{Forwarder, Frame, Refused, Unasked};
 pub use wait_queue::{Answer, BatchSize, LATEST, Outcome};
 
 use crate::allocator::AllocateError;

@@ -63,6 +63,11 @@ impl Batch {
     /// go, because each client that still waits has a slot.
     fn forget_the_gone<W>(&mut self, slots: &[Slot<W>]) {
         self.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
+        self.count();
+    }
+
+    /// Counts what the entries ask for.
+    fn count(&mut self) {
         self.size.requests = self.entries.iter().map(|entry| u64::from(entry.requests)).sum();
         self.size.total = self.entries.iter().map(|entry| entry.count).sum();
     }
@@ -186,6 +191,33 @@ impl<W> WaitQueue<W> {
         let mut closed = std::mem::replace(&mut self.open[guarantee as usize], next);
         closed.size.closed_ns = now_ns;
         closed.size.round = round;
+        closed
+    }
+
+    /// Closes a part of the open batch of the requests that ask for a quorum: the oldest entries
+    /// whose clients still wait, as many as ask together for at most `count_max` timestamps. The
+    /// first one counts in any case. The other entries stay in the open batch.
+    pub(super) fn close_part(&mut self, count_max: u64, now_ns: u64, round: Round) -> Batch {
+        let open = &mut self.open[Guarantee::Quorum as usize];
+        open.forget_the_gone(&self.slots);
+        if open.size.total <= count_max || open.entries.len() <= 1 {
+            return self.close(Guarantee::Quorum, now_ns, round);
+        }
+        let mut total: u64 = 0;
+        let fitting = open.entries.iter().enumerate().take_while(|(at, entry)| {
+            total = total.saturating_add(entry.count);
+            *at == 0 || total <= count_max
+        });
+        let parted = fitting.count();
+        let rest = open.entries.split_off(parted);
+        let opened_ns = open.size.opened_ns;
+        let mut closed = self.close(Guarantee::Quorum, now_ns, round);
+        let open = &mut self.open[Guarantee::Quorum as usize];
+        self.spare
+            .extend((self.spare.len() < SPARE_MAX).then_some(std::mem::take(&mut open.entries)));
+        *open = Batch { entries: rest, size: BatchSize { opened_ns, ..BatchSize::default() } };
+        open.count();
+        closed.count();
         closed
     }
 
