@@ -42,6 +42,7 @@ impl Config {
             heartbeat,
             reservation,
             lease,
+            forward,
             leader_zones,
             client_authorities,
             names,
@@ -316,6 +317,19 @@ fn lease(config: &Config) -> Result<(), ConfigError> {
         return Err(ConfigError::LeaseLength { lease_ms, election_ms, min_ms });
     }
     Ok(())
+}
+
+/// Checks that the leader lets this node in as a client: a node has neither a certificate nor a token
+/// for another node's client port.
+fn forward(config: &Config) -> Result<(), ConfigError> {
+    let setting = if config.tls.clients != ClientTlsMode::Off {
+        "CLIENT_TLS"
+    } else if config.authz.client_token_file.is_some() {
+        "CLIENT_TOKEN_FILE"
+    } else {
+        return Ok(());
+    };
+    if config.forward { Err(ConfigError::ForwardSecured { setting }) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -146,6 +146,9 @@ pub struct Config {
     /// worker, in the order of the workers, or none. Default none, because the kernel knows what
     /// else runs on the machine.
     pub worker_cpus: Vec<usize>,
+    /// A node that does not lead sends requests for timestamps on to the leader (`FORWARD`). Default
+    /// off, because clients that follow to the leader wait for one round trip less.
+    pub forward: bool,
     /// Workers spin instead of sleeping (`BUSY_POLL`). Default off, because each worker then keeps
     /// a processor busy, even when idle.
     pub busy_poll: bool,

@@ -72,6 +72,7 @@ impl Config {
             },
             workers: 1,
             worker_cpus: Vec::new(),
+            forward: false,
             busy_poll: false,
             shutdown_timeout: Duration::ZERO,
             pd_wire: false,

@@ -259,6 +259,16 @@ pub enum ConfigError {
         /// The lowest allowed value that is not 0.
         min_ms: u64,
     },
+    /// `FORWARD` beside a setting that keeps a node from asking another node as a client. Turn one of
+    /// them off.
+    #[error(
+        "FORWARD is on with {setting}; allowed is FORWARD=off, or no {setting}: a node asks the \
+         leader in plain text and without a token"
+    )]
+    ForwardSecured {
+        /// The other setting.
+        setting: &'static str,
+    },
     /// `WORKER_CPUS` does not have one processor for each worker. Name one for each, or none.
     #[error(
         "WORKER_CPUS has {cpus} processors and WORKERS is {workers}; allowed is one for each \
@@ -335,6 +345,7 @@ impl ConfigError {
             Self::HeartbeatTooSlow { .. } => vec!["HEARTBEAT_MS", "ELECTION_TIMEOUT_MS"],
             Self::ReservationTooShort { .. } => vec!["RESERVATION_MS", "ELECTION_TIMEOUT_MS"],
             Self::LeaseLength { .. } => vec!["LEASE_MS", "ELECTION_TIMEOUT_MS"],
+            Self::ForwardSecured { setting } => vec!["FORWARD", setting],
             Self::WorkerCpus { .. } => vec!["WORKER_CPUS", "WORKERS"],
             Self::DuplicateCpu { .. } => vec!["WORKER_CPUS"],
             Self::ClusterName { .. } => vec!["CLUSTER"],

@@ -64,8 +64,15 @@ pub const HEADER_CLUSTER: &str = "epicepoch-cluster";
 /// Every answer that is an error has this header, with the stable code of the error; see
 /// [`ErrorCode::name`].
 pub const HEADER_ERROR: &str = "epicepoch-error";
-/// An answer with the error `NOT_LEADER` has this header, with the client address of the leader.
+/// An answer with the error `NOT_LEADER`, and one that was forwarded, has this header, with the
+/// client address of the leader.
 pub const HEADER_LEADER: &str = "epicepoch-leader";
+/// A client that can follow to the leader sends this header with the value `1`. Its requests are
+/// never forwarded.
+pub const HEADER_DIRECT: &str = "epicepoch-direct";
+/// An answer that the leader has given through another node has this header, with the id of that
+/// node.
+pub const HEADER_FORWARDED: &str = "epicepoch-forwarded";
 /// Required, with any value, on every request that changes something at an `/admin` path. A web
 /// page cannot send this header to another site.
 pub const HEADER_ADMIN: &str = "epicepoch-admin";

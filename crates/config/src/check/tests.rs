@@ -161,6 +161,10 @@ fn settings_that_depend_on_each_other_are_checked_together() {
         config.leases.length = ms(lease_ms);
         assert_eq!(config.check(), Ok(()));
     }
+    let error = refused(|c| (c.forward, c.tls.clients) = (true, ClientTlsMode::On));
+    assert_eq!(error, E::ForwardSecured { setting: "CLIENT_TLS" });
+    let error = refused(|c| (c.forward, c.authz.client_token_file) = (true, Some("t".into())));
+    assert_eq!(error, E::ForwardSecured { setting: "CLIENT_TOKEN_FILE" });
     let error = refused(|c| c.worker_cpus = vec![0, 1]);
     assert!(matches!(error, E::WorkerCpus { cpus: 2, workers: 1 }), "{error}");
     let error = refused(|c| c.worker_cpus = vec![3, 3]);

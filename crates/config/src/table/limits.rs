@@ -131,6 +131,14 @@ pub(crate) const LIMITS: &[Setting] = &[
         },
     },
     Setting {
+        name: "FORWARD",
+        value: "SWITCH",
+        default: Is("off"),
+        help: "While another node leads, requests for timestamps are sent on to it, and not \
+               refused with 409; not with CLIENT_TLS or CLIENT_TOKEN_FILE",
+        kind: Kind::Switch(|c, on| c.forward = on),
+    },
+    Setting {
         name: "BUSY_POLL",
         value: "SWITCH",
         default: Is("off"),

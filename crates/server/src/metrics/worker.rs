@@ -58,6 +58,8 @@ pub struct WorkerMetrics {
     pub(crate) confirms_borrowed: Count,
     /// Rounds that asked further voters, because an answer was late or a no.
     pub(crate) rounds_widened: Count,
+    /// Requests that were sent on to the leader, in the order of [`FORWARDED`].
+    pub(crate) forwarded: [Count; FORWARDED.len()],
     /// Client connections that are open now.
     pub(crate) connections: Count,
     /// HTTP/2 client connections that were closed for abuse, by kind of abuse.
@@ -108,6 +110,7 @@ impl Default for WorkerMetrics {
             links: Count::default(),
             confirms_borrowed: Count::default(),
             rounds_widened: Count::default(),
+            forwarded: Default::default(),
             connections: Count::default(),
             http2_abuse: Default::default(),
             http3_connections: Count::default(),
@@ -176,6 +179,9 @@ pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
     (RoundFailure::TimedOut, "timed_out"),
     (RoundFailure::GrantLost, "grant_lost"),
 ];
+
+/// What became of requests that were sent on to the leader: the label.
+pub(crate) const FORWARDED: [&str; 3] = ["answered", "refused", "sent_again"];
 
 /// The path of a request as a label. The path that a client sends is never a label, because clients
 /// can invent any number of paths.

@@ -11,6 +11,7 @@
 //! - `view`: the publication as a worker last read it.
 //! - `links`, `link`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
+//! - `forwarding`: requests that another node answers.
 //! - `client_tasks`: the tasks of clients, in the order in which they became ready.
 //! - `turns`: splits long work, so that peers are served in between.
 //! - `watched`: futures of the event loop that are polled only when they were woken.
@@ -38,6 +39,7 @@ mod confirm_link;
 mod ended;
 #[cfg(test)]
 mod fixture;
+mod forwarding;
 pub(crate) mod front;
 mod link;
 mod links;

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use epicepoch_core::allocator::AllocateError;
@@ -22,6 +22,7 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Guarantee, NodeId, ProvedBy, WorkerId};
 
 use super::admission::AdmissionLimit;
+use super::forwarding::Forwarding;
 use super::links::Links;
 use super::view::View;
 use crate::metrics::Metrics;
@@ -40,6 +41,8 @@ pub(crate) struct Sequencer {
     /// Set when the timer must tick sooner: requests wait, or this node leads.
     pub(crate) alarm: Signal,
     metrics: Arc<Metrics>,
+    /// The requests that another node answers; `None` if `FORWARD` is off.
+    pub(super) forwarding: Option<Forwarding>,
     state: RefCell<State<Waker>>,
     view: RefCell<Rc<View>>,
     /// The limit of requests that wait on all workers of the node.
@@ -72,6 +75,7 @@ impl Sequencer {
             request_ns: nanos(shared.config.request_timeout),
             probe_ns: (worker == WorkerId(0)).then(|| nanos(probe_interval(&shared))),
         };
+        let forwarding = shared.config.forward.then(|| Forwarding::new(limits, &published));
         let state = State::new(shared.identity, worker, limits, &published);
         let view = Rc::new(View::new(published, shared.alt_svc.clone()));
         Self {
@@ -79,6 +83,7 @@ impl Sequencer {
             links,
             alarm: Signal::default(),
             metrics,
+            forwarding,
             state: RefCell::new(state),
             view: RefCell::new(view),
             admission,
@@ -95,7 +100,8 @@ impl Sequencer {
     /// guarantee that all of them ask for. It admits the first requests of the burst, as many as
     /// the admission limit allows. Given a number of
     /// requests, `total` returns how many timestamps the first that many requests of the burst ask
-    /// for, or [`LATEST`](epicepoch_core::sequencer::LATEST). The ticket resolves to one range for
+    /// for, or [`LATEST`](epicepoch_core::sequencer::LATEST). If `may_forward` and another node
+    /// leads, the burst may be sent on to it ([`Self::forwards`]). The ticket resolves to one range for
     /// all [`Ticket::requests`].
     ///
     /// # Errors
@@ -104,11 +110,15 @@ impl Sequencer {
         self: &Rc<Self>,
         requests: u32,
         guarantee: Guarantee,
+        may_forward: bool,
         total: impl FnOnce(u32) -> u64,
     ) -> Result<Ticket, ErrorCode> {
         let mut state = self.state.borrow_mut();
         if let Some(code) = state.refusal() {
-            return Err(code);
+            drop(state);
+            let may_forward = may_forward && code == ErrorCode::NotLeader;
+            let forwarding = self.forwarding().filter(|_| may_forward).ok_or(code)?;
+            return self.join_forwarding(forwarding, requests, total);
         }
         let admitted = self.admission.take(requests);
         if admitted == 0 {
@@ -118,12 +128,41 @@ impl Sequencer {
         let joined = state.join(admitted, total(admitted), guarantee, clock);
         let slot = joined.inspect_err(|_| self.admission.give_back(admitted))?;
         drop(state);
-        self.count_waiting(|own| own + u64::from(admitted));
         self.due.set();
+        Ok(self.ticket(slot, admitted, false))
+    }
+
+    /// Whether requests are sent on to another node now.
+    pub(crate) fn forwards(&self) -> bool {
+        self.forwarding().is_some()
+    }
+
+    fn forwarding(&self) -> Option<&Forwarding> {
+        self.forwarding.as_ref().filter(|it| it.may_join())
+    }
+
+    fn join_forwarding(
+        self: &Rc<Self>,
+        forwarding: &Forwarding,
+        requests: u32,
+        total: impl FnOnce(u32) -> u64,
+    ) -> Result<Ticket, ErrorCode> {
+        let admitted = self.admission.take(requests);
+        if admitted == 0 {
+            return Err(ErrorCode::Overloaded);
+        }
+        let clock = || self.shared.clock.monotonic_ns();
+        let joined = forwarding.join(admitted, total(admitted), clock);
+        let slot = joined.inspect_err(|_| self.admission.give_back(admitted))?;
+        Ok(self.ticket(slot, admitted, true))
+    }
+
+    fn ticket(self: &Rc<Self>, slot: usize, requests: u32, is_forwarded: bool) -> Ticket {
+        self.count_waiting(|own| own + u64::from(requests));
         if !self.is_active.replace(true) {
             self.alarm.set();
         }
-        Ok(Ticket { sequencer: self.clone(), slot, requests: admitted })
+        Ticket { sequencer: self.clone(), slot, requests, is_forwarded }
     }
 
     /// Runs a turn whenever there is work for one. The turn comes after every task that is ready,
@@ -162,6 +201,9 @@ impl Sequencer {
         let now_ns = self.shared.clock.monotonic_ns();
         let published = &view.published;
         self.state.borrow_mut().handle_publication(now_ns, published, Waker::wake);
+        if let Some(forwarding) = &self.forwarding {
+            forwarding.handle_publication(now_ns, published);
+        }
         if published.voters != before.published.voters {
             // Links to voters that have left end soon, and rounds in flight may need them.
             self.ask_rest();
@@ -183,7 +225,8 @@ impl Sequencer {
         self.links.close_dead(&self.shared.addresses.book, now_ns);
         // The probe begins only after this line, so it does not make the worker active. Its
         // deadline is checked at the tick of the next probe. So an idle node wakes half as often.
-        self.is_active.set(self.state.borrow().is_active());
+        let forwards = self.forwarding.as_ref().is_some_and(|it| it.handle_tick(now_ns));
+        self.is_active.set(forwards || self.state.borrow().is_active());
         let begun = self.state.borrow_mut().handle_tick(now_ns, &self.shared.core, Waker::wake);
         self.ask(begun, now_ns);
     }
@@ -365,8 +408,11 @@ impl Sequencer {
         }
     }
 
-    fn leave(&self, slot: usize, requests: u32) {
-        self.state.borrow_mut().leave(slot);
+    fn leave(&self, slot: usize, requests: u32, is_forwarded: bool) {
+        match &self.forwarding {
+            Some(forwarding) if is_forwarded => forwarding.leave(slot),
+            Some(_) | None => self.state.borrow_mut().leave(slot),
+        }
         self.admission.give_back(requests);
         self.count_waiting(|own| own - u64::from(requests));
     }
@@ -384,9 +430,16 @@ pub(crate) struct Ticket {
     sequencer: Rc<Sequencer>,
     slot: usize,
     requests: u32,
+    /// Whether the slot is one of the forwarder.
+    is_forwarded: bool,
 }
 
 impl Ticket {
+    /// Whether another node answers.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.is_forwarded
+    }
+
     /// How many requests were admitted and have not been given back.
     pub(crate) fn requests(&self) -> u32 {
         self.requests
@@ -410,6 +463,12 @@ impl Future for Ticket {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        if let Some(forwarding) = self.sequencer.forwarding.as_ref().filter(|_| self.is_forwarded) {
+            let outcome = ready!(forwarding.poll_outcome(self.slot, context));
+            let at = usize::from(outcome.is_err());
+            self.sequencer.metrics().forwarded[at].add_alone(self.requests.into());
+            return Poll::Ready(outcome);
+        }
         match self.sequencer.state.borrow_mut().outcome(self.slot) {
             Ok(outcome) => Poll::Ready(outcome),
             Err(waker) => {
@@ -424,7 +483,7 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.sequencer.leave(self.slot, self.requests);
+        self.sequencer.leave(self.slot, self.requests, self.is_forwarded);
     }
 }
 
@@ -505,12 +564,12 @@ mod tests {
             let ends = connected(&sequencer).await;
             let arrived = || [questions(&ends[0]), questions(&ends[1])];
             let widened = || sequencer.metrics().rounds_widened.load();
-            let _first = sequencer.join(1, Guarantee::Quorum, u64::from).expect("a place");
+            let _first = sequencer.join(1, Guarantee::Quorum, false, u64::from).expect("a place");
             sequencer.turn();
             assert_eq!(arrived(), [1, 1], "the first round asks all");
             assert!(!sequencer.begun.is_set() && !sequencer.ask_rest_if_late());
             // The second answer belongs to a round that has ended, and still shows a round trip.
-            let _second = sequencer.join(1, Guarantee::Quorum, u64::from).expect("a place");
+            let _second = sequencer.join(1, Guarantee::Quorum, false, u64::from).expect("a place");
             say_yes(&sequencer, 3);
             sequencer.turn();
             assert_eq!(arrived(), [0, 1], "only this voter has answered so far");
@@ -539,7 +598,7 @@ mod tests {
         let now_ns = || sequencer.shared.clock.monotonic_ns();
         let join = || {
             sequencer.alarm.clear();
-            let ticket = sequencer.join(1, Guarantee::Quorum, u64::from).expect("a place");
+            let ticket = sequencer.join(1, Guarantee::Quorum, false, u64::from).expect("a place");
             (ticket, sequencer.alarm.is_set())
         };
         let start_ns = now_ns();

@@ -25,6 +25,7 @@ use super::admission::AdmissionLimit;
 use super::client_tasks::ClientTasks;
 use super::confirm_answer::Caller;
 use super::ended::EndGuard;
+use super::forwarding;
 use super::front::{Front, OpenFront};
 use super::links::Links;
 use super::mailbox::{Mailbox, WorkerMessage};
@@ -162,6 +163,9 @@ impl Worker {
         let mut late = Watched::new(&self.watch, self.ask_late());
         let chores = self.front.chores().into_iter();
         let mut chores: Vec<_> = chores.map(|it| Watched::new(&self.watch, it)).collect();
+        if self.sequencer.forwarding.is_some() {
+            chores.push(Watched::new(&self.watch, forwarding::run(self.sequencer.clone())));
+        }
         let (tasks, turns) = (self.tasks.clone(), self.turns.clone());
         let clients = spawn_local(async move { tasks.run(&turns).await });
         // The tasks that never end. The batch closes after the clients that are ready.

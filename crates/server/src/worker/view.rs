@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_wire::http::cluster_header;
+use epicepoch_wire::http::{HEADER_FORWARDED, HEADER_LEADER, cluster_header};
 use http::HeaderValue;
 
 /// A publication, and the parts of answers made from it.
@@ -41,6 +41,14 @@ impl View {
             (!body.is_empty()).then_some(LeaderAddress { header, body })
         });
         Self { published, cluster, alt_svc, other_leader }
+    }
+
+    /// The headers of an answer that another node has given through this one: the id of this node, and
+    /// the leader's address if it is still known.
+    pub(crate) fn forwarded_headers(&self) -> impl Iterator<Item = (&'static str, HeaderValue)> {
+        let node = HeaderValue::from(self.published.identity.node.0);
+        let leader = self.other_leader.as_ref().map(|it| (HEADER_LEADER, it.header.clone()));
+        [(HEADER_FORWARDED, node)].into_iter().chain(leader)
     }
 
     /// Whether this node leads, with or without a grant. While it leads, requests wait for a round.

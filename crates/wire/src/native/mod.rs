@@ -30,10 +30,13 @@ pub const VERSION: u8 = 1;
 pub const FEATURE_LATEST: u64 = 1;
 /// Feature: the node answers requests for interval timestamps, in interval mode.
 pub const FEATURE_INTERVALS: u64 = 2;
+/// Feature: the client can follow to the leader, or is itself a node that forwards. No node forwards
+/// its requests (S22).
+pub const FEATURE_DIRECT: u64 = 4;
 /// All features of a client of this code.
-pub const FEATURES: u64 = FEATURE_LATEST;
+pub const FEATURES: u64 = FEATURE_LATEST | FEATURE_DIRECT;
 /// All features of a node of this code.
-pub const FEATURES_OF_NODE: u64 = FEATURE_LATEST | FEATURE_INTERVALS;
+pub const FEATURES_OF_NODE: u64 = FEATURE_LATEST | FEATURE_INTERVALS | FEATURE_DIRECT;
 /// The first byte of a connection of this protocol. A request of HTTP/1.1 cannot begin with this
 /// byte, because a method has only visible characters. The preface of HTTP/2 begins with `P`, and a
 /// TLS handshake with `0x16`.

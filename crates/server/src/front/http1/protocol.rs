@@ -35,6 +35,7 @@ pub(crate) struct Http1;
 pub(crate) struct Request {
     ask: Ask,
     request_id_len: u8,
+    is_direct: bool,
     /// Whether it is the last request of its connection.
     closes: bool,
 }
@@ -55,6 +56,12 @@ impl Waiting for Request {
     #[inline]
     fn guarantee(&self) -> Option<Guarantee> {
         self.ask.guarantee
+    }
+
+    /// A node that is behind could not spell a compact timestamp.
+    #[inline]
+    fn is_direct(&self) -> bool {
+        self.is_direct || self.ask.format.is_compact()
     }
 
     #[inline]
@@ -131,9 +138,11 @@ impl Protocol for Http1 {
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
         let mut templates = common.templates();
         let proved_by = answers.proved_by();
+        let view = answers.is_forwarded().then(|| common.sequencer.view());
+        let forwarded = view.as_deref();
         answers.each(|Request { ask, closes, .. }, request_id, first| {
             let proof = ask.shown(proved_by);
-            templates.answer(ask, Echo { request_id, closes, proof }, first, out);
+            templates.answer(ask, Echo { request_id, closes, proof, forwarded }, first, out);
         });
     }
 
@@ -147,7 +156,7 @@ impl Protocol for Http1 {
         let templates = common.templates();
         let template = RefusalTemplate::new(answer::refused(refusal));
         refused.each(|Request { closes, .. }, request_id| {
-            templates.refusal(&template, Echo { request_id, closes, proof: None }, out);
+            templates.refusal(&template, Echo { request_id, closes, ..Echo::default() }, out);
         });
     }
 
@@ -168,9 +177,9 @@ pub(crate) fn put_last(common: &Common<Http1>, answer: Answer, out: &mut Vec<u8>
 
 #[inline]
 fn push(line: &mut Line<Request>, request: &FastRequest<'_>) {
-    let FastRequest { ask, request_id, closes, .. } = *request;
+    let FastRequest { ask, request_id, is_direct, closes, .. } = *request;
     let request_id_len = request_id.len() as u8;
-    line.queue.push(Request { ask, request_id_len, closes }, request_id);
+    line.queue.push(Request { ask, request_id_len, is_direct, closes }, request_id);
     if closes {
         // The node ignores bytes behind a client's last request.
         line.stage = Stage::Ending;

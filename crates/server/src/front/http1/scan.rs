@@ -35,6 +35,8 @@ pub struct FastRequest<'a> {
     pub request_id: &'a [u8],
     /// The value of `authorization`; empty if there is none.
     pub authorization: &'a [u8],
+    /// Whether it must not be sent on to another node (`epicepoch-direct: 1`).
+    pub is_direct: bool,
     /// Whether it is the last request of its connection.
     pub closes: bool,
     /// Its length in bytes.
@@ -84,7 +86,7 @@ impl<'a> Scanner<'a> {
             Ask::parse_fast(query, limits)
         };
         let Some(ask) = ask else { return Err(Stop::Other) };
-        let Lines { hosts, request_id, authorization, closes } = self.lines()?;
+        let Lines { hosts, request_id, authorization, is_direct, closes } = self.lines()?;
         // Hyper's service refuses a request with no `Host`, or with two (RFC 9112, 3.2).
         if hosts != 1 || self.at > REQUEST_LEN_MAX {
             return Err(Stop::Other);
@@ -92,7 +94,7 @@ impl<'a> Scanner<'a> {
         let request_id = request_id.unwrap_or_default();
         let authorization = authorization.unwrap_or_default();
         let closes = closes.unwrap_or(false);
-        Ok(FastRequest { ask, request_id, authorization, closes, len: self.at })
+        Ok(FastRequest { ask, request_id, authorization, is_direct, closes, len: self.at })
     }
 
     fn peek(&self) -> Result<u8, Stop> {
@@ -162,6 +164,7 @@ struct Lines<'a> {
     hosts: u32,
     request_id: Option<&'a [u8]>,
     authorization: Option<&'a [u8]>,
+    is_direct: bool,
     closes: Option<bool>,
 }
 
@@ -189,6 +192,7 @@ impl<'a> Lines<'a> {
             {
                 return Err(Stop::Other);
             }
+            b'e' if is(DIRECT) => self.is_direct |= value == b"1",
             // The fast path does not take requests with headers that describe a body, its length,
             // another protocol or one hop.
             b'c' if begins(b"content-") => return Err(Stop::Other),
@@ -204,6 +208,7 @@ impl<'a> Lines<'a> {
     }
 }
 
+const DIRECT: &[u8] = epicepoch_wire::http::HEADER_DIRECT.as_bytes();
 const REQUEST_ID: &[u8] = epicepoch_wire::http::HEADER_REQUEST_ID.as_bytes();
 
 /// The bytes that the fast path allows in a header name: letters, digits and the hyphen. RFC 9110,

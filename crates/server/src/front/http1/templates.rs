@@ -39,11 +39,16 @@ pub(super) struct Echo<'a> {
     pub(super) closes: bool,
     /// What has proved the answer, if the request names a guarantee.
     pub(super) proof: Option<ProvedBy>,
+    /// If another node has answered: what this node knows of it.
+    pub(super) forwarded: Option<&'a View>,
 }
 
 impl Echo<'_> {
     fn is_empty(&self) -> bool {
-        self.request_id.is_empty() && !self.closes && self.proof.is_none()
+        self.request_id.is_empty()
+            && !self.closes
+            && self.proof.is_none()
+            && self.forwarded.is_none()
     }
 }
 
@@ -106,6 +111,14 @@ impl ResponseTemplates {
         if let Some(proof) = echo.proof {
             // A write to a vector cannot fail.
             let _ = write!(out, "{HEADER_PROOF}: {proof}\r\n");
+        }
+        if let Some(view) = echo.forwarded {
+            for (name, value) in view.forwarded_headers() {
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(b": ");
+                out.extend_from_slice(value.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
         }
         if !echo.request_id.is_empty() {
             out.extend_from_slice(HEADER_REQUEST_ID.as_bytes());

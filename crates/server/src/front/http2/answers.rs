@@ -184,6 +184,9 @@ impl ResponseTemplates {
         if let Some(proof) = echo.proof {
             put_literal(0, 0, HEADER_PROOF, proof.name().as_bytes(), out);
         }
+        for (name, value) in echo.forwarded.into_iter().flat_map(View::forwarded_headers) {
+            put_literal(0, 0, name, value.as_bytes(), out);
+        }
         put_request_id(echo.request_id, out);
         end_head(at, flag::END_HEADERS, id, out);
     }
@@ -230,6 +233,8 @@ pub(super) struct Echo<'a> {
     pub(super) request_id: &'a [u8],
     /// What has proved the answer, if the request names a guarantee.
     pub(super) proof: Option<ProvedBy>,
+    /// If another node has answered: what this node knows of it.
+    pub(super) forwarded: Option<&'a View>,
 }
 
 /// The head of an answer that has no timestamps, or of another rare answer.

@@ -1,7 +1,7 @@
 //! Reads a header block into reused memory and decides whether it is a request (RFC 9113, section
 //! 8). Any other block is malformed; its intent is never guessed.
 
-use epicepoch_wire::http::{HEADER_ADMIN, HEADER_CLUSTER, HEADER_REQUEST_ID};
+use epicepoch_wire::http::{HEADER_ADMIN, HEADER_CLUSTER, HEADER_DIRECT, HEADER_REQUEST_ID};
 use epicepoch_wire::http2::hpack::ENTRY_OVERHEAD;
 use http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
@@ -26,6 +26,7 @@ pub(super) struct Head {
     content_length: Option<u64>,
     request_id: Once,
     authorization: Once,
+    is_direct: bool,
     /// The length of the head, as HTTP/2 counts it.
     len: usize,
     is_malformed: bool,
@@ -73,10 +74,11 @@ const PATH: usize = 3;
 
 /// The fields that the service reads, and the one that tells a call from other requests. Other fields
 /// are dropped, so a request holds little memory while its body arrives.
-static READ_BY_SERVICE: [HeaderName; 8] = [
+static READ_BY_SERVICE: [HeaderName; 9] = [
     AUTHORIZATION,
     CONTENT_TYPE,
     HeaderName::from_static(HEADER_REQUEST_ID),
+    HeaderName::from_static(HEADER_DIRECT),
     HeaderName::from_static(HEADER_ADMIN),
     HeaderName::from_static(HEADER_CLUSTER),
     ACCEPT,
@@ -96,6 +98,7 @@ impl Head {
         self.content_length = None;
         self.request_id = Once::Absent;
         self.authorization = Once::Absent;
+        self.is_direct = false;
         self.len = 0;
         self.is_malformed = false;
     }
@@ -146,6 +149,7 @@ impl Head {
                 self.content_length = length;
             }
             b"authorization" => self.authorization.record(field.value),
+            DIRECT => self.is_direct |= value == b"1",
             REQUEST_ID => self.request_id.record(field.value),
             _ => {}
         }
@@ -210,6 +214,11 @@ impl Head {
         self.once(self.authorization)
     }
 
+    /// Whether the request must not be sent on to another node.
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
     /// The request, with the fields that the service reads. `None` if its method or its path is
     /// invalid.
     pub(super) fn request(&self) -> Option<Request<()>> {
@@ -258,6 +267,7 @@ impl Head {
     }
 }
 
+const DIRECT: &[u8] = HEADER_DIRECT.as_bytes();
 const REQUEST_ID: &[u8] = HEADER_REQUEST_ID.as_bytes();
 
 /// Parses a number of decimal digits only.

@@ -57,6 +57,7 @@ pub(crate) struct Request {
     stream: u32,
     ask: Ask,
     request_id_len: u8,
+    is_direct: bool,
     interest: Interest,
     /// Whether the request is a message of a call, which other requests of the stream may follow.
     is_of_call: bool,
@@ -65,7 +66,7 @@ pub(crate) struct Request {
 impl Request {
     /// A request of the call on this stream.
     pub(super) const fn of_call(stream: u32, ask: Ask, interest: Interest) -> Self {
-        Self { stream, ask, request_id_len: 0, interest, is_of_call: true }
+        Self { stream, ask, request_id_len: 0, is_direct: true, interest, is_of_call: true }
     }
 }
 
@@ -83,6 +84,12 @@ impl Waiting for Request {
     #[inline]
     fn guarantee(&self) -> Option<Guarantee> {
         self.ask.guarantee
+    }
+
+    /// A node that is behind could not spell a compact timestamp. Clients of PD follow to the leader.
+    #[inline]
+    fn is_direct(&self) -> bool {
+        self.is_direct || self.ask.format.is_compact()
     }
 
     #[inline]
@@ -184,6 +191,8 @@ impl Protocol for Http2 {
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
         let templates = common.templates();
         let proved_by = answers.proved_by();
+        let view = answers.is_forwarded().then(|| common.sequencer.view());
+        let forwarded = view.as_deref();
         answers.each(|Request { stream: id, ask, is_of_call, .. }, request_id, first| {
             if is_of_call {
                 return self.answer_call(common, id, first, ask.count, out);
@@ -193,11 +202,11 @@ impl Protocol for Http2 {
             let body_len = ask.body_len();
             let proof = ask.shown(proved_by);
             let Some(is_whole) = session.spend_all(id, body_len) else { return };
-            let is_usual = request_id.is_empty() && proof.is_none();
+            let is_usual = request_id.is_empty() && proof.is_none() && forwarded.is_none();
             if is_whole && ask.count == 1 && is_usual && ask.format == Format::Binary {
                 return templates.one(table, id, first, out);
             }
-            templates.head(table, id, body_len, Echo { request_id, proof }, out);
+            templates.head(table, id, body_len, Echo { request_id, proof, forwarded }, out);
             if is_whole {
                 frame::put_head(out, body_len, kind::DATA, flag::END_STREAM, id);
                 ask.put_body(first, out);
@@ -372,8 +381,8 @@ impl Http2 {
             return self.put_answer(common, ready, line.outbox.bytes());
         }
         let (ask, request_id_len) = (request.ask, request.request_id.len() as u8);
-        let interest = Interest::Wanted;
-        let waiting = Request { stream: id, ask, request_id_len, interest, is_of_call: false };
+        let (is_direct, interest, is_of_call) = (request.is_direct, Interest::Wanted, false);
+        let waiting = Request { stream: id, ask, request_id_len, is_direct, interest, is_of_call };
         line.queue.push(waiting, &request.request_id);
     }
 

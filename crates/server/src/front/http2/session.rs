@@ -548,6 +548,7 @@ impl Session {
             ask,
             request_id: self.head.request_id().to_vec(),
             authorization: self.head.authorization().to_vec(),
+            is_direct: self.head.is_direct(),
         });
     }
 

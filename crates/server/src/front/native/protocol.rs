@@ -10,7 +10,8 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
-    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, Frame, HEADER_LEN, IntervalRequest,
+    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, FEATURE_DIRECT, Frame, HEADER_LEN,
+    IntervalRequest,
     LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
 use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
@@ -77,6 +78,8 @@ pub(crate) struct Native {
     leader_changes: u64,
     /// The guarantee that the hello has named for all requests of the connection.
     guarantee: Option<Guarantee>,
+    /// Whether the hello has said that the client can follow, or forwards itself (S22).
+    is_direct: bool,
     /// Whether the hello has said that all timestamps must be compact.
     needs_compact: bool,
     /// The token of the hello, and the version of the token file against which it was last checked.
@@ -123,6 +126,7 @@ impl Protocol for Native {
             last_frame: Vec::new(),
             leader_changes: common.shared.leader_changes.get(),
             guarantee: None,
+            is_direct: false,
             needs_compact: false,
             token: None,
             tokens_seen: common.tokens_version(),
@@ -181,6 +185,11 @@ impl Protocol for Native {
     #[inline]
     fn guarantee(&self, _: &Queue<Request>, default: Guarantee) -> Guarantee {
         self.guarantee.unwrap_or(default)
+    }
+
+    #[inline]
+    fn may_forward(&self, queue: &Queue<Request>) -> bool {
+        !self.is_direct && !self.needs_compact && queue.may_forward()
     }
 
     #[inline]
@@ -321,6 +330,7 @@ impl Native {
         let checked = welcome::check(&hello, &view.published, cluster_name);
         self.token = hello.token;
         self.guarantee = hello.guarantee;
+        self.is_direct = hello.features & FEATURE_DIRECT != 0;
         self.needs_compact = hello.timestamp_format == Some(TimestampFormat::Compact);
         if !self.admit(line) {
             return;

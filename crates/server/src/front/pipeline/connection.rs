@@ -144,8 +144,10 @@ impl<P: Protocol> Connection<P> {
         let is_held_up = self.line.queue.joined() > 0 && self.line.queue.has_new();
         let before = self.line.queue.bursts();
         loop {
-            while let Poll::Ready(Some((requests, outcome))) = self.line.queue.poll(context) {
-                self.answer(0..requests, outcome);
+            while let Poll::Ready(Some((requests, outcome, is_forwarded))) =
+                self.line.queue.poll(context)
+            {
+                self.answer(0..requests, outcome, is_forwarded);
             }
             if !self.line.queue.has_new() {
                 return false;
@@ -166,9 +168,13 @@ impl<P: Protocol> Connection<P> {
     fn join(&mut self) -> bool {
         let default = self.common.sequencer.shared.guarantee_default();
         let guarantee = self.protocol.guarantee(&self.line.queue, default);
+        // The leader proves what it gives to others by a round. A request that names a lease follows.
+        let may_forward = self.common.sequencer.forwards()
+            && self.protocol.may_forward(&self.line.queue)
+            && self.protocol.guarantee(&self.line.queue, Guarantee::Quorum) == Guarantee::Quorum;
         let Line { state, queue, .. } = &mut self.line;
         // The requests of a burst share a range, and a range of compact timestamps has one millisecond.
-        let wanted = if self.common.sequencer.shared.is_compact() {
+        let wanted = if may_forward || self.common.sequencer.shared.is_compact() {
             queue.wanted_within(COMPACT_INDEXES)
         } else {
             queue.wanted()
@@ -178,13 +184,13 @@ impl<P: Protocol> Connection<P> {
                 return false;
             }
             // All requests were cancelled.
-            self.answer(0..self.line.queue.len(), None);
+            self.answer(0..self.line.queue.len(), None, false);
             return true;
         }
         let sequencer = &self.common.sequencer;
         let rated = Rated::new(sequencer, state, wanted);
         let total = |admitted| queue.total(admitted);
-        let (admitted, code) = match rated.join(sequencer, guarantee, total) {
+        let (admitted, code) = match rated.join(sequencer, guarantee, may_forward, total) {
             Ok(ticket) => {
                 let admitted = ticket.requests();
                 queue.join(ticket);
@@ -200,14 +206,15 @@ impl<P: Protocol> Connection<P> {
         }
         if admitted < wanted {
             rated.count_refused(sequencer);
-            self.answer(self.line.queue.joined()..self.line.queue.len(), Some(Err(code)));
+            let refused = self.line.queue.joined()..self.line.queue.len();
+            self.answer(refused, Some(Err(code)), false);
         }
         true
     }
 
     /// Answers or refuses `requests`, or drops them if all were cancelled. Only the oldest requests
     /// may get timestamps.
-    fn answer(&mut self, requests: Range<usize>, outcome: Option<Outcome>) {
+    fn answer(&mut self, requests: Range<usize>, outcome: Option<Outcome>, is_forwarded: bool) {
         let Self { common, protocol, line } = self;
         let (queue, out) = (&mut line.queue, line.outbox.bytes());
         let live = queue.live_of(requests.clone()) as u64;
@@ -216,7 +223,8 @@ impl<P: Protocol> Connection<P> {
         match outcome.map(|outcome| settle(&common.sequencer, outcome, live, count)) {
             None => queue.drain(requests, |_, _| {}),
             Some(Ok(sequencer::Answer { range, proved_by })) => {
-                let answers = Answers { queue, requests: requests.end, range, proved_by };
+                let requests = requests.end;
+                let answers = Answers { queue, requests, range, proved_by, is_forwarded };
                 protocol.answer(common, answers, out);
             }
             Some(Err(refusal)) => {
@@ -308,11 +316,12 @@ impl Rated {
         self,
         sequencer: &Rc<Sequencer>,
         guarantee: Guarantee,
+        may_forward: bool,
         total: impl FnOnce(u32) -> u64,
     ) -> Result<Ticket, ErrorCode> {
         match self.allowed {
             0 => Err(ErrorCode::Overloaded),
-            allowed => sequencer.join(allowed, guarantee, total),
+            allowed => sequencer.join(allowed, guarantee, may_forward, total),
         }
     }
 

@@ -72,6 +72,12 @@ pub(crate) trait Protocol: Sized {
         queue.guarantee(default)
     }
 
+    /// Whether the new requests of the connection may be sent on to the leader.
+    #[inline]
+    fn may_forward(&self, queue: &Queue<Self::Request>) -> bool {
+        queue.may_forward()
+    }
+
     /// Appends the answers to requests that got timestamps.
     fn answer(
         &mut self,

@@ -40,6 +40,12 @@ pub(crate) trait Waiting: Copy {
         None
     }
 
+    /// Whether the request must not be sent on to another node: its client can follow, or only the
+    /// leader can make its answer.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
     /// Bytes of the request id; 0 if there is none.
     fn request_id_len(&self) -> usize {
         0
@@ -81,6 +87,8 @@ pub(crate) struct Queue<R> {
     latest: usize,
     /// How many requests name a guarantee.
     named: usize,
+    /// How many requests must not be sent on.
+    direct: usize,
     owed_len: usize,
     /// The request ids, one after the other.
     request_ids: VecDeque<u8>,
@@ -103,6 +111,7 @@ impl<R> Default for Queue<R> {
             cancelled: 0,
             latest: 0,
             named: 0,
+            direct: 0,
             owed_len: 0,
             request_ids: VecDeque::new(),
         }
@@ -121,6 +130,7 @@ impl<R: Waiting> Queue<R> {
             self.latest += 1;
         }
         self.named += usize::from(request.guarantee().is_some());
+        self.direct += usize::from(request.is_direct());
         self.requests.push_back(request);
     }
 
@@ -254,6 +264,16 @@ impl<R: Waiting> Queue<R> {
         if new.any(wants_quorum) { Guarantee::Quorum } else { Guarantee::Lease }
     }
 
+    /// Whether the requests that are not in a batch yet may be sent on to the leader. They join
+    /// together, so one that may not keeps back the others.
+    pub(crate) fn may_forward(&self) -> bool {
+        if self.direct == 0 && self.latest == 0 {
+            return true;
+        }
+        let stays = |it: &R| it.is_direct() || asks_for_latest(it);
+        !self.requests.range(self.joined..).any(stays)
+    }
+
     /// How many timestamps the next `requests` requests ask for. Only wanted requests that are not
     /// in a batch yet count.
     pub(super) fn total(&self, requests: u32) -> u64 {
@@ -282,12 +302,12 @@ impl<R: Waiting> Queue<R> {
         self.bursts.push_back(Burst { ticket: Some(ticket), requests });
     }
 
-    /// Ready with the oldest burst: how many requests it has, and their outcome, which is `None` if
-    /// all were cancelled. The requests stay at the front of the queue.
+    /// Ready with the oldest burst: how many requests it has, their outcome, which is `None` if
+    /// all were cancelled, and whether another node has answered. The requests stay at the front of the queue.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<(usize, Option<Outcome>)>> {
+    ) -> Poll<Option<(usize, Option<Outcome>, bool)>> {
         let Some(burst) = self.bursts.front_mut() else { return Poll::Ready(None) };
         let outcome = match &mut burst.ticket {
             None => None,
@@ -297,9 +317,10 @@ impl<R: Waiting> Queue<R> {
             },
         };
         let requests = burst.requests;
+        let is_forwarded = burst.ticket.as_ref().is_some_and(Ticket::is_forwarded);
         self.bursts.pop_front();
         self.joined -= requests;
-        Poll::Ready(Some((requests, outcome)))
+        Poll::Ready(Some((requests, outcome, is_forwarded)))
     }
 
     /// Removes the requests of `range`, and passes each to `each` with its request id. Requests
@@ -316,6 +337,7 @@ impl<R: Waiting> Queue<R> {
                 self.latest -= 1;
             }
             self.named -= usize::from(request.guarantee().is_some());
+            self.direct -= usize::from(request.is_direct());
             let len = request.request_id_len();
             if len == 0 {
                 each(request, &[]);
@@ -343,6 +365,8 @@ pub(crate) struct Answers<'a, R> {
     pub(super) range: TimestampRange,
     /// What has proved the answers.
     pub(super) proved_by: ProvedBy,
+    /// Whether another node has answered.
+    pub(super) is_forwarded: bool,
 }
 
 impl<R: Waiting> Answers<'_, R> {
@@ -355,6 +379,12 @@ impl<R: Waiting> Answers<'_, R> {
     #[inline]
     pub(crate) fn proved_by(&self) -> ProvedBy {
         self.proved_by
+    }
+
+    /// Whether another node has answered.
+    #[inline]
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.is_forwarded
     }
 
     /// How many requests there are.
@@ -457,7 +487,13 @@ mod tests {
         let mut given = Vec::new();
         let requests_len = requests.len();
         let proved_by = ProvedBy::Round;
-        let answers = Answers { queue: &mut queue, requests: requests_len, range, proved_by };
+        let answers = Answers {
+            queue: &mut queue,
+            requests: requests_len,
+            range,
+            proved_by,
+            is_forwarded: false,
+        };
         answers.each(|request, _, own| given.push((request.id, own)));
         let mut next = first;
         let mut expected = Vec::new();
@@ -556,7 +592,13 @@ mod tests {
             let range = TimestampRange::new(first, taken.max(1)).unwrap();
             let mut given = Vec::new();
             let proved_by = ProvedBy::Round;
-            let answers = Answers { queue: &mut queue, requests: counts.len(), range, proved_by };
+            let answers = Answers {
+                queue: &mut queue,
+                requests: counts.len(),
+                range,
+                proved_by,
+                is_forwarded: false,
+            };
             answers.each(|_, _, own| given.push(own.index.0));
             assert_eq!((queue.len(), queue.latest_of(0..0)), (0, 0));
             given

@@ -141,12 +141,14 @@ pub(super) fn is_ready(
     published.is_joined() && may_answer
 }
 
-/// The answer of `/ready`. Its text has the same form for yes and no. A removed node adds
-/// `removed=true`. In interval mode, a node is ready if it is certain of the time. It needs no leader
-/// for that, and says with which bound, or why it refuses.
+/// The answer of `/ready`. Its text has the same form for yes and no. A node that sends requests on
+/// to the leader adds `forwards=true`, and a removed one `removed=true`. In interval mode, a node is
+/// ready if it is certain of the time. It needs no leader for that, and says with which bound, or why
+/// it refuses.
 pub(crate) fn ready(
     view: &View,
     is_quorum_reached: bool,
+    forwards: bool,
     leaving: Leaving,
     intervals: Option<&IntervalState>,
 ) -> Answer {
@@ -161,6 +163,8 @@ pub(crate) fn ready(
             }
             (Some(refusal), _) => write!(body, " interval=uncertain ({refusal})"),
         };
+    } else if forwards {
+        body.push_str(" forwards=true");
     }
     match leaving {
         Leaving::Removed => {

@@ -16,7 +16,7 @@ use super::process_page::ProcessScrape;
 use crate::lease_clock::LeaseRight;
 use crate::metrics::cell::{Count, Histogram, Sum};
 use crate::metrics::consensus::CLOCK_STATUSES;
-use crate::metrics::worker::{Abuse, FAILURES, PathLabel, STATUSES, WorkerMetrics};
+use crate::metrics::worker::{Abuse, FAILURES, FORWARDED, PathLabel, STATUSES, WorkerMetrics};
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::security::authz::{Reason, Right};
 use crate::shared::NodeShared;
@@ -251,6 +251,15 @@ impl Page<'_, '_> {
              leader that it was deposed.",
             "answer",
             &[("yes", self.sum(|w| &w.confirms_yes)), ("no", self.sum(|w| &w.confirms_no))],
+        )?;
+        let forwarded = FORWARDED.iter().enumerate();
+        let forwarded = forwarded.map(|(at, name)| (*name, self.sum(|w| &w.forwarded[at])));
+        self.counters(
+            "forwarded",
+            "Requests that this node sent on to the leader, by outcome: answered, refused, \
+             sent_again (not answered over one connection, so sent over the next).",
+            "outcome",
+            &forwarded.collect::<Vec<_>>(),
         )?;
         self.counter(
             "rounds_widened",

@@ -10,8 +10,9 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use epicepoch_core::sequencer::{self, Outcome};
 use epicepoch_wire::http::{
-    ErrorCode, HEADER_CLUSTER, HEADER_PROOF, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX,
+    ErrorCode, HEADER_CLUSTER, HEADER_DIRECT, HEADER_PROOF, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX,
 };
+use epicepoch_wire::Guarantee;
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};
@@ -145,7 +146,7 @@ impl NodeService {
         }
         match row.route {
             Route::Timestamp => {
-                return self.wait_for_timestamps(rated, &view, request.uri().query());
+                return self.wait_for_timestamps(rated, &view, request);
             }
             Route::Latest => return self.wait_for_latest(rated, &view, request.uri().query()),
             Route::Interval => return self.give_interval(request.uri().query()),
@@ -239,26 +240,33 @@ impl NodeService {
         answer
     }
 
-    fn wait_for_timestamps(&self, rated: Rated, view: &View, query: Option<&str>) -> Step {
+    fn wait_for_timestamps<B>(&self, rated: Rated, view: &View, request: &Request<B>) -> Step {
+        let direct = request.headers().get_all(HEADER_DIRECT);
+        let may_forward =
+            self.sequencer.forwards() && !direct.iter().any(|value| value.as_bytes() == b"1");
         // A follower learns of a new MAX_N a heartbeat after the leader has applied it. So only the
         // leader enforces MAX_N. A follower names the leader, and refuses only counts beyond the
         // highest possible MAX_N.
         // The same holds for the format of timestamps.
-        let limits = if view.is_leading() {
+        let limits = if view.is_leading() || may_forward {
             Limits::of(&self.sequencer.shared)
         } else {
             (*MAX_N.end()).into()
         };
-        let ask = match Ask::parse(query, limits) {
+        let ask = match Ask::parse(request.uri().query(), limits) {
             Ok(ask) => ask,
             Err(bad) => return self.refuse_query(PathLabel::Timestamp, view, bad),
         };
-        self.wait(rated, PathLabel::Timestamp, ask)
+        // A node that is behind could not spell a compact timestamp.
+        let may_forward = may_forward
+            && !ask.format.is_compact()
+            && ask.guarantee.unwrap_or(Guarantee::Quorum) == Guarantee::Quorum;
+        self.wait(rated, PathLabel::Timestamp, ask, may_forward)
     }
 
     fn wait_for_latest(&self, rated: Rated, view: &View, query: Option<&str>) -> Step {
         match Ask::parse_latest(query) {
-            Ok(ask) => self.wait(rated, PathLabel::Latest, ask),
+            Ok(ask) => self.wait(rated, PathLabel::Latest, ask, false),
             Err(bad) => self.refuse_query(PathLabel::Latest, view, bad),
         }
     }
@@ -316,10 +324,10 @@ impl NodeService {
     }
 
     /// Joins the open batch.
-    fn wait(&self, rated: Rated, label: PathLabel, ask: Ask) -> Step {
+    fn wait(&self, rated: Rated, label: PathLabel, ask: Ask, may_forward: bool) -> Step {
         let default = self.sequencer.shared.guarantee_default();
         let guarantee = ask.guarantee.unwrap_or(default);
-        match rated.join(&self.sequencer, guarantee, |_| ask.count) {
+        match rated.join(&self.sequencer, guarantee, may_forward, |_| ask.count) {
             Ok(ticket) => Step::Waiting { ticket, label, ask },
             Err(code) => Step::Done(self.refuse(label, code)),
         }
@@ -339,7 +347,9 @@ impl NodeService {
                     Format::Json if label == PathLabel::Latest => {
                         Body::latest_json(range.first(), is_compact)
                     }
-                    Format::Json => Body::json(range, is_compact),
+                    Format::Json => {
+                        Body::json(range, is_compact && range.compact_first().is_some())
+                    }
                     Format::U64 => Body::compact_list(range),
                     Format::U64Range => Body::compact_range(&range),
                 };
@@ -368,8 +378,9 @@ impl NodeService {
         match route {
             Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
             Route::Ready => {
-                let intervals = shared.interval_state();
-                answer::ready(view, shared.is_raft_available(), self.leaving(), intervals.as_ref())
+                let (forwards, intervals) = (self.sequencer.forwards(), shared.interval_state());
+                let is_available = shared.is_raft_available();
+                answer::ready(view, is_available, forwards, self.leaving(), intervals.as_ref())
             }
             Route::Leader => answer::leader(view, self.leaving()),
             Route::Members => {
@@ -442,10 +453,18 @@ impl Future for Answering {
             match &mut self.step {
                 Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
                 Step::Waiting { ticket, label, ask } => {
+                    let is_forwarded = ticket.is_forwarded();
                     let outcome = ready!(Pin::new(ticket).poll(context));
                     let (label, ask) = (*label, *ask);
                     self.step = Step::Taken;
-                    break self.service.settled(label, outcome, ask);
+                    let mut answer = self.service.settled(label, outcome, ask);
+                    if is_forwarded && outcome.is_ok() {
+                        let headers = answer.headers_mut();
+                        for (name, value) in self.service.sequencer.view().forwarded_headers() {
+                            headers.insert(name, value);
+                        }
+                    }
+                    break answer;
                 }
                 Step::Done(_) => {
                     let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {

@@ -83,4 +83,6 @@ pub struct FastRequest {
     pub request_id: Vec<u8>,
     /// The value of `authorization`; empty if there is none.
     pub authorization: Vec<u8>,
+    /// Whether it must not be sent on to another node (`epicepoch-direct: 1`).
+    pub is_direct: bool,
 }
