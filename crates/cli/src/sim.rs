@@ -66,6 +66,7 @@ pub(crate) fn command() -> Command {
                 .value_parser(value_parser!(u64).range(1..=7)),
         )
         .arg(switch("trace", "Print every event"))
+        .arg(switch("forward", "Nodes that do not lead send requests on to the leader"))
         .arg(switch("real-storage", "Members' disks hold the database of production, in every run"))
         .arg(
             Arg::new("plant")
@@ -87,6 +88,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         nodes: number("nodes"),
         is_real: matches.get_flag("real-storage").then_some(true),
         plant: plant(matches)?,
+        forwards: matches.get_flag("forward"),
         trace_len: if is_traced { TRACE_LEN } else { 0 },
         ..Options::new(first)
     };
@@ -210,14 +212,15 @@ fn tell(
             writeln!(out, "{line}")?;
         }
     }
-    let Options { seed, seconds, nodes, is_real, plant, .. } = options;
+    let Options { seed, seconds, nodes, is_real, plant, forwards, .. } = options;
     writeln!(out, "\nseed {seed}: {failure}\ntrace hash {hash:016x}")?;
     let nodes = nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
+    let forward = if forwards { " --forward" } else { "" };
     let real = if is_real == Some(true) { " --real-storage" } else { "" };
     let plant = plant.map(|plant| format!(" --plant {}", plant.name())).unwrap_or_default();
     writeln!(
         out,
-        "replay ({BUILD}): epicepoch sim --seed {seed} --seconds {seconds}{nodes}{real}{plant} --trace"
+        "replay ({BUILD}): epicepoch sim --seed {seed} --seconds {seconds}{nodes}{real}{forward}{plant} --trace"
     )?;
     Ok(ExitCode::from(exit_code(failure)))
 }

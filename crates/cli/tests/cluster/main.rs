@@ -36,6 +36,7 @@ mod together {
     mod disks;
     mod footprint;
     mod formats;
+    mod forwarding;
     mod http;
     mod http3;
     mod init;
