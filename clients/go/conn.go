@@ -60,7 +60,7 @@ func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Re
 		return unreachable(c.addr, ErrToken)
 	}
 	clientHello := hello{
-		features: featureLatest, clusterName: o.clusterName, cluster: expected, agent: agent, token: token,
+		features: featureLatest | featureDirect, clusterName: o.clusterName, cluster: expected, agent: agent, token: token,
 		guarantee: o.guarantee, needsCompact: o.needsCompact,
 	}
 	if _, err := c.net.Write(clientHello.appendTo(nil)); err != nil {

@@ -17,6 +17,7 @@ import {
   checkPlain,
   encodeHead,
   encodeHello,
+  FEATURE_DIRECT,
   FEATURE_LATEST,
   FrameReader,
   Kind,
@@ -89,7 +90,8 @@ export class Connection {
     let hello: Buffer;
     try {
       token = currentToken(settings);
-      const fields = { features: FEATURE_LATEST, clusterName, agent: AGENT, token, guarantee };
+      const features = FEATURE_LATEST | FEATURE_DIRECT;
+      const fields = { features, clusterName, agent: AGENT, token, guarantee };
       hello = encodeHello({ ...fields, timestampFormat, cluster: expected });
     } catch (error) {
       // The function may return a token the next time, so a retry may help.

@@ -294,6 +294,24 @@ pub(crate) enum Event {
         slot: usize,
         asker: Asker,
     },
+    /// The forwarder of a worker sends the requests that wait.
+    ForwardTurn {
+        worker: usize,
+    },
+    /// The task of a request that was sent on reads the request's outcome.
+    ForwardWoken {
+        worker: usize,
+        slot: usize,
+        asker: Asker,
+    },
+    /// The answer to a frame has arrived over a connection of a forwarder; `None` if that connection
+    /// has ended.
+    FrameAnswered {
+        worker: usize,
+        link: u64,
+        frame: u64,
+        answer: Option<Answer>,
+    },
     /// An answer leaves the node.
     Answer {
         request: Request,
@@ -410,6 +428,9 @@ impl Event {
             | Self::LinksConnected { worker, .. }
             | Self::Allocate { worker }
             | Self::Woken { worker, .. }
+            | Self::ForwardTurn { worker }
+            | Self::ForwardWoken { worker, .. }
+            | Self::FrameAnswered { worker, .. }
             | Self::LookForLate { worker }
             | Self::WorkerTick { worker } => *worker,
             Self::Ask { confirm, .. } => confirm.worker.0 as usize,
@@ -483,6 +504,11 @@ impl Event {
             Self::WorkerTick { worker } => (21, *worker as u64),
             Self::LookForLate { worker } => (43, *worker as u64),
             Self::Share => (24, 0),
+            Self::ForwardTurn { worker } => (45, *worker as u64),
+            Self::ForwardWoken { slot, asker, .. } => (46, asker.attempt << 32 ^ *slot as u64),
+            Self::FrameAnswered { frame, answer, .. } => {
+                (47, frame << 32 ^ answer.map_or(0, Answer::digest))
+            }
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
         }
     }

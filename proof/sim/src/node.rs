@@ -11,7 +11,7 @@ use epicepoch_core::node::Node as Consensus;
 use epicepoch_core::publication::{Identity, Published, Shared, Step};
 use epicepoch_core::quorum::Voters;
 use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
-use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Sequencer};
+use epicepoch_core::sequencer::{ConfirmedBatch, Forwarder, Limits, Sequencer};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, StoreId, Term, WorkerId};
@@ -29,6 +29,7 @@ use crate::parameters::{
 use crate::plant::Plant;
 use crate::stamper::Stamper;
 use crate::version::Version;
+use crate::world::forwarding::Forwarding;
 use crate::world::handovers::Handovers;
 use crate::world::offers::Offers;
 
@@ -43,6 +44,8 @@ pub(crate) struct Worker {
     pub(crate) for_lease: BTreeSet<usize>,
     /// The slots of requests that a lease has proved. The monitor does not know them.
     pub(crate) by_lease: BTreeSet<usize>,
+    /// The requests that another node answers.
+    pub(crate) forwarding: Forwarding,
     pub(crate) is_turn_due: bool,
     /// The worker follows no publication before this true time, nanoseconds.
     pub(crate) follows_at_ns: u64,
@@ -239,6 +242,11 @@ impl Node {
             tickets: BTreeMap::new(),
             for_lease: BTreeSet::new(),
             by_lease: BTreeSet::new(),
+            forwarding: Forwarding::new(Forwarder::new(
+                SLOTS_MAX,
+                REQUEST_NS,
+                &workers_see.published(),
+            )),
             is_turn_due: false,
             follows_at_ns: 0,
             is_looking: false,

@@ -167,6 +167,26 @@ plants! {
     /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol; `Instant` of
     /// Rust's standard library is such a clock.
     LeaseClockStops "lease-clock-stops",
+    /// A request joins a frame to the leader that is on its way.
+    ///
+    /// Breaks S22; found by `order` within 100 seeds. Seen: the danger of request collapsing, one hop
+    /// further out.
+    ForwardLateJoin "forward-late-join",
+    /// A node that forwards asks for more timestamps than it needs, and answers later requests with the
+    /// rest.
+    ///
+    /// Breaks S22; found by `order` within 100 seeds. Seen: clients and proxies that fetch timestamps
+    /// in advance; it is proposed for PD again and again.
+    ForwardLeftover "forward-leftover",
+    /// The parts of a frame's range are given to its requests and, again, to others.
+    ///
+    /// Breaks S22; found by `unique` within 100 seeds. Seen: such a range has two owners.
+    ForwardTwice "forward-twice",
+    /// A node that does not lead sends on what a forwarder has sent to it.
+    ///
+    /// Breaks S22; found by `S22` within 100 seeds. Seen: two nodes that each take the other for the
+    /// leader send a request round in a circle.
+    ForwardLoop "forward-loop",
 }
 
 impl Plant {
@@ -189,6 +209,15 @@ impl Plant {
     /// Whether the bug makes a worker count yeses that no voter has said.
     pub(crate) const fn is_unproved(self) -> bool {
         matches!(self, Self::Unconfirmed | Self::CheckedAtArrival | Self::RecentRound)
+    }
+
+    /// Whether the bug is in a forwarder, so that nodes must forward.
+    #[must_use]
+    pub const fn is_in_forwarder(self) -> bool {
+        matches!(
+            self,
+            Self::ForwardLateJoin | Self::ForwardLeftover | Self::ForwardTwice | Self::ForwardLoop
+        )
     }
 
     /// Whether the bug is in the disk. Then correct nodes lose what they had stored, or see

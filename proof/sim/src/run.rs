@@ -33,6 +33,8 @@ pub struct Options {
     pub is_real: Option<bool>,
     /// A bug to plant; a release build ignores it.
     pub plant: Option<Plant>,
+    /// Whether nodes that do not lead send requests on to the leader.
+    pub forwards: bool,
     /// Whether the monitor checks that the run does only what the specification allows.
     pub is_watched: bool,
     /// How many lines the trace keeps: the last lines about requests, and as many other lines. 0
@@ -50,6 +52,7 @@ impl Options {
             nodes: None,
             is_real: None,
             plant: None,
+            forwards: false,
             is_watched: true,
             trace_len: 0,
         }
@@ -156,6 +159,7 @@ impl World {
         let voters = options.nodes.unwrap_or(drawn);
         let spare = if random.u32(0..100) < 35 { 9 } else { 0 };
         let mut world = Self::new(options.seed, voters, spare, options.plant);
+        world.forwards |= options.forwards;
         if !options.is_watched {
             world.monitor.turn_off();
         }

@@ -8,6 +8,7 @@ mod confirm_links;
 pub(crate) mod consensus;
 pub(crate) mod faults;
 pub(crate) mod features;
+pub(crate) mod forwarding;
 pub(crate) mod handovers;
 mod leases;
 mod links;
@@ -46,6 +47,7 @@ use crate::world::clients::Client;
 use crate::world::confirm_links::ConfirmLinks;
 use crate::world::faults::Nemesis;
 use crate::world::features::Feature;
+use crate::world::forwarding::Forwarded;
 use crate::world::links::Links;
 use crate::world::restore::Restores;
 use crate::world::sessions::Sessions;
@@ -77,6 +79,9 @@ pub(crate) struct World {
     pub(crate) confirm_links: ConfirmLinks,
     pub(crate) clients: Vec<Client>,
     pub(crate) sessions: Sessions,
+    /// Whether nodes that do not lead send requests on.
+    pub(crate) forwards: bool,
+    pub(crate) forwarded: Forwarded,
     pub(crate) nemesis: Nemesis,
     pub(crate) restores: Restores,
     pub(crate) history: History,
@@ -113,6 +118,8 @@ impl World {
             confirm_links: ConfirmLinks::new(Feature::ConfirmLinks.is_of(seed)),
             clients: vec![],
             sessions: Sessions::default(),
+            forwards: plant.is_some_and(Plant::is_in_forwarder),
+            forwarded: Forwarded::default(),
             nemesis: Nemesis::default(),
             restores: Restores::default(),
             history: History::default(),
@@ -572,6 +579,13 @@ impl World {
             Event::LinksConnected { worker, nodes } => self.links_connected(id, worker, nodes),
             Event::Allocate { worker } => self.allocate(id, worker),
             Event::Woken { worker, slot, asker } => self.woken(id, worker, slot, asker),
+            Event::ForwardTurn { worker } => self.forward_turn(id, worker),
+            Event::ForwardWoken { worker, slot, asker } => {
+                self.forward_woken(id, worker, slot, asker);
+            }
+            Event::FrameAnswered { worker, link, frame, answer } => {
+                self.read_frame_answer(id, worker, (link, frame), answer);
+            }
             Event::Answer { request, answer } => self.answer(id, request, answer),
             Event::LookForLate { worker } => self.look_for_late(id, worker),
             Event::WorkerTick { worker } => self.worker_tick(id, worker),

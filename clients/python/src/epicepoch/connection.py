@@ -24,6 +24,7 @@ from .errors import (
 )
 from .frame import (
     ERROR,
+    FEATURE_DIRECT,
     FEATURE_LATEST,
     GOODBYE,
     HELLO,
@@ -158,8 +159,8 @@ class Connection(asyncio.Protocol):
                 raise UnreachableError(f"{self.addr}: {NO_TLS}") from error
             raise
         name, guarantee = options.cluster_name, options.guarantee
-        form = options.timestamp_format
-        self.write(hello(AGENT, name, expected, token, FEATURE_LATEST, guarantee, form))
+        form, features = options.timestamp_format, FEATURE_LATEST | FEATURE_DIRECT
+        self.write(hello(AGENT, name, expected, token, features, guarantee, form))
         await self._either(self._first_frame)
         if not self._first_frame.done():
             raise self.ended.result()

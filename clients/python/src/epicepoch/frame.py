@@ -42,6 +42,8 @@ FLAG_LATEST = 1
 FLAG_LEASE = 2
 """The flag of an answer that the lease of the leader has proved."""
 FEATURE_LATEST = 1
+# This client follows to the leader: no node sends its requests on.
+FEATURE_DIRECT = 2
 """The feature of a node that answers requests for the latest timestamp."""
 
 FEATURES_TAG = 0x0001

@@ -10,7 +10,7 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::frame::Header;
 use epicepoch_wire::native::message::ping;
 use epicepoch_wire::native::{
-    ClientHello, FEATURE_INTERVALS, FEATURE_LATEST, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient,
+    ClientHello, FEATURE_LATEST, FEATURES_OF_NODE, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient,
     Welcome, split,
 };
 use epicepoch_wire::{
@@ -221,8 +221,7 @@ fn requests_that_come_together_get_ranges_of_their_own_in_order() {
 #[test]
 fn the_latest_timestamp_takes_none_and_a_node_offers_the_request() {
     let (_cluster, node) = serving_alone();
-    let all = FEATURE_LATEST | FEATURE_INTERVALS;
-    for (offered, both) in [(0, 0), (u64::MAX, all), (FEATURE_LATEST, FEATURE_LATEST)] {
+    for (offered, both) in [(0, 0), (u64::MAX, FEATURES_OF_NODE), (FEATURE_LATEST, FEATURE_LATEST)] {
         let mut client = Native::connect(&node);
         client.hello(&ClientHello { features: offered, ..ClientHello::default() });
         let Got::Welcome(welcome) = client.next() else { panic!("no welcome") };

@@ -56,6 +56,8 @@ pub enum Invariant {
     /// S21: while compact timestamps are in effect, each has a compact spelling, and both spellings
     /// have one order.
     Compact,
+    /// S22: a node does not send on what a forwarder has sent to it.
+    Forwarded,
     /// S18: a leader gives nothing of a range that it gives back, and keeps nothing of what it did
     /// not use.
     GivenBack,

@@ -9,6 +9,7 @@ use epicepoch_wire::NodeId;
 use crate::event::{Answer, Asker, Event};
 use crate::parameters::{MS, NODES_MAX, WORKERS};
 use crate::world::World;
+use crate::world::forwarding::FORWARDERS_FROM;
 use crate::world::sessions::SESSIONS_FROM;
 
 /// This many of a thousand requests ask for the latest timestamp.
@@ -59,6 +60,8 @@ impl World {
         }
         if own.is_blind {
             own.target = self.any_leading();
+        } else if self.forwards && self.random.bool() {
+            own.target = self.any();
         }
         own.attempt += 1;
         own.is_waiting = true;
@@ -111,6 +114,9 @@ impl World {
     }
 
     pub(crate) fn client_answered(&mut self, asker: Asker, answer: Answer, by: NodeId) {
+        if asker.client >= FORWARDERS_FROM {
+            return self.frame_answered(asker, answer, by);
+        }
         if asker.client >= SESSIONS_FROM {
             return self.session_answered(asker, answer);
         }

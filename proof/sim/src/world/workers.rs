@@ -20,6 +20,7 @@ use crate::node::{Caller, Worker};
 use crate::parameters::{MS, WORKERS};
 use crate::plant::Plant;
 use crate::world::World;
+use crate::world::forwarding::FORWARDERS_FROM;
 
 /// Time between two checks of deadlines, nanoseconds.
 const WORKER_TICK_NS: u64 = 25 * MS;
@@ -40,7 +41,9 @@ impl World {
     pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
         let (floor, shown) = (self.history.floor(), self.history.shown());
         let above = self.history.above();
-        let (arrived_ns, guarantee) = (self.now_ns, self.draw_guarantee());
+        let arrived_ns = self.now_ns;
+        let is_of_forwarder = asker.client >= FORWARDERS_FROM;
+        let guarantee = if is_of_forwarder { Guarantee::Quorum } else { self.draw_guarantee() };
         let request = Request { asker, worker, count, guarantee, floor, shown, above, arrived_ns };
         self.summary.requests += 1;
         let identity = self.at(id).running().identity;
@@ -56,7 +59,7 @@ impl World {
         let now_ns = self.monotonic_ns(id);
         let own = self.worker(id, request.worker);
         let Ok(slot) = own.sequencer.join(1, request.count, request.guarantee, || now_ns) else {
-            return false;
+            return self.send_on(id, request);
         };
         *own.sequencer.outcome(slot).expect_err("it has just joined") = Some(slot);
         own.tickets.insert(slot, request);
@@ -83,10 +86,13 @@ impl World {
     pub(crate) fn leave(&mut self, id: NodeId, worker: usize, asker: Asker) {
         let own = self.worker(id, worker);
         let slot = own.tickets.iter().find(|(_, request)| request.asker == asker);
-        let Some(slot) = slot.map(|(slot, _)| *slot) else { return };
-        own.tickets.remove(&slot);
-        own.sequencer.leave(slot);
-        self.forget_slot(id, worker, slot);
+        if let Some(slot) = slot.map(|(slot, _)| *slot) {
+            own.tickets.remove(&slot);
+            own.sequencer.leave(slot);
+            self.forget_slot(id, worker, slot);
+        } else if !self.leave_forwarder(id, worker, asker) {
+            return;
+        }
         let identity = self.at(id).running().identity;
         self.history.left(identity, asker);
         self.count("client gone");
@@ -115,6 +121,9 @@ impl World {
         self.wake(id, worker, &woken);
         self.fail_rounds(id, worker);
         self.want_turn(id, worker);
+        if self.forwards {
+            self.follow_forwarder(id, worker);
+        }
     }
 
     fn want_turn(&mut self, id: NodeId, worker: usize) {
@@ -435,7 +444,10 @@ impl World {
     /// An answer leaves the node, unless its link to the client is cut.
     pub(crate) fn answer(&mut self, id: NodeId, request: Request, answer: Answer) {
         let who = self.at(id).running().identity;
-        if let Answer::Given(range) = answer {
+        if request.asker.client >= FORWARDERS_FROM {
+            // No client knows the answer yet.
+            self.history.refused(who, request.asker);
+        } else if let Answer::Given(range) = answer {
             self.summary.answered += 1;
             self.history.answered(Given { who, request, range });
         } else {
@@ -475,6 +487,9 @@ impl World {
         let begun = sequencer.handle_tick(now_ns, &running.seen, |slot| woken.push(slot));
         self.wake(id, worker, &woken);
         self.begun(id, worker, begun);
+        if self.forwards {
+            self.tick_forwarder(id, worker);
+        }
         self.schedule_own(id, WORKER_TICK_NS, Event::WorkerTick { worker });
     }
 }

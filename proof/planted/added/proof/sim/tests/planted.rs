@@ -112,6 +112,7 @@ const CHECKERS: &[(Option<Invariant>, &str)] = &[
     (Some(Invariant::Latest), "S19"),
     (Some(Invariant::Lease), "S20"),
     (Some(Invariant::Compact), "S21"),
+    (Some(Invariant::Forwarded), "S22"),
     (Some(Invariant::Caller), "caller"),
     (Some(Invariant::Asked), "asked"),
     (Some(Invariant::Publication), "publication"),

@@ -51,7 +51,7 @@ final class Connection {
             wire.handshake(deadline);
             String name = options.clusterName();
             Guarantee guarantee = options.guarantee();
-            long features = Frame.FEATURE_LATEST;
+            long features = Frame.FEATURE_LATEST | Frame.FEATURE_DIRECT;
             TimestampFormat format = options.timestampFormat();
             Hello hello = new Hello(features, name, expected, AGENT, token, guarantee, format);
             wire.write(hello.toBytes());

@@ -47,6 +47,9 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
     /** The feature of a node that answers requests for the latest timestamp. */
     static final long FEATURE_LATEST = 1;
 
+    /** This client follows to the leader: no node sends its requests on. */
+    static final long FEATURE_DIRECT = 2;
+
     /**
      * The answer to a request.
      *
