@@ -31,6 +31,19 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
+/// One answer of a node that sends requests on: its status, and the node that it was sent on by.
+pub(crate) fn sent_on(node: &TestNode, path: &str, direct: &str) -> (u16, String, usize) {
+    block_on(async {
+        let uri = format!("http://test{path}");
+        let request = Request::builder().uri(uri).header("epicepoch-direct", direct);
+        let asked = connect(node).await.send_request(request.body(Empty::new()).unwrap()).await;
+        let (parts, body) = asked.unwrap().into_parts();
+        let by = parts.headers.get("epicepoch-forwarded").map(|it| it.to_str().unwrap().to_owned());
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.status.as_u16(), by.unwrap_or_default(), body.len())
+    })
+}
+
 #[test]
 fn names_and_headers_count_over_http2_as_over_http1() {
     let mut cluster = Cluster::new(1);

@@ -5,6 +5,7 @@ mod authz;
 mod bad_input;
 mod fast_path;
 mod floods;
+mod forwarding;
 mod grpc;
 mod guarantee;
 mod http2;

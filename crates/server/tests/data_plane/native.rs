@@ -89,7 +89,7 @@ impl Native {
     }
 
     /// Asks for the latest timestamp.
-    fn ask_latest(&mut self, id: u64) {
+    pub(crate) fn ask_latest(&mut self, id: u64) {
         self.send(&Request::latest(id).to_bytes());
     }
 
@@ -174,7 +174,7 @@ fn the_welcome_has_everything_that_a_client_must_know() {
     };
     client.hello(&hello);
     let Got::Welcome(welcome) = client.next() else { panic!("not welcome") };
-    let both = FEATURE_LATEST | FEATURE_INTERVALS;
+    let both = FEATURES_OF_NODE;
     assert_eq!((welcome.version, welcome.features, welcome.node), (1, both, NodeId(1)));
     assert_eq!(welcome.cluster, Some((CLUSTER, HistoryId(9))));
     assert_eq!(welcome.cluster_name, "epicepoch");
