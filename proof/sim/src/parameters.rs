@@ -34,6 +34,10 @@ pub(crate) const REQUEST_NS: u64 = SECOND;
 /// Time between two rounds of an idle leader, nanoseconds: half an election timeout, as in
 /// production.
 pub(crate) const PROBE_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 2;
+/// Clients with sessions have numbers from this one on.
+pub(crate) const SESSIONS_FROM: usize = 1_000;
+/// All frames of forwarders come from the client of this number.
+pub(crate) const FORWARDERS_FROM: usize = 2_000;
 /// Time between two advances of the epoch, nanoseconds.
 pub(crate) const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 

@@ -1,89 +1,24 @@
-//! Requests that another node answers, while `FORWARD` is on and this node does not lead: the IO
-//! around the core's [`Forwarder`]. A worker has one connection of the native protocol to the
-//! leader's client address. It decides nothing: which requests share a frame, and what they are
-//! told, is the core's decision (S22).
+//! Requests that another node answers, while `FORWARD` is on and this node does not lead: the tasks
+//! around the core's [`Forwarder`]. It decides nothing: which requests share a frame, and what they
+//! are told, is the core's decision (S22). `forward_link` has the connection.
 
 use std::cell::RefCell;
-use std::io;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use epicepoch_core::publication::Published;
-use epicepoch_core::sequencer::{Forwarder, Limits, Outcome, Refused, Unasked};
+use epicepoch_core::sequencer::{Forwarder, Limits, Outcome};
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::native::message::pong;
-use epicepoch_wire::native::{
-    ClientHello, ClientHelloError, FEATURE_DIRECT, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
-};
-use epicepoch_wire::{DecodeError, Guarantee, NodeId};
-use thiserror::Error;
-use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
 
-use super::sequencer::Sequencer;
 use crate::sync::signal::Signal;
-
-/// The longest time to open a connection, hello and welcome included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause after a connection that has failed or ended. A leader that has just lost leadership
-/// refuses until this node knows the next one; then a publication ends the pause.
-const PAUSE: Duration = Duration::from_millis(20);
-/// Bytes that are received at once. The longest frame fits.
-const INPUT_LEN: usize = 64 << 10;
-/// At most this many bytes wait to be sent: a few frames, and answers to pings.
-const OUT_LEN_MAX: usize = 4 << 10;
-
-const _: () = assert!(TO_CLIENT_TAIL_LEN_MAX < INPUT_LEN);
-
-/// Why the connection to the leader is closed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-enum ForwardError {
-    /// The leader cannot be reached, or the connection broke; the next attempt follows.
-    #[error("no connection: {0}")]
-    Io(#[from] io::Error),
-    /// The leader has not answered in time; the next attempt follows.
-    #[error("no welcome within {CONNECT_TIMEOUT:?}")]
-    Silent,
-    /// The other end breaks the protocol: look at what listens at `ADVERTISE_ADDR` of the leader.
-    #[error("malformed: {0}")]
-    Malformed(#[from] ClientHelloError),
-    /// The other end sent an answer that this node has not asked for.
-    #[error("an answer to a frame that is not on its way")]
-    Unasked,
-    /// The leader refuses this node as a client; its text says why.
-    #[error("refused with {code}: {text}")]
-    Refused { code: u16, text: String },
-    /// Another node, or another cluster, answers at the leader's client address: correct
-    /// `ADVERTISE_ADDR` of the leader.
-    #[error("node {0} answers at the leader's client address, or it is of another cluster")]
-    Stranger(NodeId),
-    /// The other node does not lead, or ends the connection.
-    #[error("the other node does not lead, or ends the connection")]
-    Ended,
-}
-
-impl From<DecodeError> for ForwardError {
-    fn from(error: DecodeError) -> Self {
-        Self::Malformed(error.into())
-    }
-}
-
-impl From<Unasked> for ForwardError {
-    fn from(_: Unasked) -> Self {
-        Self::Unasked
-    }
-}
 
 /// The requests of one worker that another node answers.
 #[derive(Debug)]
 pub(super) struct Forwarding {
-    state: RefCell<Forwarder<Waker>>,
+    pub(super) state: RefCell<Forwarder<Waker>>,
     /// Set when the connection has work: requests wait, or the leader has changed.
-    due: Signal,
+    pub(super) due: Signal,
     /// Set when the connection must be closed.
-    hang_up: Signal,
+    pub(super) hang_up: Signal,
 }
 
 impl Forwarding {
@@ -146,209 +81,9 @@ impl Forwarding {
         state.is_active()
     }
 
-    fn needs_link(&self) -> bool {
+    /// Whether a connection to the leader is needed.
+    pub(super) fn needs_link(&self) -> bool {
         let state = self.state.borrow();
         state.may_join() && state.has_waiting()
-    }
-}
-
-/// Keeps a connection to the leader while requests are sent on to it. Never ends.
-pub(super) async fn run(sequencer: Rc<Sequencer>) {
-    let Some(forwarding) = &sequencer.forwarding else { return };
-    let mut is_known_down = false;
-    loop {
-        while !forwarding.needs_link() {
-            forwarding.due.wait().await;
-        }
-        forwarding.hang_up.clear();
-        let connecting = tokio::select! {
-            biased;
-            () = forwarding.hang_up.wait() => continue,
-            connecting = timeout(CONNECT_TIMEOUT, connect(&sequencer)) => connecting,
-        };
-        let ended = match connecting {
-            Err(_) => ForwardError::Silent,
-            Ok(Err(error)) => error,
-            Ok(Ok(mut link)) => {
-                is_known_down = false;
-                forwarding.state.borrow_mut().handle_linked();
-                let ended = link.converse(&sequencer, forwarding).await;
-                let requests = forwarding.state.borrow_mut().handle_link_lost();
-                sequencer.metrics().forwarded[2].add_alone(requests);
-                ended
-            }
-        };
-        let is_news = !matches!(ended, ForwardError::Ended);
-        if is_news && !std::mem::replace(&mut is_known_down, true) {
-            let worker = sequencer.worker.0;
-            tracing::info!(worker, error = %ended, "link to the leader down; trying again");
-        }
-        tokio::select! {
-            () = sleep(PAUSE) => {}
-            () = forwarding.hang_up.wait() => {}
-        }
-    }
-}
-
-/// Connects to the leader's client address, and checks who answers there.
-async fn connect(sequencer: &Sequencer) -> Result<Link, ForwardError> {
-    let published = sequencer.view().published.clone();
-    let leader = published.other_leader().ok_or(ForwardError::Ended)?;
-    let stream = sequencer.shared.addresses.dial_name(&leader.client_addr).await?;
-    stream.set_nodelay(true)?;
-    let input = vec![0; INPUT_LEN].into_boxed_slice();
-    let mut link = Link { stream, out: Vec::new(), input, filled: 0 };
-    let own = (published.cluster, published.history);
-    let hello = ClientHello {
-        features: FEATURE_DIRECT,
-        cluster_name: sequencer.shared.config.cluster_name.clone(),
-        cluster: Some(own),
-        agent: "epicepoch-forwarder".to_owned(),
-        guarantee: Some(Guarantee::Quorum),
-        ..ClientHello::default()
-    };
-    hello.encode(&mut link.out);
-    loop {
-        link.flush()?;
-        let Some(frame) = split(&link.input[..link.filled], TO_CLIENT_TAIL_LEN_MAX)? else {
-            link.receive().await?;
-            continue;
-        };
-        match ToClient::decode(&frame)? {
-            ToClient::Welcome(welcome)
-                if welcome.cluster == Some(own) && welcome.node == leader.node => {}
-            ToClient::Welcome(welcome) => return Err(ForwardError::Stranger(welcome.node)),
-            ToClient::Error(error) => {
-                return Err(ForwardError::Refused {
-                    code: error.code,
-                    text: error.text.to_owned(),
-                });
-            }
-            _ => return Err(ForwardError::Ended),
-        }
-        let length = frame.len();
-        link.consume(length);
-        return Ok(link);
-    }
-}
-
-/// A connection to the leader.
-struct Link {
-    stream: TcpStream,
-    /// Bytes that wait to be sent.
-    out: Vec<u8>,
-    /// The receive buffer. The first `filled` bytes are received bytes.
-    input: Box<[u8]>,
-    filled: usize,
-}
-
-impl Link {
-    /// Sends frames and handles answers until the connection ends.
-    async fn converse(&mut self, sequencer: &Sequencer, own: &Forwarding) -> ForwardError {
-        loop {
-            if let Err(error) = self.send_frames(sequencer, own) {
-                return error;
-            }
-            tokio::select! {
-                biased;
-                () = own.hang_up.wait() => return ForwardError::Ended,
-                received = self.receive() => {
-                    if let Err(error) = received.map_err(Into::into).and_then(|()| self.handle(own)) {
-                        return error;
-                    }
-                }
-                () = own.due.wait() => {}
-            }
-        }
-    }
-
-    fn send_frames(&mut self, sequencer: &Sequencer, own: &Forwarding) -> Result<(), ForwardError> {
-        while self.out.is_empty() {
-            let now_ns = sequencer.shared.clock.monotonic_ns();
-            let Some(frame) = own.state.borrow_mut().poll_frame(now_ns) else { break };
-            match Request::new(frame.id, frame.count) {
-                Some(request) => self.out.extend_from_slice(&request.to_bytes()),
-                None => {
-                    let code = ErrorCode::BadCount;
-                    own.state.borrow_mut().handle_refusal(frame.id, code, Waker::wake)?;
-                }
-            }
-            self.flush()?;
-        }
-        self.flush()?;
-        if self.out.len() > OUT_LEN_MAX { Err(ForwardError::Ended) } else { Ok(()) }
-    }
-
-    /// Handles the frames that have arrived.
-    fn handle(&mut self, own: &Forwarding) -> Result<(), ForwardError> {
-        let mut done = 0;
-        while let Some(frame) = split(&self.input[done..self.filled], TO_CLIENT_TAIL_LEN_MAX)? {
-            let mut state = own.state.borrow_mut();
-            match ToClient::decode(&frame)? {
-                ToClient::Answer { id, range, is_latest: false, .. } => {
-                    state.handle_answer(id, range, Waker::wake)?;
-                }
-                ToClient::Answer { is_latest: true, .. } => return Err(ForwardError::Unasked),
-                ToClient::Error(error) if error.closes => {
-                    let text = error.text.to_owned();
-                    return Err(ForwardError::Refused { code: error.code, text });
-                }
-                ToClient::Error(error) => {
-                    let code = error.error_code().unwrap_or(ErrorCode::Internal);
-                    match state.handle_refusal(error.id, code, Waker::wake)? {
-                        Refused::Told => {}
-                        Refused::NotLeading => return Err(ForwardError::Ended),
-                    }
-                }
-                ToClient::Ping(id) => self.out.extend_from_slice(&pong(id)),
-                ToClient::Goodbye | ToClient::Welcome(_) => return Err(ForwardError::Ended),
-                ToClient::Leader(_) | ToClient::Pong(_) | ToClient::Unknown => {}
-            }
-            done += frame.len();
-        }
-        self.consume(done);
-        Ok(())
-    }
-
-    /// Sends as many of the waiting bytes as the socket takes.
-    fn flush(&mut self) -> io::Result<()> {
-        while !self.out.is_empty() {
-            match self.stream.try_write(&self.out) {
-                Ok(written) => drop(self.out.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until bytes have arrived, and until then sends the waiting bytes. Cancel safe.
-    async fn receive(&mut self) -> io::Result<()> {
-        loop {
-            if self.out.is_empty() {
-                self.stream.readable().await?;
-            } else {
-                tokio::select! {
-                    readable = self.stream.readable() => readable?,
-                    writable = self.stream.writable() => writable?,
-                }
-                self.flush()?;
-            }
-            match self.stream.try_read(&mut self.input[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(length) => {
-                    self.filled += length;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Drops `length` bytes from the front of the received bytes.
-    fn consume(&mut self, length: usize) {
-        self.input.copy_within(length..self.filled, 0);
-        self.filled -= length;
     }
 }

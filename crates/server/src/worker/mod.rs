@@ -11,7 +11,7 @@
 //! - `view`: the publication as a worker last read it.
 //! - `links`, `link`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
-//! - `forwarding`: requests that another node answers.
+//! - `forwarding`: requests that another node answers; `forward_link`: the connection to that node.
 //! - `client_tasks`: the tasks of clients, in the order in which they became ready.
 //! - `turns`: splits long work, so that peers are served in between.
 //! - `watched`: futures of the event loop that are polled only when they were woken.
@@ -39,6 +39,7 @@ mod confirm_link;
 mod ended;
 #[cfg(test)]
 mod fixture;
+mod forward_link;
 mod forwarding;
 pub(crate) mod front;
 mod link;

@@ -25,7 +25,7 @@ use super::admission::AdmissionLimit;
 use super::client_tasks::ClientTasks;
 use super::confirm_answer::Caller;
 use super::ended::EndGuard;
-use super::forwarding;
+use super::forward_link;
 use super::front::{Front, OpenFront};
 use super::links::Links;
 use super::mailbox::{Mailbox, WorkerMessage};
@@ -164,7 +164,7 @@ impl Worker {
         let chores = self.front.chores().into_iter();
         let mut chores: Vec<_> = chores.map(|it| Watched::new(&self.watch, it)).collect();
         if self.sequencer.forwarding.is_some() {
-            chores.push(Watched::new(&self.watch, forwarding::run(self.sequencer.clone())));
+            chores.push(Watched::new(&self.watch, forward_link::run(self.sequencer.clone())));
         }
         let (tasks, turns) = (self.tasks.clone(), self.turns.clone());
         let clients = spawn_local(async move { tasks.run(&turns).await });

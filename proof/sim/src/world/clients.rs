@@ -7,10 +7,8 @@ use epicepoch_core::sequencer::LATEST;
 use epicepoch_wire::NodeId;
 
 use crate::event::{Answer, Asker, Event};
-use crate::parameters::{MS, NODES_MAX, WORKERS};
+use crate::parameters::{FORWARDERS_FROM, MS, NODES_MAX, SESSIONS_FROM, WORKERS};
 use crate::world::World;
-use crate::world::forwarding::FORWARDERS_FROM;
-use crate::world::sessions::SESSIONS_FROM;
 
 /// This many of a thousand requests ask for the latest timestamp.
 const LATEST_OF_THOUSAND: u32 = 125;

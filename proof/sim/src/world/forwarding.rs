@@ -12,14 +12,11 @@ use epicepoch_wire::{BootId, Guarantee, NodeId, TimestampRange};
 
 use crate::event::{Answer, Asker, Event, Request};
 use crate::history::Invariant;
-use crate::parameters::{MS, WORKERS};
+use crate::parameters::{FORWARDERS_FROM, MS, SESSIONS_FROM, WORKERS};
 use crate::plane::Plane;
 use crate::plant::Plant;
 use crate::world::World;
-use crate::world::sessions::SESSIONS_FROM;
 
-/// All frames of forwarders come from the client of this number.
-pub(crate) const FORWARDERS_FROM: usize = 2_000;
 /// Least and longest time until the next frame, nanoseconds.
 const TURN_NS: (u64, u64) = (20_000, 2 * MS);
 /// This many of a thousand answers are lost, because the connection ends.

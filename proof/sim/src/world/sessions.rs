@@ -25,7 +25,7 @@ use crate::callers::{Call, Callers, Question};
 use crate::event::{Answer, Asker, Event, Heard};
 use crate::history::Invariant;
 use crate::node::member;
-use crate::parameters::{MS, SECOND, WORKERS};
+use crate::parameters::{MS, SECOND, SESSIONS_FROM, WORKERS};
 use crate::world::World;
 use crate::world::features::Feature;
 
@@ -521,8 +521,6 @@ fn refusal(id: u64, code: ErrorCode, text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Clients with sessions have numbers from this one on.
-pub(crate) const SESSIONS_FROM: usize = 1_000;
 /// A run has at most `SESSIONS_MAX` clients with sessions, and each of them at most `CALLERS_MAX`
 /// callers.
 const SESSIONS_MAX: usize = 2;

@@ -17,10 +17,9 @@ use epicepoch_wire::{BootId, Guarantee, NodeId, ProvedBy, Term, WorkerId};
 use crate::event::{Answer, Asker, Event, Request};
 use crate::history::{Given, Trusted};
 use crate::node::{Caller, Worker};
-use crate::parameters::{MS, WORKERS};
+use crate::parameters::{FORWARDERS_FROM, MS, WORKERS};
 use crate::plant::Plant;
 use crate::world::World;
-use crate::world::forwarding::FORWARDERS_FROM;
 
 /// Time between two checks of deadlines, nanoseconds.
 const WORKER_TICK_NS: u64 = 25 * MS;
