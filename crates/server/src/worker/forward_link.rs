@@ -187,12 +187,11 @@ impl Link {
         while self.out.is_empty() {
             let now_ns = sequencer.shared.clock.monotonic_ns();
             let Some(frame) = own.state.borrow_mut().poll_frame(now_ns) else { break };
-            match Request::new(frame.id, frame.count) {
-                Some(request) => self.out.extend_from_slice(&request.to_bytes()),
-                None => {
-                    let code = ErrorCode::BadCount;
-                    own.state.borrow_mut().handle_refusal(frame.id, code, Waker::wake)?;
-                }
+            if let Some(request) = Request::new(frame.id, frame.count) {
+                self.out.extend_from_slice(&request.to_bytes());
+            } else {
+                let code = ErrorCode::BadCount;
+                own.state.borrow_mut().handle_refusal(frame.id, code, Waker::wake)?;
             }
             self.flush()?;
         }
