@@ -61,7 +61,7 @@ const (
 	// featureLatest is the feature of a node that answers such requests.
 	featureLatest = 1
 	// featureDirect says that this client follows to the leader: no node sends its requests on.
-	featureDirect = 2
+	featureDirect = 4
 )
 
 const (

@@ -37,7 +37,7 @@ export type TimestampFormat = keyof typeof TIMESTAMP_FORMATS;
 /** The feature of a node that answers requests for the latest timestamp. */
 export const FEATURE_LATEST = 1n;
 /** This client follows to the leader: no node sends its requests on. */
-export const FEATURE_DIRECT = 2n;
+export const FEATURE_DIRECT = 4n;
 /**
  * The idle limit of a node whose welcome names none and, below, the shortest idle limit that the
  * client accepts.

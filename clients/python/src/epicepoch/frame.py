@@ -43,7 +43,7 @@ FLAG_LEASE = 2
 """The flag of an answer that the lease of the leader has proved."""
 FEATURE_LATEST = 1
 # This client follows to the leader: no node sends its requests on.
-FEATURE_DIRECT = 2
+FEATURE_DIRECT = 4
 """The feature of a node that answers requests for the latest timestamp."""
 
 FEATURES_TAG = 0x0001

@@ -247,6 +247,7 @@ impl<W> Forwarder<W> {
             ErrorCode::NoQuorum
             | ErrorCode::Overloaded
             | ErrorCode::BadCount
+            | ErrorCode::OtherMode
             | ErrorCode::NotCompact => code,
             // The leader cannot read what this node has sent, or does not let it in.
             _ => ErrorCode::Internal,
@@ -278,8 +279,9 @@ impl<W> Forwarder<W> {
 
     fn follow(&mut self, published: &Published) {
         self.is_leading = published.role == Role::Leader;
-        let leader = published.other_leader().filter(|it| !it.client_addr.is_empty());
-        self.leader = leader.map(|it| it.node);
+        // In interval mode no node is asked for the timestamps of a leader.
+        let is_known = published.refusal() == ErrorCode::NotLeader;
+        self.leader = published.other_leader().filter(|_| is_known).map(|leader| leader.node);
     }
 
     fn position(&self, id: u64) -> Result<usize, Unasked> {

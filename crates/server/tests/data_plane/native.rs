@@ -221,7 +221,8 @@ fn requests_that_come_together_get_ranges_of_their_own_in_order() {
 #[test]
 fn the_latest_timestamp_takes_none_and_a_node_offers_the_request() {
     let (_cluster, node) = serving_alone();
-    for (offered, both) in [(0, 0), (u64::MAX, FEATURES_OF_NODE), (FEATURE_LATEST, FEATURE_LATEST)] {
+    for (offered, both) in [(0, 0), (u64::MAX, FEATURES_OF_NODE), (FEATURE_LATEST, FEATURE_LATEST)]
+    {
         let mut client = Native::connect(&node);
         client.hello(&ClientHello { features: offered, ..ClientHello::default() });
         let Got::Welcome(welcome) = client.next() else { panic!("no welcome") };

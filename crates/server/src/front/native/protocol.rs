@@ -11,8 +11,7 @@ use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
     ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, FEATURE_DIRECT, Frame, HEADER_LEN,
-    IntervalRequest,
-    LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
+    IntervalRequest, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
 use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use epicepoch_core::sequencer::{self, Outcome};
+use epicepoch_wire::Guarantee;
 use epicepoch_wire::http::{
     ErrorCode, HEADER_CLUSTER, HEADER_DIRECT, HEADER_PROOF, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX,
 };
-use epicepoch_wire::Guarantee;
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};

@@ -48,7 +48,7 @@ record Frame(int kind, int flags, int code, long argument, long id, ByteBuffer t
     static final long FEATURE_LATEST = 1;
 
     /** This client follows to the leader: no node sends its requests on. */
-    static final long FEATURE_DIRECT = 2;
+    static final long FEATURE_DIRECT = 4;
 
     /**
      * The answer to a request.
