@@ -10,6 +10,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use epicepoch_wire::http::HEADER_DIRECT;
 use epicepoch_wire::http1::{ANSWER_LEN_MAX, Answer, AnswerError, AnswerReader};
 use epicepoch_wire::native::Token;
 use thiserror::Error;
@@ -72,7 +73,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         // Until the answer is complete, the connection must not be used again.
         self.is_reusable = false;
         self.request.clear();
-        for part in ["GET ", path, " HTTP/1.1\r\nhost: ", host, "\r\n"] {
+        // This client follows to the leader, so no node has to send its requests on.
+        for part in ["GET ", path, " HTTP/1.1\r\nhost: ", host, "\r\n", HEADER_DIRECT, ": 1\r\n"] {
             self.request.extend_from_slice(part.as_bytes());
         }
         if let Some(token) = token {

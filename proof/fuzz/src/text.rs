@@ -235,17 +235,18 @@ const PREFACE_LEN: usize = 24;
 pub(crate) fn http_request(data: &[u8]) {
     let Some((max_n, bytes)) = data.split_first_chunk::<4>() else { return };
     let max_n = u64::from(u32::from_le_bytes(*max_n)).clamp(*MAX_N.start(), *MAX_N.end());
-    let FastRequest { ask, request_id, authorization, closes, len } = match scan(bytes, max_n) {
-        Scan::Fast(request) => request,
-        Scan::Partial => {
-            assert!(bytes.len() < REQUEST_LEN_MAX, "a limit to what is waited for");
-            return assert_ne!(scan(&bytes[..bytes.len() / 2], max_n), Scan::Other);
-        }
-        Scan::Other => {
-            let more = [bytes, b"\r\n\r\n"].concat();
-            return assert_eq!(scan(&more, max_n), Scan::Other, "whatever follows");
-        }
-    };
+    let FastRequest { ask, request_id, authorization, is_direct, closes, len } =
+        match scan(bytes, max_n) {
+            Scan::Fast(request) => request,
+            Scan::Partial => {
+                assert!(bytes.len() < REQUEST_LEN_MAX, "a limit to what is waited for");
+                return assert_ne!(scan(&bytes[..bytes.len() / 2], max_n), Scan::Other);
+            }
+            Scan::Other => {
+                let more = [bytes, b"\r\n\r\n"].concat();
+                return assert_eq!(scan(&more, max_n), Scan::Other, "whatever follows");
+            }
+        };
     let whole = &bytes[..len];
     assert!(len <= REQUEST_LEN_MAX && scan(whole, max_n) == scan(bytes, max_n));
     let lines = whole.split(|byte| *byte == b'\n');
@@ -284,6 +285,7 @@ pub(crate) fn http_request(data: &[u8]) {
     }
     assert_eq!(values("host").len(), 1);
     assert_eq!(values("epicepoch-request-id").first().copied().unwrap_or_default(), request_id);
+    assert_eq!(values("epicepoch-direct").contains(&&b"1"[..]), is_direct);
     let connection = values("connection");
     assert!(connection.len() <= 1);
     let asks_to_close = connection.iter().any(|it| it.eq_ignore_ascii_case(b"close"));

@@ -58,7 +58,9 @@ async fn each_request_gets_the_answer_that_follows_it() {
             let asking = connection.ask("[::1]:80", path, token);
             let (asked, request) = tokio::join!(asking, answering);
             asked.unwrap();
-            assert_eq!(request, format!("GET {path} HTTP/1.1\r\nhost: [::1]:80\r\n{line}\r\n"));
+            let direct = "epicepoch-direct: 1\r\n";
+            let expected = format!("GET {path} HTTP/1.1\r\nhost: [::1]:80\r\n{direct}{line}\r\n");
+            assert_eq!(request, expected);
             assert_eq!(connection.answer().body, path.as_bytes());
             assert!(connection.is_reusable());
         }
