@@ -1,6 +1,8 @@
 //! The source `chrony`: chronyd's tracking over its command port. One answer serves several
 //! readings for [`REUSE_NS_MAX`], while the wall clock keeps the pace of the raw clock. What the
-//! clock was corrected by since the question widens the bound, and a step voids the answer.
+//! clock was corrected by since the question widens the bound. chronyd does not notice that another
+//! program steps the clock. So after a step its answers do not count until it has compared the clock
+//! with its servers again.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -19,7 +21,22 @@ use crate::{Reading, Unknown};
 pub(crate) struct Chrony {
     address: ChronyAddress,
     sequence: u32,
+    /// The last answer, which is kept as long as no newer one is there: the clock is compared with it.
     last: Option<Answer>,
+    /// The update of chronyd after which the clock was stepped, Unix seconds. Only a later one knows
+    /// of the step.
+    stepped_after_s: Option<u64>,
+}
+
+/// Whether an answer still serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    /// It does, with this bound, nanoseconds.
+    Bound(u64),
+    /// It is too old.
+    TooOld,
+    /// The clock was stepped since.
+    Stepped,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,23 +51,43 @@ impl Chrony {
     pub(crate) fn new(address: ChronyAddress) -> Self {
         // Another process's answers must not be taken for this one's.
         let sequence = Moment::now().map_or(0, |it| it.real_ns as u32);
-        Self { address, sequence, last: None }
+        Self { address, sequence, last: None, stepped_after_s: None }
     }
 
     pub(crate) fn read(&mut self) -> Result<Reading, Unknown> {
-        for _ in 0..TRIES {
-            let answer = match self.last {
-                Some(answer) => answer,
-                None => self.ask()?,
-            };
-            self.last = Some(answer);
+        for asked in 0..=TRIES {
             let now = Moment::now()?;
-            match answer.bound_at(&now)? {
-                Some(bound_ns) => return Reading::around(now.real_ns, bound_ns, 0),
-                None => self.last = None,
+            if let Some(answer) = self.last {
+                match answer.serves_at(&now)? {
+                    Serves::Bound(bound_ns) if self.stepped_after_s.is_none() => {
+                        return Reading::around(now.real_ns, bound_ns, 0);
+                    }
+                    Serves::Stepped => self.stepped_after_s = Some(answer.tracking.updated_s),
+                    Serves::Bound(_) | Serves::TooOld => {}
+                }
+            }
+            if asked == TRIES {
+                break;
+            }
+            let answer = self.ask()?;
+            self.last = Some(answer);
+            self.check_updated(&answer.tracking)?;
+        }
+        Err(Unknown::Slow)
+    }
+
+    /// Checks that chronyd has compared the clock with its servers since it was stepped. The time of
+    /// an update moves a little while the clock is slewed.
+    fn check_updated(&mut self, tracking: &Tracking) -> Result<(), Unknown> {
+        match self.stepped_after_s {
+            Some(before_s) if tracking.updated_s <= before_s.saturating_add(1) => {
+                Err(Unknown::Stepped)
+            }
+            Some(_) | None => {
+                self.stepped_after_s = None;
+                Ok(())
             }
         }
-        Err(Unknown::Stepped)
     }
 
     fn ask(&mut self) -> Result<Answer, Unknown> {
@@ -82,24 +119,27 @@ impl Chrony {
 }
 
 impl Answer {
-    /// The bound of the wall clock at a later moment, or `None` if the answer does not serve any
-    /// more.
-    fn bound_at(&self, now: &Moment) -> Result<Option<u64>, Unknown> {
+    /// Whether the answer serves at a later moment, and with which bound of the wall clock.
+    fn serves_at(&self, now: &Moment) -> Result<Serves, Unknown> {
         let age_ns = now.raw_ns.saturating_add(now.gap_ns).saturating_sub(self.asked.raw_ns);
         // chronyd looked at the clock somewhere between the question and the answer.
         let corrected = self
             .asked
             .disagreement_ns(&self.answered)
             .saturating_add(self.answered.disagreement_ns(now));
-        if age_ns > REUSE_NS_MAX || corrected > CORRECTED_NS_MAX {
-            return Ok(None);
+        if corrected > CORRECTED_NS_MAX.saturating_add(age_ns / SLEW_PART_MAX) {
+            return Ok(Serves::Stepped);
+        }
+        if age_ns > REUSE_NS_MAX {
+            return Ok(Serves::TooOld);
         }
         let since_s = (now.real_ns / 1_000_000_000).saturating_sub(self.tracking.updated_s);
         if since_s > UPDATED_S_MAX {
             return Err(Unknown::Stale(since_s));
         }
         let drift_ns = (age_ns * RAW_PPM_MAX).div_ceil(1_000_000);
-        Ok(Some(self.tracking.bound_ns.saturating_add(corrected).saturating_add(drift_ns)))
+        let bound_ns = self.tracking.bound_ns.saturating_add(corrected).saturating_add(drift_ns);
+        Ok(Serves::Bound(bound_ns))
     }
 }
 
@@ -183,15 +223,17 @@ fn missing(error: &io::Error) -> Unknown {
 
 /// How long an answer of chronyd is waited for.
 pub(crate) const ANSWER_MS_MAX: u64 = 20;
-/// Questions of one reading. The second is needed when an answer became too old, or the clock was
-/// stepped.
+/// Questions of one reading. The second is needed if the first answer took so long that it is too old.
 pub(crate) const TRIES: usize = 2;
 /// Datagrams with another sequence number that are skipped in one exchange.
 const FOREIGN_MAX: usize = 16;
 /// How long an answer serves. It also is the longest that a new answer may have taken.
 const REUSE_NS_MAX: u64 = 25_000_000;
-/// A correction above this is a step: chronyd slews by a twelfth at most, 2.1 ms in that time.
-const CORRECTED_NS_MAX: u64 = 3_000_000;
+/// A correction is a step if it is above this and above what chronyd may have slewed. Smaller steps
+/// only widen the bound, until the next answer.
+const CORRECTED_NS_MAX: u64 = 1_000_000;
+/// chronyd slews by at most this part of the time (`maxslewrate`, 83,333.333 ppm by default).
+const SLEW_PART_MAX: u64 = 11;
 /// How far the rate of the raw clock may be from true, parts per million: what the kernel can
 /// correct.
 const RAW_PPM_MAX: u64 = 500;

@@ -99,25 +99,65 @@ fn answer() -> Answer {
 #[test]
 fn the_bound_grows_with_age_and_with_corrections() {
     let age = 10_000_000;
-    assert_eq!(answer().bound_at(&at(age, age)), Ok(Some(1_000_000 + 5_000)));
+    let bound = |ns| Ok(Serves::Bound(ns));
+    assert_eq!(answer().serves_at(&at(age, age)), bound(1_000_000 + 5_000));
     // Slewed by 100 us in either direction.
-    assert_eq!(answer().bound_at(&at(age + 100_000, age)), Ok(Some(1_105_000)));
-    assert_eq!(answer().bound_at(&at(age - 100_000, age)), Ok(Some(1_105_000)));
+    assert_eq!(answer().serves_at(&at(age + 100_000, age)), bound(1_105_000));
+    assert_eq!(answer().serves_at(&at(age - 100_000, age)), bound(1_105_000));
     // A correction during the exchange is not undone by one afterwards.
     let answered = at(300_000, 100_000);
-    assert_eq!(Answer { answered, ..answer() }.bound_at(&at(age, age)), Ok(Some(1_405_000)));
+    assert_eq!(Answer { answered, ..answer() }.serves_at(&at(age, age)), bound(1_405_000));
 }
 
 #[test]
 fn a_step_or_age_voids_an_answer() {
     let age = 10_000_000;
-    assert_eq!(answer().bound_at(&at(age + 5_000_000, age)), Ok(None));
-    assert_eq!(answer().bound_at(&at(0, 5_000_000)), Ok(None));
-    assert_eq!(answer().bound_at(&at(26_000_000, 26_000_000)), Ok(None));
+    assert_eq!(answer().serves_at(&at(age + 5_000_000, age)), Ok(Serves::Stepped));
+    assert_eq!(answer().serves_at(&at(0, 5_000_000)), Ok(Serves::Stepped));
+    assert_eq!(answer().serves_at(&at(26_000_000, 26_000_000)), Ok(Serves::TooOld));
+    // After a long time without a reading, what chronyd may have slewed is no step.
+    let hour = 3_600_000_000_000;
+    assert_eq!(answer().serves_at(&at(hour + hour / 12, hour)), Ok(Serves::TooOld));
+    assert_eq!(answer().serves_at(&at(hour + hour / 10, hour)), Ok(Serves::Stepped));
+}
+
+/// Another program has stepped the clock by 5 s. chronyd does not know, and states a small bound.
+#[test]
+fn after_a_step_chronyds_answers_do_not_count_until_its_next_update() {
+    let now = seconds();
+    let read = |source: &mut Chrony, updated_s| {
+        // A busy machine may let the time of an answer pass, so one that did not come is asked for
+        // again.
+        for _ in 0..200 {
+            let (other, thread) =
+                responder(move |sequence| vec![reply(sequence, updated_s).to_vec()]);
+            source.address = other.address;
+            let reading = source.read();
+            // The responder may not have been asked at all.
+            if let ChronyAddress::Udp(address) = &source.address {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.send_to(&tracking::request(0), address).unwrap();
+            }
+            thread.join().unwrap();
+            if !matches!(reading, Err(Unknown::Missing(_) | Unknown::Slow)) {
+                return reading;
+            }
+        }
+        panic!("no answer came in time");
+    };
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut source = Chrony::new(ChronyAddress::Udp(gone));
+    assert!(read(&mut source, now - 100).is_ok());
+    let last = source.last.as_mut().unwrap();
+    last.answered.real_ns -= 5_000_000_000;
+    last.asked.real_ns -= 5_000_000_000;
+    assert_eq!(read(&mut source, now - 100), Err(Unknown::Stepped));
+    assert_eq!(read(&mut source, now - 100), Err(Unknown::Stepped));
+    assert!(read(&mut source, now).is_ok());
 }
 
 #[test]
 fn a_daemon_that_has_lost_its_servers_is_stale() {
     let tracking = Tracking { bound_ns: 1, updated_s: 1_699_990_000 };
-    assert_eq!(Answer { tracking, ..answer() }.bound_at(&at(0, 0)), Err(Unknown::Stale(10_000)));
+    assert_eq!(Answer { tracking, ..answer() }.serves_at(&at(0, 0)), Err(Unknown::Stale(10_000)));
 }

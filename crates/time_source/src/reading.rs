@@ -48,9 +48,12 @@ pub enum Unknown {
     /// The daemon has not updated its clock for too long.
     #[error("the daemon has not corrected the clock for {0} s: check its time servers")]
     Stale(u64),
-    /// The clock was stepped while it was read.
-    #[error("the clock was stepped during the reading: read again")]
+    /// The clock was stepped, and chronyd has not compared it with its servers since.
+    #[error("the clock was stepped: wait until chronyd has compared it with its servers again")]
     Stepped,
+    /// chronyd's answers come too late to be used.
+    #[error("chronyd answers too slowly: read again")]
+    Slow,
     /// The daemon refused the request. The number is the status of its protocol.
     #[error("chronyd refused the request with status {0}: allow this host in its configuration")]
     Refused(u16),
