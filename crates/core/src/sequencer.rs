@@ -78,8 +78,8 @@ impl ConfirmedBatch {
 /// begin only on networks whose round trips take milliseconds.
 const PACE_NS_MIN: u64 = 1_000_000;
 
-/// At most so many further rounds begin in the time that the oldest round in flight has taken. So a
-/// request waits for 3 % of a round trip until its round begins.
+/// At most so many further rounds begin in the time that the oldest round in flight has taken. So the
+/// pause is 3 % of a round trip. The next request, answer or tick ends it.
 const PACED_ROUNDS: u64 = 32;
 
 /// At most this many rounds of one worker are in flight at once. If no round ends, each one begins

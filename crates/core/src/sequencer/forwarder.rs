@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::{COMPACT_INDEXES, Guarantee, NodeId, ProvedBy, Round, TimestampRange};
+use epicepoch_wire::{COMPACT_INDEXES, Guarantee, Mode, NodeId, ProvedBy, Round, TimestampRange};
 
 use super::wait_queue::{Batch, Outcome, WaitQueue};
 use crate::publication::{Published, Role};
@@ -107,7 +107,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Adds a request, or a burst of `requests` that get one range of `count` timestamps. Returns its
-    /// slot. The clock is read only for the first request of a batch.
+    /// slot.
     ///
     /// # Errors
     /// When too many requests wait.
@@ -122,7 +122,10 @@ impl<W> Forwarder<W> {
     ) -> Result<usize, ErrorCode> {
         assert!(self.may_join(), "S22: a request joined a node that knows no other leader");
         assert!(count > 0, "S22: a request for the latest timestamp was forwarded");
-        let slot = self.queue.enter(requests, count, Guarantee::Quorum, clock);
+        // A batch may wait for a connection for some time, so its time is not that of the request.
+        let now_ns = clock();
+        self.queue.record_time(now_ns);
+        let slot = self.queue.enter(requests, count, Guarantee::Quorum, || now_ns);
         slot.ok_or(ErrorCode::Overloaded)
     }
 
@@ -143,8 +146,8 @@ impl<W> Forwarder<W> {
         self.queue.leave(slot);
     }
 
-    /// Follows a publication. If this node leads now, all requests are refused: their clients ask
-    /// again. Returns whether the connection must be closed, because it leads to another node than
+    /// Follows a publication. If this node leads now, or the cluster has changed to interval mode, all
+    /// requests are refused: their clients ask again. Returns whether the connection must be closed, because it leads to another node than
     /// the leader. Then call [`Self::handle_link_lost`].
     pub fn handle_publication(
         &mut self,
@@ -154,12 +157,14 @@ impl<W> Forwarder<W> {
     ) -> bool {
         let before = self.leader;
         self.follow(published);
-        if self.is_leading {
+        let is_other_mode = published.mode == Mode::Interval;
+        if self.is_leading || is_other_mode {
+            let code = if is_other_mode { ErrorCode::OtherMode } else { ErrorCode::NoLeader };
             while let Some(flight) = self.flights.pop_front() {
-                self.queue.refuse(flight.batch, ErrorCode::NoLeader, &mut wake);
+                self.queue.refuse(flight.batch, code, &mut wake);
             }
             let batch = self.queue.close(Guarantee::Quorum, now_ns, Round::default());
-            self.queue.refuse(batch, ErrorCode::NoLeader, &mut wake);
+            self.queue.refuse(batch, code, &mut wake);
         }
         self.is_linked && before != self.leader
     }
@@ -261,6 +266,8 @@ impl<W> Forwarder<W> {
     /// been silent so long about a frame that the connection must be closed.
     pub fn handle_tick(&mut self, now_ns: u64, wake: impl FnMut(W)) -> bool {
         self.queue.expire(now_ns, self.request_ns, ErrorCode::NoQuorum, wake);
+        // No connection is opened for clients that have gone.
+        self.queue.drop_gone();
         let oldest = self.flights.front();
         oldest.is_some_and(|it| now_ns.saturating_sub(it.sent_ns) >= self.request_ns)
     }

@@ -194,6 +194,17 @@ impl<W> WaitQueue<W> {
         closed
     }
 
+    /// Records the time. Without it, the time is that of the last batch or tick.
+    pub(super) const fn record_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// Removes the entries of clients that have gone from the open batch of the requests that ask for
+    /// a quorum.
+    pub(super) fn drop_gone(&mut self) {
+        self.open[Guarantee::Quorum as usize].forget_the_gone(&self.slots);
+    }
+
     /// Closes a part of the open batch of the requests that ask for a quorum: the oldest entries
     /// whose clients still wait, as many as ask together for at most `count_max` timestamps. The
     /// first one counts in any case. The other entries stay in the open batch.

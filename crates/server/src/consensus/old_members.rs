@@ -15,6 +15,7 @@
 //! show that the member is gone while another address of its name cannot be reached.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ pub(super) async fn check(shared: &Arc<NodeShared>, backup: &Backup) -> Result<(
     for member in backup.members.iter().filter(|member| !is_first(&member.raft_addr)) {
         let (shared, addr) = (shared.clone(), member.raft_addr.clone());
         asking.spawn_local(async move {
-            let heard = ask_again(&shared, &addr).await;
+            let heard = ask_all(&shared, &addr).await;
             (addr, heard)
         });
     }
@@ -110,8 +111,25 @@ fn warn_of(addr: &str, why: &str) {
     );
 }
 
+/// Asks at each address of the name. Returns what says the least that the member is gone.
+async fn ask_all(shared: &NodeShared, name: &str) -> Heard {
+    let since = Instant::now();
+    let found = loop {
+        match resolve(name).await {
+            Ok(found) => break found,
+            Err(Heard::CutOff(_)) if since.elapsed() < AWAY_TIME => sleep(ATTEMPT_PAUSE).await,
+            Err(heard) => return heard,
+        }
+    };
+    let mut heard = Vec::new();
+    for addr in found {
+        heard.push(ask_again(shared, addr).await);
+    }
+    worst(heard)
+}
+
 /// Asks a few times, until the answer is clear.
-async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
+async fn ask_again(shared: &NodeShared, addr: SocketAddr) -> Heard {
     let mut was_there = None;
     let mut attempts = 0;
     let mut away_since = None;
@@ -152,10 +170,9 @@ async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
     was_there.unwrap_or(Heard::Gone)
 }
 
-/// Opens a TCP connection to one address of the name. If that fails, returns what the failures say
-/// about the member: the one that says the least that it is gone.
-async fn dial(addr: &str) -> Result<TcpStream, Heard> {
-    let found = match timeout(CONNECT_TIMEOUT, lookup_host(addr)).await {
+/// Resolves a name. If that fails, returns what the failure says about the member.
+async fn resolve(name: &str) -> Result<Vec<SocketAddr>, Heard> {
+    let found = match timeout(CONNECT_TIMEOUT, lookup_host(name)).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
         Ok(Err(error)) => return Err(without_address(&error)),
         Err(_) => return Err(Heard::CutOff(format!("no address within {CONNECT_TIMEOUT:?}"))),
@@ -163,15 +180,16 @@ async fn dial(addr: &str) -> Result<TcpStream, Heard> {
     if found.len() > ADDRESSES_MAX {
         return Err(Heard::Runs(format!("its name has more than {ADDRESSES_MAX} addresses")));
     }
-    let mut failures = Vec::new();
-    for address in found {
-        failures.push(match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => without_connection(&error),
-            Err(_) => Heard::Unreached(format!("no connection within {CONNECT_TIMEOUT:?}")),
-        });
+    Ok(found)
+}
+
+/// Opens a TCP connection. If that fails, returns what the failure says about the member.
+async fn dial(addr: SocketAddr) -> Result<TcpStream, Heard> {
+    match timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(without_connection(&error)),
+        Err(_) => Err(Heard::Unreached(format!("no connection within {CONNECT_TIMEOUT:?}"))),
     }
-    Err(worst(failures))
 }
 
 /// Of what was heard at the addresses of one name, what says the least that the member is gone. A

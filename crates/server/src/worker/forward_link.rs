@@ -16,16 +16,21 @@ use epicepoch_wire::native::{
 use epicepoch_wire::{DecodeError, Guarantee, NodeId};
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::forwarding::Forwarding;
 use super::sequencer::Sequencer;
 
 /// The longest time to open a connection, hello and welcome included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause after a connection that has failed or ended. A leader that has just lost leadership
-/// refuses until this node knows the next one; then a publication ends the pause.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The first pause after a connection that has failed or ended; each further one is twice as long. A
+/// leader that has just lost leadership refuses until this node knows the next one; then a
+/// publication ends the pause, and the next one is short again.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(320);
+/// After a connection that has lasted this long, the next pause is short.
+const LASTED_MIN: Duration = Duration::from_secs(1);
 /// Bytes that are received at once. The longest frame fits.
 const INPUT_LEN: usize = 64 << 10;
 /// At most this many bytes wait to be sent: a few frames, and answers to pings.
@@ -76,12 +81,13 @@ impl From<Unasked> for ForwardError {
 /// Keeps a connection to the leader while requests are sent on to it. Never ends.
 pub(super) async fn run(sequencer: Rc<Sequencer>) {
     let Some(forwarding) = &sequencer.forwarding else { return };
-    let mut is_known_down = false;
+    let (mut is_known_down, mut pause) = (false, PAUSE_MIN);
     loop {
         while !forwarding.needs_link() {
             forwarding.due.wait().await;
         }
         forwarding.hang_up.clear();
+        let (leader, began) = (forwarding.leader(), Instant::now());
         let connecting = tokio::select! {
             biased;
             () = forwarding.hang_up.wait() => continue,
@@ -104,9 +110,16 @@ pub(super) async fn run(sequencer: Rc<Sequencer>) {
             let worker = sequencer.worker.0;
             tracing::info!(worker, error = %ended, "link to the leader down; trying again");
         }
+        if forwarding.leader() != leader {
+            pause = PAUSE_MIN;
+            continue;
+        }
+        if began.elapsed() >= LASTED_MIN {
+            pause = PAUSE_MIN;
+        }
         tokio::select! {
-            () = sleep(PAUSE) => {}
-            () = forwarding.hang_up.wait() => {}
+            () = sleep(pause) => pause = (2 * pause).min(PAUSE_MAX),
+            () = forwarding.hang_up.wait() => pause = PAUSE_MIN,
         }
     }
 }
@@ -242,7 +255,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until bytes have arrived, and until then sends the waiting bytes. Cancel safe.
+    /// Waits until bytes have arrived, or the waiting bytes are sent. Cancel safe.
     async fn receive(&mut self) -> io::Result<()> {
         loop {
             if self.out.is_empty() {
@@ -253,6 +266,10 @@ impl Link {
                     writable = self.stream.writable() => writable?,
                 }
                 self.flush()?;
+                if self.out.is_empty() {
+                    // Requests may wait for this.
+                    return Ok(());
+                }
             }
             match self.stream.try_read(&mut self.input[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

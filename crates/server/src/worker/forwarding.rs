@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use epicepoch_core::publication::Published;
 use epicepoch_core::sequencer::{Forwarder, Limits, Outcome};
+use epicepoch_wire::NodeId;
 use epicepoch_wire::http::ErrorCode;
 
 use crate::sync::signal::Signal;
@@ -79,6 +80,11 @@ impl Forwarding {
             self.hang_up.set();
         }
         state.is_active()
+    }
+
+    /// The leader to connect to, if another node is known to lead.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        self.state.borrow().leader()
     }
 
     /// Whether a connection to the leader is needed.

@@ -64,6 +64,8 @@ fn two_nodes_that_take_each_other_for_the_leader_give_up_and_forward_nothing() {
     assert!(asked.elapsed() < WAIT_MAX);
     let refused = "epicepoch_forwarded_total{outcome=\"refused\"}";
     assert_eq!((nodes[0].metric(refused), nodes[0].metric(ANSWERED)), (1, 0));
+    let again = "epicepoch_forwarded_total{outcome=\"sent_again\"}";
+    assert!(nodes[0].metric(again) > 0, "the other node said that it does not lead");
     for outcome in ["answered", "refused", "sent_again"] {
         let name = format!("epicepoch_forwarded_total{{outcome=\"{outcome}\"}}");
         assert_eq!(nodes[1].metric(&name), 0, "the other node sends nothing on");

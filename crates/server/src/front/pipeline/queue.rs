@@ -267,10 +267,11 @@ impl<R: Waiting> Queue<R> {
     /// Whether the requests that are not in a batch yet may be sent on to the leader. They join
     /// together, so one that may not keeps back the others.
     pub(crate) fn may_forward(&self) -> bool {
-        if self.direct == 0 && self.latest == 0 {
+        if self.direct == 0 && self.latest == 0 && self.named == 0 {
             return true;
         }
-        let stays = |it: &R| it.is_direct() || asks_for_latest(it);
+        let names_lease = |it: &R| it.guarantee() == Some(Guarantee::Lease);
+        let stays = |it: &R| it.is_direct() || asks_for_latest(it) || names_lease(it);
         !self.requests.range(self.joined..).any(stays)
     }
 
