@@ -132,7 +132,7 @@ class Vectors(unittest.TestCase):
 
     def test_errors_have_their_numbers(self) -> None:
         over_http = {"BAD_FORMAT", "NOT_FOUND", "METHOD_NOT_ALLOWED"}
-        over_http |= {"FORBIDDEN", "REFUSED", "BUSY", "NOT_CAUGHT_UP", "UNSETTLED"}
+        over_http |= {"FORBIDDEN", "REFUSED", "BUSY", "NOT_CAUGHT_UP", "UNSETTLED", "UNCERTAIN"}
         for one in vectors("errors.json")["errors"]:
             if one["name"] not in over_http:
                 refusal = errors.refusal("", one["number"])

@@ -212,7 +212,7 @@ impl Client {
         let deadline = now() + self.timeout();
         loop {
             let interval = self.intervals(1, deadline).await?;
-            let left_ns = (found.epoch.0 + 1).saturating_sub(interval.earliest_ns);
+            let left_ns = found.epoch.0.saturating_add(1).saturating_sub(interval.earliest_ns);
             if left_ns == 0 {
                 return Ok(true);
             }

@@ -16,6 +16,11 @@ pub const MARK_AHEAD_NS: u64 = 1_000_000_000;
 /// The next mark is asked for when less than this is left below the durable one, nanoseconds.
 const MARK_LEFT_MIN_NS: u64 = MARK_AHEAD_NS / 2;
 
+/// A node whose next timestamp would be further than this ahead of the latest time that it can be
+/// refuses: it has given timestamps by a clock that was wrong, or was set back since. A crash leaves
+/// a node at most one and a half marks ahead.
+const AHEAD_NS_MAX: u64 = 2 * MARK_AHEAD_NS;
+
 /// An interval that holds true time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
@@ -46,6 +51,14 @@ pub enum Uncertain {
     /// that it may have given before.
     #[error("the machine was paused or moved, and the clock is not beyond what was given before")]
     Disrupted,
+    /// The node has given timestamps so far ahead of its clock that clients would have to wait for
+    /// long. It answers again when its clock has come near them. If that takes too long, replace the
+    /// node by one with another id.
+    #[error("this node has given timestamps {ahead_ns} ns ahead of its clock")]
+    Ahead {
+        /// How far, nanoseconds.
+        ahead_ns: u64,
+    },
     /// The timestamps of quorum mode may be ahead of the clock.
     #[error("the clock is not beyond the timestamps of quorum mode yet")]
     BelowCeiling,
@@ -193,6 +206,10 @@ impl Stamper {
         }
         if earliest_ns <= ceiling.0 {
             return Err(Uncertain::BelowCeiling);
+        }
+        let ahead_ns = self.floor_ns.saturating_sub(latest_ns);
+        if ahead_ns > AHEAD_NS_MAX {
+            return Err(Uncertain::Ahead { ahead_ns });
         }
         Ok(latest_ns)
     }
@@ -343,6 +360,21 @@ mod tests {
         assert!(after.earliest_ns() > mark_ns);
         // A number that is there from the beginning is none.
         assert!(stamp(&mut stamper(0), moved(NOW), 1).is_ok());
+    }
+
+    #[test]
+    fn a_node_that_is_far_ahead_of_its_clock_refuses_until_the_clock_has_come_near() {
+        let mut it = stamper(0);
+        let wrong = NOW + 3_600_000 * MS;
+        stamp(&mut it, reading(wrong, MS), 1).unwrap();
+        let refused = stamp(&mut it, reading(NOW, MS), 1);
+        assert_eq!(refused, Err(Uncertain::Ahead { ahead_ns: wrong - NOW }));
+        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS)), refused.err());
+        let near = wrong - AHEAD_NS_MAX;
+        assert!(stamp(&mut it, reading(near, MS), 1).is_ok());
+        // After a restart, too.
+        let mut next = stamper(wrong);
+        assert!(stamp(&mut next, reading(NOW, MS), 1).is_err());
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! on their way to the disk. It decides nothing about timestamps.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use epicepoch_core::interval::{NodeIdTooHigh, Reading, Stamper, Uncertain};
 use epicepoch_core::publication::Published;
-use epicepoch_time_source::{SourceSetting, TimeSource, Unknown};
+use epicepoch_time_source::{SourceSetting, TimeSource};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Mode, NodeId};
@@ -32,6 +33,9 @@ pub struct Intervals {
     /// `INTERVAL_SOURCE`; `None` if it is not set.
     setting: Option<String>,
     inner: Mutex<Inner>,
+    /// The highest mark that is on the disk, for the stamper. The storage thread must not wait for
+    /// `inner`: a worker may ask the clock source under that lock.
+    durable_ns: AtomicU64,
     /// The durable mark.
     marked: watch::Sender<u64>,
     write_mark: OnceLock<WriteMark>,
@@ -116,7 +120,8 @@ impl Intervals {
         let bound_max_ns = u64::try_from(bound_max.as_nanos()).unwrap_or(u64::MAX);
         let stamper = Stamper::new(node, mark_ns, bound_max_ns);
         let inner = Mutex::new(Inner { stamper, source: Source::default() });
-        Self { setting, inner, marked: watch::Sender::new(mark_ns), write_mark: OnceLock::new() }
+        let (durable_ns, marked) = (AtomicU64::new(mark_ns), watch::Sender::new(mark_ns));
+        Self { setting, inner, durable_ns, marked, write_mark: OnceLock::new() }
     }
 
     /// The intervals of a run of the node with this configuration.
@@ -167,6 +172,7 @@ impl Intervals {
         let stamper = inner.stamper.as_mut().map_err(|error| *error)?;
         // Read under the lock, after the request has arrived.
         let reading = inner.source.read(self.setting.as_deref())?;
+        stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
         let outcome = stamper.stamp(ceiling, reading, n);
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
             write_mark(mark_ns);
@@ -176,9 +182,7 @@ impl Intervals {
 
     /// A mark is on the disk.
     pub fn handle_mark(&self, mark_ns: u64) {
-        if let Ok(stamper) = &mut self.lock().stamper {
-            stamper.handle_mark(mark_ns);
-        }
+        self.durable_ns.fetch_max(mark_ns, Ordering::AcqRel);
         self.marked.send_replace(mark_ns);
     }
 
@@ -187,6 +191,7 @@ impl Intervals {
     pub fn stop(&self) {
         let mut inner = self.lock();
         let Ok(stamper) = &mut inner.stamper else { return };
+        stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
         let (before_ns, exact_ns) = (stamper.mark_ns(), stamper.stop());
         if exact_ns != before_ns
             && let Some(write_mark) = self.write_mark.get()
@@ -250,9 +255,9 @@ impl Source {
             self.open.insert(TimeSource::open(&parsed).map_err(|it| unknown(it.to_string()))?)
         };
         let reading = source.read();
-        if matches!(reading, Err(Unknown::Disrupted | Unknown::Void)) {
-            // Only a source that is opened again follows the daemon's next segment. Its readings
-            // name the disruption, so the stamper waits.
+        if reading.is_err() && source.is_of_segment() {
+            // Only a segment that is opened again is that of a daemon which was started again. Its
+            // readings name the disruption, so the stamper waits.
             self.open = None;
         }
         let reading = reading.map_err(|it| unknown(it.to_string()))?;
@@ -334,9 +339,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_writes_the_exact_mark() {
-        let (intervals, written) = with_disk(u64::MAX / 2, "fixed=1ms");
+        let (intervals, written) = with_disk(0, "fixed=1ms");
+        let last = intervals.stamp(&open(), 2).await.unwrap();
         intervals.stop();
-        assert_eq!(*written.lock().unwrap(), Vec::<u64>::new(), "nothing was given");
+        let began = Instant::now();
+        while written.lock().unwrap().last() != Some(&last.latest_ns()) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{:?}", written.lock().unwrap());
+            tokio::task::yield_now().await;
+        }
         let refused = intervals.stamp(&open(), 1).await;
         assert_eq!(refused, Err(Refused::Uncertain(Uncertain::Stopped)));
     }

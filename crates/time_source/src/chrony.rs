@@ -80,9 +80,8 @@ impl Chrony {
     /// an update moves a little while the clock is slewed.
     fn check_updated(&mut self, tracking: &Tracking) -> Result<(), Unknown> {
         match self.stepped_after_s {
-            Some(before_s) if tracking.updated_s <= before_s.saturating_add(1) => {
-                Err(Unknown::Stepped)
-            }
+            // A step back may put a later update before that one.
+            Some(before_s) if tracking.updated_s.abs_diff(before_s) <= 1 => Err(Unknown::Stepped),
             Some(_) | None => {
                 self.stepped_after_s = None;
                 Ok(())

@@ -44,6 +44,12 @@ impl TimeSource {
         }))
     }
 
+    /// Whether the source is a file that its daemon may have replaced: open it again after an error.
+    #[must_use]
+    pub const fn is_of_segment(&self) -> bool {
+        matches!(self.0, Inner::ClockBound(_))
+    }
+
     /// Reads the clock and its bound together. Blocks for [`READ_MS_MAX`] at most.
     ///
     /// # Errors

@@ -541,7 +541,7 @@ class LeaderTest extends Scene {
         for (Cluster known : Arrays.asList(null, ScriptedNode.CLUSTER)) {
             client.timestamp();
             String token = tokens.get(turn.get());
-            long features = Frame.FEATURE_LATEST;
+            long features = Frame.FEATURE_LATEST | Frame.FEATURE_DIRECT;
             Hello hello = new Hello(features, "", known, Connection.AGENT, token, null, null);
             assertArrayEquals(hello.toBytes(), leader.hellos.take());
             turn.set(1);

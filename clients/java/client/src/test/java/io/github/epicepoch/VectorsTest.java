@@ -31,7 +31,8 @@ class VectorsTest {
                     "REFUSED",
                     "BUSY",
                     "NOT_CAUGHT_UP",
-                    "UNSETTLED");
+                    "UNSETTLED",
+                    "UNCERTAIN");
 
     private static Map<String, Object> vectors(String name) throws IOException {
         Path file = Path.of("../../../crates/wire/vectors", name);
