@@ -138,7 +138,7 @@ impl Intervals {
     }
 
     /// Takes `n` timestamps for a request that has arrived. Waits for a mark that is on its way to
-    /// the disk, for [`MARK_WAIT_MAX`] at most, and then reads the clock again.
+    /// the disk, for a second at most, and then reads the clock again.
     ///
     /// # Errors
     /// Why nothing is given.

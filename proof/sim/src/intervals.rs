@@ -1,4 +1,4 @@
-//! Interval mode in a simulator of its own: the shipped [`Stamper`] of each node, with clocks that
+//! Interval mode in a simulator of its own: the shipped `Stamper` of each node, with clocks that
 //! drift, step and are disrupted, sources that state their bound, disks that acknowledge marks late,
 //! crashes, restarts, and clients that wait. A seed replays a run. It reads no clock.
 //!
