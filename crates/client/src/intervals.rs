@@ -16,8 +16,8 @@ use crate::error::{AnotherCluster, AskError, BadAnswer, FailedAttempt};
 /// Time between two rounds through the nodes while none is certain.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Timestamps of interval mode, and how long to wait for them. What was written at them may be shown
-/// to others after [`Client::commit_wait`].
+/// Timestamps of interval mode, and how long to wait for them. Write at these timestamps, wait with
+/// [`Client::commit_wait`], then let others see the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interval {
@@ -185,8 +185,8 @@ impl Client {
         }
     }
 
-    /// Waits until the timestamps of `interval` are in the past everywhere: whoever asks for a
-    /// timestamp after that, at any node, gets a later one. A process that was paused waits longer,
+    /// Waits until the timestamps of `interval` are in the past everywhere: every request that begins
+    /// after the wait, at any node, gets a later timestamp. A process that was paused waits longer,
     /// never shorter. Dropping the future does no harm.
     pub async fn commit_wait(&self, interval: &Interval) {
         // The clock of the timer may be coarser than the monotonic clock.

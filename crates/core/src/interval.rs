@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(stamp(&mut it, moved(mark_ns + MS), 1), Err(Uncertain::Disrupted));
         let after = stamp(&mut it, moved(mark_ns + MS + 1), 1).unwrap();
         assert!(after.earliest_ns() > mark_ns);
-        // A number that is there from the beginning is none.
+        // The number of the first reading is no disruption.
         assert!(stamp(&mut stamper(0), moved(NOW), 1).is_ok());
     }
 

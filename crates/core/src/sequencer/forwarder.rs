@@ -8,7 +8,8 @@
 //! requests wait again, and share a later frame with a new number. An answer to a frame that was
 //! given up is never used.
 //!
-//! This module reads no clock, sends nothing and wakes nobody, and a node that leads has no frame.
+//! A node that leads has no frames. This module has no side effects: a caller passes the time, sends
+//! the frames, and says how to wake a waiter.
 
 use std::collections::VecDeque;
 
@@ -41,7 +42,7 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unasked;
 
-/// What a refusal of a frame means for the connection over which it came.
+/// Whether a connection can go on after the other node has refused a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The requests of the frame were refused. The connection goes on.
@@ -129,8 +130,8 @@ impl<W> Forwarder<W> {
         slot.ok_or(ErrorCode::Overloaded)
     }
 
-    /// The outcome of the request in `slot`. While there is none, the error is the place for the
-    /// waiter.
+    /// The outcome of the request in `slot`. Before the outcome is known, the error is the place where
+    /// the caller leaves its waiter.
     ///
     /// # Errors
     /// The place of the waiter.

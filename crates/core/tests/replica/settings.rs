@@ -429,7 +429,7 @@ fn interval_mode_withdraws_the_grant_names_the_ceiling_and_does_not_end() {
     let before = bench.shared.published();
     assert_eq!((before.mode, before.interval_ceiling), (Mode::Quorum, None));
     assert_eq!(change(&mut bench, 7, &intervals()), Ok(()));
-    assert!(bench.shared.published().grant.is_some(), "nobody has acknowledged it");
+    assert!(bench.shared.published().grant.is_some(), "no other voter has the change yet");
     bench.ack_all(2);
     let published = bench.shared.published();
     let ceiling = published.interval_ceiling.expect("no lease runs");

@@ -28,7 +28,7 @@ fn callers_of_a_request_that_became_too_large_are_asked_for_in_smaller_ones() {
         let expected = range(100 + COMPACT_INDEXES + at, HALF);
         assert_eq!(world.outcome(call), Some(Ok(expected)));
     }
-    // A caller that asks for too many by itself gets the refusal, and nobody else does.
+    // If a single caller asks for too many, only that caller gets the refusal.
     let other = world.call(1);
     let small = world.asked(link);
     world.refuse(link, alone, ErrorCode::BadCount);
