@@ -184,9 +184,9 @@ impl<W> Forwarder<W> {
     pub fn handle_link_lost(&mut self) -> u64 {
         self.is_linked = false;
         let mut requests = 0;
-        while let Some(flight) = self.flights.pop_front() {
+        while let Some(flight) = self.flights.pop_back() {
             requests += flight.batch.size().requests;
-            self.queue.merge(flight.batch);
+            self.queue.merge_older(flight.batch);
         }
         requests
     }

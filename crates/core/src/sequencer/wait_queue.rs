@@ -243,6 +243,14 @@ impl<W> WaitQueue<W> {
         self.spare(empty.entries);
     }
 
+    /// Puts the requests of a batch before those of the open batch of requests that ask for a quorum:
+    /// they are older.
+    pub(super) fn merge_older(&mut self, batch: Batch) {
+        let open = &mut self.open[Guarantee::Quorum as usize];
+        let newer = std::mem::replace(open, batch);
+        self.merge(newer);
+    }
+
     /// Moves the requests of a batch to the open batch of those that ask for a quorum, because no
     /// lease has proved it. They wait for the same round, and keep their times of arrival.
     pub(super) fn merge(&mut self, mut batch: Batch) {

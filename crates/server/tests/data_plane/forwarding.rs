@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use epicepoch_core::publication::Published;
+use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{ClientHello, FEATURE_DIRECT};
-use epicepoch_wire::{NodeId, Term};
+use epicepoch_wire::{HistoryId, NodeId, Term};
 
 use crate::http2::sent_on;
 use crate::native::{Got, Native};
@@ -69,6 +70,28 @@ fn two_nodes_that_take_each_other_for_the_leader_give_up_and_forward_nothing() {
     for outcome in ["answered", "refused", "sent_again"] {
         let name = format!("epicepoch_forwarded_total{{outcome=\"{outcome}\"}}");
         assert_eq!(nodes[1].metric(&name), 0, "the other node sends nothing on");
+    }
+}
+
+/// Another node may listen at the address of the leader: it leads, but in another history of the
+/// cluster, or it is not the node that this one believes in.
+#[test]
+fn nothing_is_taken_from_another_node_at_the_address_of_the_leader() {
+    let (cluster, nodes) = two(Duration::from_millis(300));
+    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), &nodes));
+    await_leader(&nodes[0], 1);
+    let follows = with_addresses(following(&cluster, 2, 1), &nodes);
+    let other_history = Published { history: HistoryId(follows.history.0 + 1), ..follows.clone() };
+    let mut members = (*follows.members).clone();
+    let other = Member { node: NodeId(3), ..members[&NodeId(1)].clone() };
+    members.insert(NodeId(3), other);
+    let members = Arc::new(members);
+    let other_node = Published { leader: Some(NodeId(3)), members, ..follows };
+    for (published, leader) in [(other_history, 1), (other_node, 3)] {
+        nodes[1].publish(published);
+        await_leader(&nodes[1], leader);
+        assert_eq!(nodes[1].request("GET /timestamp").error(), (503, "NO_QUORUM"));
+        assert_eq!(nodes[1].metric(ANSWERED), 0);
     }
 }
 

@@ -94,6 +94,22 @@ fn an_answer_is_used_once_and_only_if_its_frame_is_on_its_way() {
 }
 
 #[test]
+fn requests_that_are_sent_again_come_before_newer_ones() {
+    let mut it = forwarder();
+    let oldest = it.join(1, 1, || 1).unwrap();
+    it.poll_frame(2).unwrap();
+    let older = it.join(1, 2, || 3).unwrap();
+    it.poll_frame(4).unwrap();
+    let newer = it.join(1, 3, || 5).unwrap();
+    assert_eq!(it.handle_link_lost(), 2);
+    it.handle_linked();
+    let again = it.poll_frame(6).unwrap();
+    assert_eq!((again.count, it.handle_answer(again.id, range(9, 6), wake)), (6, Ok(3)));
+    let parts = [oldest, older, newer].map(|slot| told(&mut it, slot));
+    assert_eq!(parts, [Some(Ok((9, 0, 1))), Some(Ok((9, 1, 2))), Some(Ok((9, 3, 3)))]);
+}
+
+#[test]
 fn a_node_that_does_not_lead_refuses_and_the_next_leader_is_asked() {
     let mut it = forwarder();
     let slot = it.join(1, 1, || 1).unwrap();
