@@ -57,6 +57,8 @@ type Client struct {
 	calls atomic.Int64
 	// hedge sends hedged requests; nil without [WithHedgeAfter].
 	hedge *hedger
+	// stamper asks for interval timestamps.
+	stamper *stamper
 }
 
 // Dial finds the cluster through the client address (host:port) of any member. It returns when it
@@ -82,6 +84,11 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 		return nil, err
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.stamper = newStamper(c)
+	if c.o.onlyIntervals {
+		c.setReady(nil)
+		return c, nil
+	}
 	if c.o.hedgeAfter > 0 {
 		c.hedge = newHedger(c)
 		c.ended.Add(1)
@@ -242,7 +249,8 @@ func (c *Client) Cluster() (cluster Cluster, known bool) {
 	return Cluster{}, false
 }
 
-// Close ends all calls with [ErrClosed] and returns when the client's goroutines have ended.
+// Close ends all calls with [ErrClosed], but no [Client.CommitWait], and returns when the client's
+// goroutines have ended.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -251,6 +259,7 @@ func (c *Client) Close() error {
 	}
 	c.mu.Unlock()
 	c.cancel()
+	c.stamper.close()
 	c.ended.Wait()
 	c.failAll(ErrClosed)
 	return nil
@@ -264,6 +273,10 @@ func (c *Client) join(count uint64, call *Call) (b *batch, offset uint64, err er
 	if c.closed {
 		c.mu.Unlock()
 		return nil, 0, ErrClosed
+	}
+	if c.o.onlyIntervals {
+		c.mu.Unlock()
+		return nil, 0, fmt.Errorf("%w: this client was made with WithIntervals", ErrOtherMode)
 	}
 	if c.conn != nil && count > c.countLimit {
 		limit := c.countLimit

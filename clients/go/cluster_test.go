@@ -19,11 +19,13 @@ import (
 
 // cluster is a cluster of three real nodes on loopback.
 type cluster struct {
-	t     testing.TB
-	bin   string
-	dir   string
-	http  []string
-	raft  []string
+	t    testing.TB
+	bin  string
+	dir  string
+	http []string
+	raft []string
+	// env are settings of every node, such as "MAX_N=7".
+	env   []string
 	nodes []*exec.Cmd
 }
 
@@ -41,13 +43,14 @@ var oracleBinary = sync.OnceValues(func() (string, error) {
 	return filepath.Abs(filepath.Join("..", "..", "target", "debug", "epicepoch"))
 })
 
-func startCluster(t testing.TB) *cluster {
+// startCluster starts three nodes with these settings.
+func startCluster(t testing.TB, env ...string) *cluster {
 	t.Helper()
 	bin, err := oracleBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, bin: bin, dir: t.TempDir(), nodes: make([]*exec.Cmd, 3)}
+	c := &cluster{t: t, bin: bin, dir: t.TempDir(), env: env, nodes: make([]*exec.Cmd, 3)}
 	for range 3 {
 		c.http = append(c.http, freeAddress(t))
 		c.raft = append(c.raft, freeAddress(t))
@@ -98,6 +101,7 @@ func (c *cluster) start(at int) {
 	node := exec.Command(c.bin, "serve", "--node-id", fmt.Sprint(at+1), "--raft-addr", c.raft[at],
 		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap",
 		"--data-dir", filepath.Join(c.dir, fmt.Sprint(at+1)))
+	node.Env = append(os.Environ(), c.env...)
 	log, err := os.OpenFile(filepath.Join(c.dir, fmt.Sprintf("%d.log", at+1)), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		c.t.Fatal(err)

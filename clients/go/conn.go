@@ -63,6 +63,9 @@ func (c *connection) handshake(ctx context.Context, o *options, reader *bufio.Re
 		features: featureLatest | featureDirect, clusterName: o.clusterName, cluster: expected, agent: agent, token: token,
 		guarantee: o.guarantee, needsCompact: o.needsCompact,
 	}
+	if o.asksIntervals {
+		clientHello.features |= featureIntervals
+	}
 	if _, err := c.net.Write(clientHello.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)
 	}

@@ -52,6 +52,18 @@ func (d *directory) next() string {
 	return addr
 }
 
+// nearest returns all addresses in the order of preference of a program that lists the nearest nodes
+// first: the seeds, then the other members.
+func (d *directory) nearest() []string {
+	all := slices.Clone(d.seeds)
+	for _, member := range d.members {
+		if !slices.Contains(all, member) {
+			all = append(all, member)
+		}
+	}
+	return all
+}
+
 // other returns the next address that differs from the given one, or the given one if no other is
 // known.
 func (d *directory) other(than string) string {

@@ -39,7 +39,10 @@ var (
 	// ErrNotCompact: the cluster gives wide timestamps, which have no compact spelling. See
 	// [Client.CompactTimestamp] and [WithCompact].
 	ErrNotCompact = errors.New("NOT_COMPACT")
-	// ErrOtherMode: the cluster is in interval mode, and gives no timestamps of quorum mode.
+	// ErrUncertain: in interval mode, the node does not know the time well enough.
+	ErrUncertain = errors.New("UNCERTAIN")
+	// ErrOtherMode: the cluster is in the other mode. In interval mode it gives only intervals, see
+	// [Client.Interval]; in quorum mode it gives none.
 	ErrOtherMode = errors.New("OTHER_MODE")
 	// ErrWrongCluster: the node belongs to another cluster, or to another history of this client's
 	// cluster.
@@ -76,7 +79,7 @@ var (
 var sentinels = map[Code]error{
 	1: ErrNotLeader, 2: ErrNoQuorum, 3: ErrNoLeader, 4: ErrOverloaded, 5: ErrBadCount, 7: ErrBadRequest,
 	10: ErrShuttingDown, 11: ErrNotReady, 12: ErrInternal, 13: ErrForbidden, 18: ErrUnauthorized, 19: ErrNotCompact,
-	22: ErrOtherMode,
+	21: ErrUncertain, 22: ErrOtherMode,
 	64: ErrWrongCluster, 65: ErrUnsupportedVersion, 66: ErrUnsupported,
 }
 
@@ -110,7 +113,7 @@ func (e *Error) Unwrap() error {
 func isCurable(err error) bool {
 	for _, curable := range [...]error{
 		ErrNotLeader, ErrNoQuorum, ErrNoLeader, ErrOverloaded, ErrShuttingDown, ErrNotReady,
-		ErrInternal, ErrUnreachable,
+		ErrInternal, ErrUncertain, ErrUnreachable,
 	} {
 		if errors.Is(err, curable) {
 			return true

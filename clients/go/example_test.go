@@ -109,3 +109,26 @@ func ExampleClient_Timestamps() {
 	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.Is(err, epicepoch.ErrUnreachable))
 	// Output: true true
 }
+
+// A writer of interval mode waits before others may see what it wrote.
+func ExampleClient_Interval() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	addrs := []string{"localhost:8881", "localhost:8882", "localhost:8883"}
+	client, err := epicepoch.Dial(ctx, addrs, epicepoch.WithIntervals())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	write := func(at epicepoch.Timestamp) { fmt.Println("written at", at) }
+	show := func(at epicepoch.Timestamp) { fmt.Println("visible at", at) }
+	stamp, err := client.Interval(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(stamp.Timestamp)
+	if err := client.CommitWait(ctx, stamp); err != nil {
+		return // The wait is not over: let nobody see the write.
+	}
+	show(stamp.Timestamp)
+}

@@ -26,11 +26,14 @@ const (
 	kindPing    = 0x02
 	kindPong    = 0x03
 	kindGoodbye = 0x04
-	kindAnswer  = 0x41
-	kindHello   = 0x80
-	kindWelcome = 0x81
-	kindError   = 0x82
-	kindLeader  = 0x83
+	// kindIntervalRequest and kindIntervalAnswer are of interval mode.
+	kindIntervalRequest = 0x05
+	kindAnswer          = 0x41
+	kindIntervalAnswer  = 0x43
+	kindHello           = 0x80
+	kindWelcome         = 0x81
+	kindError           = 0x82
+	kindLeader          = 0x83
 
 	magic   = 0x45504f434854534f // EPOCHTSO
 	version = 1
@@ -60,6 +63,8 @@ const (
 	flagLease = 2
 	// featureLatest is the feature of a node that answers such requests.
 	featureLatest = 1
+	// featureIntervals is the feature of a node that knows interval mode.
+	featureIntervals = 2
 	// featureDirect says that this client follows to the leader: no node sends its requests on.
 	featureDirect = 4
 )

@@ -23,7 +23,9 @@ type node struct {
 	// heard, if set, is called for every frame that the node reads, before the node acts on it.
 	heard func(h head)
 	// ask is called for every request. It may write to the connection, now or later.
-	ask   func(to *peer, id, count uint64)
+	ask func(to *peer, id, count uint64)
+	// stamp is called for every request of interval mode.
+	stamp func(to *peer, id, count uint64)
 	asked atomic.Int64
 	met   atomic.Int64
 	mu    sync.Mutex
@@ -137,6 +139,9 @@ func (n *node) converse(to *peer) {
 		case kindRequest:
 			n.asked.Add(1)
 			n.ask(to, h.id, uint64(h.argument)+1)
+		case kindIntervalRequest:
+			n.asked.Add(1)
+			n.stamp(to, h.id, uint64(h.argument)+1)
 		case kindPing:
 			h.kind = kindPong
 			to.say(h.appendTo(nil))

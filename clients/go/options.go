@@ -22,6 +22,8 @@ type options struct {
 	hedgeAfter     time.Duration
 	guarantee      Guarantee
 	needsCompact   bool
+	onlyIntervals  bool
+	asksIntervals  bool // set by the client, for connections of interval mode
 	token          func() string
 	fixedToken     string // the token of WithToken; "" if the token is a source's
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
@@ -153,6 +155,11 @@ func WithGuarantee(guarantee Guarantee) Option {
 // [Client.CompactTimestamp] checks each one itself. A node that is too old for the setting refuses the
 // client with [ErrUnsupported].
 func WithCompact() Option { return func(o *options) { o.needsCompact = true } }
+
+// WithIntervals is for programs that call only [Client.Interval], [Client.Intervals] and
+// [Client.MustRetry]. [Dial] then returns at once and looks for no leader: in interval mode, nodes
+// answer without one. Calls for timestamps of quorum mode fail with [ErrOtherMode].
+func WithIntervals() Option { return func(o *options) { o.onlyIntervals = true } }
 
 // WithToken sends a token to every node. The token must be in the node's CLIENT_TOKEN_FILE, and has
 // at most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on

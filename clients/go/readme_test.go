@@ -38,7 +38,7 @@ func TestTheCodeOfTheReadmeIsThatOfTheExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := blocks(t, "go")
-	if len(code) != 3 {
+	if len(code) != 4 {
 		t.Errorf("%d blocks of code", len(code))
 	}
 	for _, block := range code {

@@ -31,6 +31,7 @@ type command struct {
 	HedgeMS   int64    `json:"hedge_ms"`
 	Guarantee string   `json:"guarantee"`
 	Compact   bool     `json:"compact"`
+	Intervals bool     `json:"intervals"`
 }
 
 type reply struct {
@@ -77,7 +78,7 @@ func (d *driver) carryOut(c command) {
 	switch c.Do {
 	case "open":
 		go d.open(c)
-	case "timestamps", "latest":
+	case "timestamps", "latest", "interval":
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
 		client, isCompact := d.client, d.isCompact
@@ -125,6 +126,9 @@ func (d *driver) open(c command) {
 	if c.Compact {
 		opts = append(opts, epicepoch.WithCompact())
 	}
+	if c.Intervals {
+		opts = append(opts, epicepoch.WithIntervals())
+	}
 	if c.TimeoutMS != nil {
 		opts = append(opts, epicepoch.WithCallTimeout(time.Duration(*c.TimeoutMS)*time.Millisecond))
 	}
@@ -153,6 +157,9 @@ func (d *driver) call(ctx context.Context, client *epicepoch.Client, isCompact b
 			return epicepoch.Range{First: latest, Count: 1}, err
 		}
 	}
+	if c.Do == "interval" {
+		ask = func(ctx context.Context, _ uint64) (epicepoch.Range, error) { return interval(ctx, client) }
+	}
 	r := reply{ID: c.ID, Start: start}
 	var err error
 	if isCompact {
@@ -169,6 +176,17 @@ func (d *driver) call(ctx context.Context, client *epicepoch.Client, isCompact b
 	delete(d.calls, c.ID)
 	d.mu.Unlock()
 	cancel()
+}
+
+// interval makes a call of interval mode, and waits until its timestamp is in the past. The timeout is
+// that of the call alone.
+func interval(ctx context.Context, client *epicepoch.Client) (epicepoch.Range, error) {
+	got, err := client.Interval(ctx)
+	if err != nil {
+		return epicepoch.Range{}, err
+	}
+	err = client.CommitWait(context.Background(), got)
+	return epicepoch.Range{First: got.Timestamp, Count: got.Count}, err
 }
 
 // compact makes a call for compact timestamps. An asynchronous call of ask is converted.
@@ -230,6 +248,7 @@ func fault(err error) string {
 		{epicepoch.ErrProtocol, "protocol"},
 		{epicepoch.ErrNotCompact, "not_compact"},
 		{epicepoch.ErrBadCount, "refused"},
+		{epicepoch.ErrOtherMode, "refused"},
 		{epicepoch.ErrBadRequest, "refused"},
 		{epicepoch.ErrUnsupported, "refused"},
 		{epicepoch.ErrUnsupportedVersion, "refused"},
