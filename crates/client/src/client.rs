@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -124,6 +125,8 @@ struct Shared {
     options: Options,
     /// The address of the node that gave the last interval timestamp.
     certain: Mutex<Option<String>>,
+    /// Whether a node of the cluster was in interval mode. There is no way back from it.
+    is_intervals: AtomicBool,
 }
 
 impl Drop for Shared {
@@ -194,7 +197,13 @@ impl Client {
             options.dialer(Alpn::Native),
         ));
         let transport = Transport::new(options.dialer(Alpn::Http1));
-        let shared = Shared { core, transport, options, certain: Mutex::default() };
+        let shared = Shared {
+            core,
+            transport,
+            options,
+            certain: Mutex::default(),
+            is_intervals: AtomicBool::default(),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -426,14 +435,26 @@ impl Client {
         self.shared.options.timeout
     }
 
-    /// The address of the node that gave the last interval timestamp, or else the next one in turn;
-    /// and how many addresses are asked in turn.
-    pub(crate) fn certain_address(&self) -> (String, usize) {
+    /// The addresses to ask for an interval timestamp, each once: the node that gave the last one,
+    /// then the others in the order in which the program named them.
+    pub(crate) fn interval_addresses(&self) -> Vec<String> {
         let certain = self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut session = self.shared.core.session();
-        let directory = session.directory();
-        let addrs = directory.address_count();
-        (certain.unwrap_or_else(|| directory.next_address()), addrs)
+        let mut all = self.shared.core.session().directory().nearest();
+        if let Some(certain) = certain {
+            all.retain(|addr| *addr != certain);
+            all.insert(0, certain);
+        }
+        all
+    }
+
+    /// Whether a node of the cluster is known to be in interval mode. There is no way back from it.
+    pub(crate) fn is_in_interval_mode(&self) -> bool {
+        self.shared.is_intervals.load(Ordering::Relaxed)
+    }
+
+    /// Records that a node of the cluster is in interval mode.
+    pub(crate) fn met_interval_mode(&self) {
+        self.shared.is_intervals.store(true, Ordering::Relaxed);
     }
 
     /// Asks the node at this address first, the next time.
@@ -441,7 +462,7 @@ impl Client {
         *self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
     }
 
-    /// Asks the next node in turn, the next time.
+    /// Asks no node first, the next time.
     pub(crate) fn forget_certain(&self) {
         *self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

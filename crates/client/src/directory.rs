@@ -315,6 +315,18 @@ impl Directory {
         addr
     }
 
+    /// Returns every address once, in the order of a program that names the nearest nodes first:
+    /// the seeds, then the other members.
+    pub(crate) fn nearest(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::with_capacity(self.address_count());
+        for addr in self.seeds.iter().chain(&self.members) {
+            if !all.contains(addr) {
+                all.push(addr.clone());
+            }
+        }
+        all
+    }
+
     /// Returns the number of addresses that are asked in turn. An address counts twice if it is
     /// both a seed and a member.
     pub(crate) fn address_count(&self) -> usize {

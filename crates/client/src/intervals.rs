@@ -70,7 +70,8 @@ pub enum IntervalError {
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
     /// No retry helps. With [`ErrorCode::OtherMode`], the cluster is in quorum mode: use
-    /// [`Client::timestamp`].
+    /// [`Client::timestamp`]. A node that has not heard of a change of the mode yet says the same,
+    /// so every node was asked once, and none was in interval mode.
     #[error(transparent)]
     BadAnswer(#[from] BadAnswer),
 }
@@ -96,11 +97,54 @@ pub fn tick(timestamp: Timestamp, w: Duration) -> u64 {
     timestamp.epoch.0 / w_ns
 }
 
+/// What a call has learned of the cluster's mode from the nodes that it has asked.
+///
+/// A node that lags behind the change of the mode says the same as a cluster in quorum mode. So the
+/// refusal counts only if, of all nodes, none is known to be in interval mode. There is no way back
+/// from that mode, so the client remembers it.
+#[derive(Debug)]
+struct ModeSeen {
+    /// The first refusal of a node that is not in interval mode, or does not know it yet.
+    other_mode: Option<BadAnswer>,
+    /// Whether a node is in interval mode, though uncertain, or was so in an earlier call.
+    is_intervals: bool,
+}
+
+impl ModeSeen {
+    /// Records why a node gave no timestamp.
+    ///
+    /// # Errors
+    /// The call has to end, whatever the other nodes say.
+    fn handle(&mut self, error: AskError) -> Result<FailedAttempt, IntervalError> {
+        match error {
+            AskError::FailedAttempt(attempt) => {
+                self.is_intervals |=
+                    matches!(attempt, FailedAttempt::Refused { code: ErrorCode::Uncertain, .. });
+                Ok(attempt)
+            }
+            AskError::BadAnswer(error) => {
+                let BadAnswer::Refused { addr, code: ErrorCode::OtherMode, .. } = &error else {
+                    return Err(error.into());
+                };
+                let (addr, code) = (addr.clone(), ErrorCode::OtherMode);
+                self.other_mode.get_or_insert(error);
+                Ok(FailedAttempt::Refused { addr, code })
+            }
+            AskError::AnotherCluster(error) => Err(error.into()),
+        }
+    }
+
+    /// The error of a call that has asked every node; `None` if it has to ask again.
+    fn verdict(&mut self) -> Option<BadAnswer> {
+        if self.is_intervals { None } else { self.other_mode.take() }
+    }
+}
+
 impl Client {
     /// Returns an interval timestamp from a node that is certain of the time: first from the node
-    /// that gave the last one, then from the others. It fails after
-    /// [`Options::timeout`](crate::Options::timeout). It needs a cluster in interval mode
-    /// (`MODE=interval`).
+    /// that gave the last one, then from the others, in the order of the addresses that were given.
+    /// It fails after [`Options::timeout`](crate::Options::timeout). It needs a cluster in interval
+    /// mode (`MODE=interval`).
     ///
     /// **Timestamps that were not waited out are in no order.** Write, then [`Client::commit_wait`],
     /// then let others see it. Waiting and writing may overlap.
@@ -124,28 +168,32 @@ impl Client {
             return Err(IntervalError::Count(count));
         }
         let target = format!("{PATH_INTERVAL}?n={count}");
-        let (mut last, mut failed) = (None, 0);
-        while now() < deadline {
-            let (addr, addrs) = self.certain_address();
-            match self.interval_of(&addr, &target, count, deadline).await {
-                Ok(interval) => {
-                    self.remember_certain(addr);
-                    return Ok(interval);
+        let mut last = None;
+        let mut seen = ModeSeen { is_intervals: self.is_in_interval_mode(), other_mode: None };
+        loop {
+            for addr in self.interval_addresses() {
+                if now() >= deadline {
+                    return Err(IntervalError::DeadlineExceeded { last });
                 }
-                Err(AskError::FailedAttempt(attempt)) => {
-                    self.forget_certain();
-                    last = Some(attempt);
+                match self.interval_of(&addr, &target, count, deadline).await {
+                    Ok(interval) => {
+                        self.met_interval_mode();
+                        self.remember_certain(addr);
+                        return Ok(interval);
+                    }
+                    Err(error) => last = Some(seen.handle(error)?),
                 }
-                Err(AskError::AnotherCluster(error)) => return Err(error.into()),
-                Err(AskError::BadAnswer(error)) => return Err(error.into()),
+                if seen.is_intervals {
+                    self.met_interval_mode();
+                }
+                self.forget_certain();
             }
-            failed += 1;
-            if failed % addrs == 0 {
-                let pause = deadline.saturating_duration_since(now()).min(PAUSE);
-                tokio::time::sleep(pause).await;
+            if let Some(error) = seen.verdict() {
+                return Err(error.into());
             }
+            let pause = deadline.saturating_duration_since(now()).min(PAUSE);
+            tokio::time::sleep(pause).await;
         }
-        Err(IntervalError::DeadlineExceeded { last })
     }
 
     async fn interval_of(

@@ -6,8 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_client::{AskError, Client, FailedAttempt, Members, Options, TimestampsError, Via};
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+use epicepoch_client::{
+    AskError, BadAnswer, Client, FailedAttempt, IntervalError, Members, Options, TimestampsError,
+    Via,
+};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::interval::IntervalStamp;
+use epicepoch_wire::{Epoch, EpochIndex, NodeId, Timestamp, TimestampRange};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -353,4 +358,76 @@ async fn addresses_are_checked_before_anything_is_sent() {
     for bad in [vec![], vec!["localhost"], vec!["a:1", "http://b:2"]] {
         assert!(Client::new(bad.clone(), Options::default()).is_err(), "{bad:?}");
     }
+}
+
+fn stamp(node: u64) -> IntervalStamp {
+    IntervalStamp::new(10, 20, NodeId(node), 0).expect("an interval")
+}
+
+fn stamp_of(node: u64) -> Line {
+    Line::Say(response("200 OK", "", &stamp(node).to_bytes()))
+}
+
+fn refused(status: &str, code: &str) -> Line {
+    Line::Say(response(status, &format!("epicepoch-error: {code}\r\n"), b"no\n"))
+}
+
+fn other_mode() -> Line {
+    refused("422 Unprocessable Content", "OTHER_MODE")
+}
+
+fn uncertain() -> Line {
+    refused("503 Service Unavailable", "UNCERTAIN")
+}
+
+/// A node that lags behind a change of the mode says the same as a cluster in quorum mode.
+#[tokio::test]
+async fn a_node_that_lags_behind_a_change_of_the_mode_is_passed_over() {
+    let (lagging, other) = (Server::start().await, Server::start().await);
+    lagging.will(other_mode());
+    other.will(stamp_of(2)).will(stamp_of(2));
+    let client = client(&[&lagging, &other]);
+    for _ in 0..2 {
+        let got = client.intervals(1, deadline()).await.expect("the other node is certain");
+        assert_eq!(got.timestamp, stamp(2).timestamp());
+    }
+    assert_eq!((lagging.asked().len(), other.asked().len()), (1, 2));
+}
+
+#[tokio::test]
+async fn a_cluster_in_quorum_mode_ends_a_call_after_each_node_was_asked_once() {
+    let nodes = [Server::start().await, Server::start().await, Server::start().await];
+    for (node, line) in nodes.iter().zip([other_mode(), Line::HangUp, other_mode()]) {
+        node.will(line);
+    }
+    let error = client(&[&nodes[0], &nodes[1], &nodes[2]]).intervals(1, deadline()).await;
+    let Err(IntervalError::BadAnswer(BadAnswer::Refused { addr, code, .. })) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((addr, code), (nodes[0].addr.to_string(), ErrorCode::OtherMode));
+    assert_eq!(nodes.map(|node| node.asked().len()), [1; 3]);
+}
+
+#[tokio::test]
+async fn a_node_that_is_uncertain_proves_that_the_cluster_is_in_interval_mode() {
+    let (lagging, unsure) = (Server::start().await, Server::start().await);
+    lagging.will(other_mode()).will(other_mode()).will(stamp_of(1));
+    unsure.will(uncertain()).will(uncertain());
+    let got = client(&[&lagging, &unsure]).intervals(1, deadline()).await;
+    assert_eq!(got.expect("the node has caught up").timestamp, stamp(1).timestamp());
+    assert_eq!((lagging.asked().len(), unsure.asked().len()), (3, 2));
+}
+
+/// There is no way back from interval mode, so the client needs no other node to know that this one
+/// lags.
+#[tokio::test]
+async fn a_client_that_has_met_interval_mode_knows_that_a_node_lags() {
+    let node = Server::start().await;
+    node.will(stamp_of(1)).will(other_mode()).will(other_mode()).will(stamp_of(1));
+    let client = client(&[&node]);
+    for _ in 0..2 {
+        let got = client.intervals(1, deadline()).await.expect("it has caught up");
+        assert_eq!(got.timestamp, stamp(1).timestamp());
+    }
+    assert_eq!(node.asked().len(), 4);
 }
