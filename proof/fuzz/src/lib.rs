@@ -6,6 +6,7 @@
 //! - `text`: queries, requests, settings and other files, members, HTTP answers, certificates,
 //!   promises.
 //! - `client_answer`: answers over HTTP/1.1, as clients read them.
+//! - `clock`: what states the bound of a clock: ClockBound's segment, chronyd's reply.
 //! - `tune`: nodes' reports about their links, as `epicepoch tune` reads them.
 //! - `storage`: a database file with any damage.
 //! - `replica`: the consensus plane of one node, fed with messages, ticks, crashes.
@@ -13,6 +14,7 @@
 //! - `planted`: a bug that the engine must find.
 
 mod client_answer;
+mod clock;
 mod cluster;
 mod planted;
 mod replica;
@@ -36,7 +38,7 @@ pub struct Target {
 
 /// All targets that must hold for every input. `planted` is not among them, because the engine must
 /// find its bug.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 25] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -56,6 +58,8 @@ pub const TARGETS: [Target; 23] = [
     Target { name: "client_answer", run: targets::client_answer },
     Target { name: "http2_answer", run: targets::http2_answer },
     Target { name: "certificate", run: targets::certificate },
+    Target { name: "clock_segment", run: targets::clock_segment },
+    Target { name: "clock_tracking", run: targets::clock_tracking },
     Target { name: "tune", run: targets::tune },
     Target { name: "storage", run: targets::storage },
     Target { name: "replica", run: targets::replica },
@@ -109,6 +113,10 @@ pub mod targets {
         text::http2_answer;
         /// Certificates.
         text::certificate;
+        /// Segments of ClockBound.
+        clock::clock_segment;
+        /// Replies of chronyd.
+        clock::clock_tracking;
         /// Answers of nodes about their links.
         tune::tune;
         /// Damaged database files.

@@ -2,6 +2,8 @@
 //! the core and the simulator. It writes the same files every time, and keeps the files that the
 //! engine has found: `cargo run -p epicepoch-fuzz --example corpus`
 
+mod clock;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -44,6 +46,7 @@ fn main() -> io::Result<()> {
     grpc()?;
     certificates()?;
     links()?;
+    clock::sources()?;
     scripts()
 }
 
@@ -139,7 +142,7 @@ fn frames_and_payloads() -> io::Result<()> {
 
 /// Writes the golden vectors as two streams, one for each direction.
 fn native() -> io::Result<()> {
-    let vectors = include_str!("../../../crates/wire/vectors/native.json");
+    let vectors = include_str!("../../../../crates/wire/vectors/native.json");
     let vectors: Value = serde_json::from_str(vectors).expect("JSON");
     for list in ["to_server", "to_client", "read_only", "refused"] {
         let vectors = vectors[list].as_array().expect("a list");
@@ -361,7 +364,7 @@ fn texts() -> io::Result<()> {
         put("http3_control", name, stream)?;
     }
     files()?;
-    let deployed = include_str!("../../../deploy/epicepoch.toml");
+    let deployed = include_str!("../../../../deploy/epicepoch.toml");
     put("settings", "deployed", deployed.as_bytes())?;
     let least = "node_id = 1\nraft_addr = 'a:1'\nsingle = true\nworkers = 2\nmax_n = 10\n";
     put("settings", "single", least.as_bytes())?;
