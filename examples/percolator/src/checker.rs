@@ -1,7 +1,7 @@
 //! Checks a history of transactions for snapshot isolation, from the clients' records and the final
-//! rows of all stores. It uses no clock. It does not check that timestamps are unique and in
-//! real-time order; `epicepoch bench` checks this. Where Adya (1999) or Berenson and others (1995)
-//! have a name for an anomaly, it is given.
+//! rows of all stores. It also checks real-time order between transactions, by the clients' common
+//! clock. It does not check that timestamps are unique; `epicepoch bench` checks this. Where Adya
+//! (1999) or Berenson and others (1995) have a name for an anomaly, it is given.
 //!
 //! Pairs with write skew are counted but are not findings, because snapshot isolation allows them.
 
@@ -27,6 +27,7 @@ pub fn check(evidence: &Evidence) -> Verdict {
     commits(&stored, &mut verdict);
     lost_updates(&stored, &mut verdict);
     reads(evidence, &stored, &mut verdict);
+    stale(evidence, &mut verdict);
     fates(evidence, &stored, &mut verdict);
     totals(evidence, &stored, &mut verdict);
     for row in &evidence.rows {
@@ -102,6 +103,40 @@ fn reads(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
                 verdict.add(Anomaly::Total, what);
             }
         }
+    }
+}
+
+/// Checks real-time order: a transaction that began after another one had ended starts above the
+/// other's commit timestamp, so its snapshot has the other's writes.
+fn stale(evidence: &Evidence, verdict: &mut Verdict) {
+    let mut begins: Vec<_> = evidence.ended.iter().collect();
+    begins.sort_by_key(|ended| ended.began);
+    let mut ends: Vec<_> = evidence
+        .ended
+        .iter()
+        .filter_map(|ended| match ended.outcome {
+            Outcome::Committed { commit } => Some((ended.ended, commit, &ended.client)),
+            Outcome::ReadOnly | Outcome::Aborted { .. } => None,
+        })
+        .collect();
+    ends.sort_by_key(|(ended, ..)| *ended);
+    let mut ends = ends.into_iter().peekable();
+    // The highest commit timestamp of the transactions that had ended.
+    let mut highest: Option<(Timestamp, &String)> = None;
+    for later in begins {
+        while let Some((_, commit, client)) = ends.next_if(|(ended, ..)| *ended < later.began) {
+            if highest.is_none_or(|(known, _)| known < commit) {
+                highest = Some((commit, client));
+            }
+        }
+        let Some((commit, client)) = highest.filter(|(commit, _)| later.start <= *commit) else {
+            continue;
+        };
+        let what = format!(
+            "{} began after {client} had committed at {commit}, and started at {}",
+            later.client, later.start
+        );
+        verdict.add(Anomaly::Stale, what);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The records of clients: one before a transaction takes locks, and one when it has ended.
 
+use std::time::Duration;
+
 use epicepoch_client::Timestamp;
 
 use crate::protocol::Version;
@@ -31,6 +33,11 @@ pub struct Ended {
     pub writes: Vec<Written>,
     pub outcome: Outcome,
     pub figures: Figures,
+    /// When the transaction began, before it asked for its start timestamp. Time since the run
+    /// began.
+    pub began: Duration,
+    /// When it had ended, and its caller heard of the outcome.
+    pub ended: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

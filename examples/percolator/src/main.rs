@@ -5,11 +5,11 @@ mod arguments;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use arguments::Arguments;
 use percolator::bank::Bank;
 use percolator::checker::check;
-use percolator::run::{Settings, run};
+use percolator::run::{Mode, Settings, run};
 use percolator::summary::Summary;
 
 fn main() -> ExitCode {
@@ -40,7 +40,13 @@ fn command() -> Result<ExitCode> {
 }
 
 fn settings(words: Vec<String>) -> Result<Settings> {
-    let mut arguments = Arguments::parse(words.into_iter())?;
+    let mut arguments = Arguments::parse(words.into_iter(), &["intervals", "no-wait"])?;
+    let mode = match (arguments.flag("intervals"), arguments.flag("no-wait")) {
+        (false, false) => Mode::Quorum,
+        (true, false) => Mode::Intervals,
+        (true, true) => Mode::IntervalsWithoutWait,
+        (false, true) => bail!("--no-wait needs --intervals: in quorum mode there is no wait"),
+    };
     let settings = Settings {
         seconds: arguments.count("seconds", 20, [1, 3600])? as u64,
         stores: arguments.count("stores", 2, [1, 16])?,
@@ -49,6 +55,7 @@ fn settings(words: Vec<String>) -> Result<Settings> {
             accounts: arguments.count("accounts", 40, [2, 10_000])?,
             pairs: arguments.count("pairs", 4, [0, 1000])?,
         },
+        mode,
         seed: arguments.take("seed")?.unwrap_or_else(|| fastrand::u64(..)),
         plant: arguments.take("plant")?,
         oracle: PathBuf::new(),
@@ -75,6 +82,7 @@ fn build_oracle() -> Result<PathBuf> {
 
 const USAGE: &str = "\
 percolator [--seconds 20] [--stores 2] [--clients 12] [--accounts 40] [--pairs 4] [--seed N]
-           [--plant MISTAKE]
+           [--plant MISTAKE] [--intervals [--no-wait]]
     the whole example: oracle, stores, clients, kills, and what came of it;
-    ends with 0 if there is no anomaly, with 1 if there is one";
+    ends with 0 if there is no anomaly, with 1 if there is one
+    --intervals  the oracle is in interval mode; --no-wait: clients do not wait";

@@ -1,5 +1,5 @@
 //! Runs the whole example: a real oracle, stores in memory, and a thread for each client. Leaders
-//! of the oracle and clients are killed meanwhile.
+//! of the oracle and clients are killed meanwhile; in interval mode, one node after another.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow};
-use epicepoch_client::{Options, Timestamp, TimestampsError, blocking};
+use epicepoch_client::{Interval, IntervalError, Options, Timestamp, TimestampsError, blocking};
 use epicepoch_conformance::cluster::Cluster;
 
 use crate::bank::Bank;
@@ -20,8 +20,20 @@ use crate::protocol::{Reply, Request, Row};
 use crate::transaction::LOCK_TTL;
 use crate::world::{World, WorldError};
 
+/// The mode of the oracle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The leader gives timestamps in order.
+    Quorum,
+    /// Each node gives timestamps alone, and clients wait them out.
+    Intervals,
+    /// As [`Intervals`](Self::Intervals), but clients do not wait. The checker must find this.
+    IntervalsWithoutWait,
+}
+
 #[derive(Clone, Debug)]
 pub struct Settings {
+    pub mode: Mode,
     pub seconds: u64,
     pub stores: usize,
     pub clients: usize,
@@ -37,28 +49,40 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct RunResult {
     pub evidence: Evidence,
-    /// For each killed leader, the time until another node led.
-    pub leaders_killed: Vec<Duration>,
+    /// For each killed node, the time until another one answered.
+    pub nodes_killed: Vec<Duration>,
     pub clients_killed: u64,
     pub took: Duration,
 }
 
 /// Runs everything.
 pub fn run(settings: &Settings) -> Result<RunResult> {
-    let oracle = Cluster::start(&settings.oracle, false).map_err(Error::msg)?;
-    let addrs = oracle.addrs().into_iter().map(|addr| addr.to_string());
+    let oracle = match settings.mode {
+        Mode::Quorum => Cluster::start(&settings.oracle, false),
+        Mode::Intervals | Mode::IntervalsWithoutWait => {
+            Cluster::start_intervals(&settings.oracle, SOURCES)
+        }
+    };
+    let oracle = oracle.map_err(Error::msg)?;
+    let addrs: Vec<_> = oracle.addrs().into_iter().map(|addr| addr.to_string()).collect();
     let shared = Arc::new(Shared {
-        oracle: blocking::Client::new(addrs, Options::default())?,
+        mode: settings.mode,
+        oracle: blocking::Client::new(addrs.clone(), Options::default())?,
+        addrs,
         stores: (0..settings.stores).map(|_| Mutex::new(Columns::new(settings.plant))).collect(),
         lines: Mutex::default(),
         began: Instant::now(),
         plant: settings.plant,
     });
     let mut rng = fastrand::Rng::with_seed(settings.seed);
-    let mut first = Client::new(&shared, "bank".to_owned(), rng.u64(..));
+    let mut first = Client::new(&shared, "bank".to_owned(), 0, rng.u64(..))?;
     settings.bank.load(&mut first)?;
     let (stop, stopped) = channel::<()>();
-    let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
+    let mode = settings.mode;
+    let nemesis = thread::spawn(move || match mode {
+        Mode::Quorum => kill_leaders(oracle, &stopped),
+        Mode::Intervals | Mode::IntervalsWithoutWait => kill_nodes(oracle, &stopped),
+    });
     let began = Instant::now();
     let until = began + Duration::from_secs(settings.seconds);
     let clients: Vec<_> = (0..settings.clients)
@@ -71,7 +95,7 @@ pub fn run(settings: &Settings) -> Result<RunResult> {
     let took = began.elapsed();
     // Stop the thread that kills leaders, also after an error.
     drop(stop);
-    let (oracle, leaders_killed) =
+    let (oracle, nodes_killed) =
         nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))?.map_err(Error::msg)?;
     let mut clients_killed = 0;
     for end in ends {
@@ -81,14 +105,16 @@ pub fn run(settings: &Settings) -> Result<RunResult> {
     evidence.rows = conclude(settings.bank, &mut first)?;
     drop(oracle);
     evidence.add(std::mem::take(&mut *locked(&shared.lines)));
-    Ok(RunResult { evidence, leaders_killed, clients_killed, took })
+    Ok(RunResult { evidence, nodes_killed, clients_killed, took })
 }
 
 /// Everything that clients share.
 #[derive(Debug)]
 struct Shared {
-    /// The oracle's client. It merges the calls of all threads.
+    mode: Mode,
+    /// The oracle's client of quorum mode. It merges the calls of all threads.
     oracle: blocking::Client,
+    addrs: Vec<String>,
     stores: Vec<Mutex<Columns>>,
     lines: Mutex<Vec<Line>>,
     began: Instant,
@@ -100,15 +126,38 @@ struct Shared {
 struct Client {
     name: String,
     shared: Arc<Shared>,
+    oracle: blocking::Client,
+    /// The last answer of interval mode.
+    interval: Option<Interval>,
     rng: fastrand::Rng,
     /// The first call of a store after this moment kills the client.
     dies: Option<Instant>,
 }
 
 impl Client {
-    fn new(shared: &Arc<Shared>, name: String, seed: u64) -> Self {
+    /// In interval mode, the client first asks the node with this index, modulo their number.
+    fn new(shared: &Arc<Shared>, name: String, nearest: usize, seed: u64) -> Result<Self> {
+        let oracle = match shared.mode {
+            Mode::Quorum => shared.oracle.clone(),
+            Mode::Intervals | Mode::IntervalsWithoutWait => {
+                let mut addrs = shared.addrs.clone();
+                let nearest = nearest % addrs.len();
+                addrs.rotate_left(nearest);
+                blocking::Client::new(addrs, Options::default())?
+            }
+        };
         let rng = fastrand::Rng::with_seed(seed);
-        Self { name, shared: shared.clone(), rng, dies: None }
+        Ok(Self { name, shared: shared.clone(), oracle, interval: None, rng, dies: None })
+    }
+
+    fn interval(&mut self) -> Result<Timestamp, WorldError> {
+        let interval = self.oracle.interval().map_err(|error| match error {
+            IntervalError::DeadlineExceeded { .. } => WorldError::Unavailable(error.to_string()),
+            // No retry cures these errors.
+            _ => WorldError::Fatal(error.to_string()),
+        })?;
+        self.interval = Some(interval);
+        Ok(interval.timestamp)
     }
 }
 
@@ -131,7 +180,10 @@ impl World for Client {
     }
 
     fn timestamp(&mut self) -> Result<Timestamp, WorldError> {
-        self.shared.oracle.timestamp().map_err(|error| match error {
+        if self.shared.mode != Mode::Quorum {
+            return self.interval();
+        }
+        self.oracle.timestamp().map_err(|error| match error {
             TimestampsError::DeadlineExceeded { .. } | TimestampsError::TooManyCalls => {
                 WorldError::Unavailable(error.to_string())
             }
@@ -139,6 +191,18 @@ impl World for Client {
             // client stops.
             _ => WorldError::Fatal(error.to_string()),
         })
+    }
+
+    fn commit_wait(&mut self) -> Result<(), WorldError> {
+        if let Some(interval) = self.interval.take().filter(|_| self.shared.mode == Mode::Intervals)
+        {
+            self.oracle.commit_wait(&interval);
+        }
+        Ok(())
+    }
+
+    fn now(&mut self) -> Duration {
+        self.shared.began.elapsed()
     }
 
     fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
@@ -161,7 +225,8 @@ impl World for Client {
 fn live(shared: &Arc<Shared>, at: usize, bank: Bank, seed: u64, until: Instant) -> Result<u64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     for life in 0.. {
-        let mut client = Client::new(shared, format!("client {at} in life {life}"), rng.u64(..));
+        let name = format!("client {at} in life {life}");
+        let mut client = Client::new(shared, name, at, rng.u64(..))?;
         client.dies = Some(Instant::now() + CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
         loop {
             if Instant::now() >= until {
@@ -197,6 +262,26 @@ fn kill_leaders(
     Ok((oracle, killed))
 }
 
+/// Kills one node of interval mode after another, until `stopped` is signalled. Starts each killed
+/// node again, so all nodes run at the end. Returns, for each killed node, the time until the
+/// others answered.
+fn kill_nodes(
+    mut oracle: Cluster,
+    stopped: &Receiver<()>,
+) -> Result<(Cluster, Vec<Duration>), String> {
+    let mut killed = Vec::new();
+    while stopped.recv_timeout(LEADER_LIFE) == Err(RecvTimeoutError::Timeout) {
+        let node = killed.len() % oracle.addrs().len();
+        let from = Instant::now();
+        oracle.kill(node)?;
+        oracle.wait_until_others_stamp(node)?;
+        killed.push(from.elapsed());
+        oracle.restart(node)?;
+        oracle.wait_until_all_stamp()?;
+    }
+    Ok((oracle, killed))
+}
+
 /// Waits until all remaining locks have expired, then reads every row, which resolves them.
 fn conclude(bank: Bank, client: &mut Client) -> Result<Vec<Row>> {
     thread::sleep(LOCK_TTL);
@@ -221,6 +306,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const STORE_DELAY: Duration = Duration::from_micros(50);
 /// Mean time until a client is killed.
 const CLIENT_LIFE: Duration = Duration::from_secs(6);
-/// Time from a killed leader's return to the next kill.
+/// What states the bound of the nodes' clocks in interval mode: the operator's word. The nodes
+/// share the clock of this machine, so all three tell the truth. But the timestamps of the third
+/// node are 8 ms ahead of those of the first, as they would be if its clock were.
+const SOURCES: [&str; 3] = ["fixed=1ms", "fixed=4ms", "fixed=9ms"];
+/// Time from a killed leader's or node's return to the next kill.
 const LEADER_LIFE: Duration = Duration::from_secs(2);
 const CONCLUDE_ATTEMPTS_MAX: u32 = 5;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::checker::Verdict;
 use crate::history::{Ended, Kind, Outcome, Why};
-use crate::run::{RunResult, Settings};
+use crate::run::{Mode, RunResult, Settings};
 
 /// Its `Display` prints the summary.
 #[derive(Debug)]
@@ -27,6 +27,13 @@ impl fmt::Display for Summary<'_> {
             settings.clients,
             settings.bank.accounts
         )?;
+        match settings.mode {
+            Mode::Quorum => {}
+            Mode::Intervals => writeln!(f, "interval mode     clients wait out each timestamp")?,
+            Mode::IntervalsWithoutWait => {
+                writeln!(f, "interval mode     CLIENTS DO NOT WAIT")?;
+            }
+        }
         if let Some(plant) = settings.plant {
             writeln!(f, "PLANTED           {plant}")?;
         }
@@ -38,16 +45,19 @@ impl fmt::Display for Summary<'_> {
 
 impl Summary<'_> {
     fn kills(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { result, verdict, .. } = self;
-        let slowest = result.leaders_killed.iter().max().copied().unwrap_or_default();
-        writeln!(
-            f,
-            "killed            {} leaders of the oracle (another one served after {} at most), \
-             {} clients",
-            result.leaders_killed.len(),
-            millis(slowest),
-            result.clients_killed
-        )?;
+        let Self { settings, result, verdict } = self;
+        let (killed, clients) = (&result.nodes_killed, result.clients_killed);
+        let slowest = millis(killed.iter().max().copied().unwrap_or_default());
+        let killed = killed.len();
+        if settings.mode == Mode::Quorum {
+            writeln!(
+                f,
+                "killed            {killed} leaders of the oracle (another one served after \
+                 {slowest} at most), {clients} clients"
+            )?;
+        } else {
+            writeln!(f, "killed            {killed} nodes of the oracle, {clients} clients")?;
+        }
         writeln!(
             f,
             "cut off           {} transactions that had happened, {} that had not",

@@ -4,6 +4,10 @@
 //! lock of a dead client asks the primary for the outcome, and rolls the lock forward or back.
 //!
 //! A transaction never waits for a lock while it holds one, so there are no deadlocks.
+//!
+//! In interval mode, it waits out both of its timestamps: the start timestamp before its first
+//! read, so that no later commit is at or below it, and the commit timestamp before it ends, so
+//! that every later snapshot has the commit. It holds no lock while it waits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +50,9 @@ pub fn transact<W: World>(
     kind: Kind,
     body: impl FnOnce(&mut Transaction<'_, W>) -> Result<(), Stopped>,
 ) -> Result<Outcome, WorldError> {
+    let began = world.now();
     let mut start = world.timestamp()?;
+    world.commit_wait()?;
     if world.plant() == Some(Plant::ClockAhead) {
         start.epoch = Epoch(start.epoch.0 + AHEAD_NS);
     }
@@ -66,8 +72,9 @@ pub fn transact<W: World>(
     let Transaction { world, start, reads, writes, figures } = transaction;
     let client = world.name().to_owned();
     let writes = written(writes);
-    let ended = Ended { client, kind, start, reads, writes, outcome: outcome.clone(), figures };
-    world.record(&Line::Ended(ended))?;
+    let (result, ended) = (outcome.clone(), world.now());
+    let line = Ended { client, kind, start, reads, writes, outcome: result, figures, began, ended };
+    world.record(&Line::Ended(line))?;
     Ok(outcome)
 }
 
@@ -144,6 +151,9 @@ impl<W: World> Transaction<'_, W> {
                 other => return Err(WorldError::unexpected(&other).into()),
             }
         }
+        // 5. In interval mode, wait until the commit is in the past for everybody. Only then may
+        //    the caller hear of it.
+        self.world.commit_wait()?;
         Ok(Outcome::Committed { commit })
     }
 

@@ -21,6 +21,14 @@ pub trait World {
     /// Returns a timestamp that was requested after this call began.
     fn timestamp(&mut self) -> Result<Timestamp, WorldError>;
 
+    /// Waits until this client's last timestamp is in the past everywhere: every later call of
+    /// [`timestamp`](Self::timestamp), of any client, returns a higher one. In quorum mode this is
+    /// so at once.
+    fn commit_wait(&mut self) -> Result<(), WorldError>;
+
+    /// Returns the time since the run began, by one clock for all clients.
+    fn now(&mut self) -> Duration;
+
     /// Waits for about this time.
     fn pause(&mut self, about: Duration) -> Result<(), WorldError>;
 

@@ -5,7 +5,7 @@ mod arena;
 
 use std::collections::BTreeSet;
 
-use arena::{Script, clients, conclude, evidence_of};
+use arena::{Oracle, Script, clients, conclude, evidence_of};
 use percolator::bank::Bank;
 use percolator::checker::{Anomaly, Verdict, check};
 use percolator::history::{Kind, Outcome, Why};
@@ -15,7 +15,15 @@ use percolator::world::WorldError;
 
 fn script(seed: u64) -> Script {
     let bank = Bank { accounts: 6, pairs: 2 };
-    Script { seed, plant: None, clients: 5, transactions: 60, bank, deadly: 150 }
+    Script {
+        oracle: Oracle::Quorum,
+        seed,
+        plant: None,
+        clients: 5,
+        transactions: 60,
+        bank,
+        deadly: 150,
+    }
 }
 
 fn found(verdict: &Verdict) -> BTreeSet<Anomaly> {
@@ -39,6 +47,40 @@ fn clients_that_keep_to_the_protocol_show_no_anomaly_whichever_of_them_dies() {
     // With fewer than these, the run would not have tested how locks of dead clients are resolved.
     assert!(forward > 20 && back > 20);
     assert!(dead > 10 && skews > 5, "{dead} {skews}");
+}
+
+/// Three nodes answer alone, with clocks that differ. Clients that wait out both timestamps of each
+/// transaction show no anomaly, whichever of them dies.
+#[test]
+fn in_interval_mode_clients_that_wait_show_no_anomaly() {
+    let oracle = Oracle::Intervals { waits: true };
+    let (mut dead, mut resolved) = (0, 0);
+    for seed in 0..20 {
+        let evidence = evidence_of(Script { oracle, ..script(seed) });
+        let verdict = check(&evidence);
+        assert_eq!(verdict.findings, [], "seed {seed}");
+        assert!(verdict.versions > 100, "seed {seed}: {verdict:?}");
+        dead += verdict.cut_off_committed.min(verdict.cut_off_lost);
+        let counted = evidence.ended.iter().map(|ended| ended.figures);
+        resolved += counted.map(|figures| figures.forward + figures.back).sum::<u64>();
+    }
+    println!("{dead} of either kind were cut off, {resolved} locks were resolved");
+    assert!(dead > 5 && resolved > 20, "{dead} {resolved}");
+}
+
+/// The same nodes keep to their promise. The clients do not.
+#[test]
+fn in_interval_mode_clients_that_do_not_wait_are_found() {
+    let oracle = Oracle::Intervals { waits: false };
+    let mut wrong = 0;
+    for seed in 0..5 {
+        let verdict = check(&evidence_of(Script { oracle, ..script(seed) }));
+        let found = found(&verdict);
+        println!("seed {seed}: {} findings, {found:?}", verdict.findings.len());
+        assert!(found.contains(&Anomaly::Stale), "seed {seed}: {found:?}");
+        wrong += verdict.count(Anomaly::WrongRead);
+    }
+    assert!(wrong > 0, "snapshots changed after they had been read");
 }
 
 /// Two people are on duty. Each goes off duty because the other one is still on duty. This is write

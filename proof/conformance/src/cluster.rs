@@ -41,6 +41,43 @@ impl Cluster {
     /// # Errors
     /// The nodes do not become ready. The message has the end of their logs.
     pub fn start(binary: &Path, is_compact: bool) -> Result<Self, String> {
+        let format = if is_compact { "compact" } else { "wide" };
+        let cluster = Self::start_with(binary, |_| vec![("TIMESTAMP_FORMAT", format.to_owned())])?;
+        if is_compact {
+            cluster.wait_for("timestamps are compact", |cluster| {
+                let mut nodes = cluster.nodes.iter();
+                nodes.position(|node| node.says_yes("/timestamp?format=u64"))
+            })?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts three nodes with these values of `INTERVAL_SOURCE`, and changes their cluster to
+    /// interval mode. Returns when all nodes give intervals.
+    ///
+    /// # Errors
+    /// The nodes do not become ready, or the mode cannot be changed. The message has the end of
+    /// their logs.
+    pub fn start_intervals(binary: &Path, sources: [&str; MEMBERS]) -> Result<Self, String> {
+        let source = |index: usize| vec![("INTERVAL_SOURCE", sources[index].to_owned())];
+        let cluster = Self::start_with(binary, source)?;
+        let addrs: Vec<_> = cluster.addrs().iter().map(ToString::to_string).collect();
+        // A new cluster raises the format of its state in steps, and refuses until then.
+        cluster.wait_for("the mode is changed", |_| {
+            let mut command = Command::new(binary);
+            command.args(["settings", "set", "MODE=interval", "--addr", &addrs.join(",")]);
+            command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success()).then_some(0)
+        })?;
+        cluster.wait_until_all_stamp()?;
+        Ok(cluster)
+    }
+
+    /// Starts three nodes, with the settings that `own` adds for each.
+    fn start_with(
+        binary: &Path,
+        own: impl Fn(usize) -> Vec<(&'static str, String)>,
+    ) -> Result<Self, String> {
         let dir =
             TempDir::with_prefix_in(PREFIX, MEMORY_DIR).or_else(|_| TempDir::with_prefix(PREFIX));
         let dir = dir.map_err(|error| format!("no temporary directory: {error}"))?;
@@ -51,9 +88,7 @@ impl Cluster {
         let peers = peers.collect::<Vec<_>>().join(",");
         let member = |index: usize| {
             let home = dir.path().join(format!("node-{}", index + 1));
-            let timestamp_format = if is_compact { "compact" } else { "wide" };
-            let settings = vec![
-                ("TIMESTAMP_FORMAT", timestamp_format.to_owned()),
+            let mut settings = vec![
                 ("NODE_ID", (index + 1).to_string()),
                 ("RAFT_ADDR", raft_addr(index)),
                 ("HTTP_PORT", http[index].to_string()),
@@ -62,6 +97,7 @@ impl Cluster {
                 ("BOOTSTRAP", "1".to_owned()),
                 ("DATA_DIR", home.join("data").display().to_string()),
             ];
+            settings.extend(own(index));
             let http = (Ipv4Addr::LOCALHOST, http[index]).into();
             let binary = binary.to_owned();
             Member { id: index + 1, http, settings, binary, home, child: None }
@@ -72,13 +108,30 @@ impl Cluster {
             node.start()?;
         }
         cluster.wait_until_ready()?;
-        if is_compact {
-            cluster.wait_for("timestamps are compact", |cluster| {
-                let mut nodes = cluster.nodes.iter();
-                nodes.position(|node| node.says_yes("/timestamp?format=u64"))
-            })?;
-        }
         Ok(cluster)
+    }
+
+    /// Waits until every node gives intervals. No node needs a leader for that.
+    ///
+    /// # Errors
+    /// A node gives none in time. The message has the end of the logs.
+    pub fn wait_until_all_stamp(&self) -> Verdict {
+        self.wait_for("every node gives intervals", |cluster| {
+            cluster.nodes.iter().all(|node| node.says_yes("/interval")).then_some(0)
+        })
+        .map(drop)
+    }
+
+    /// Waits until every node but one gives intervals.
+    ///
+    /// # Errors
+    /// One of them gives none in time. The message has the end of the logs.
+    pub fn wait_until_others_stamp(&self, but: usize) -> Verdict {
+        self.wait_for("the other nodes give intervals", |cluster| {
+            let mut others = cluster.nodes.iter().enumerate().filter(|(index, _)| *index != but);
+            others.all(|(_, node)| node.says_yes("/interval")).then_some(0)
+        })
+        .map(drop)
     }
 
     /// The client addresses of all nodes.

@@ -387,20 +387,26 @@ pub(crate) fn typescript(sh: &Shell) -> Result<(), String> {
 }
 
 /// Runs the bank of the Percolator example while leaders of the oracle and clients are killed. The
-/// check must find no anomaly, and must find anomalies if a mistake is planted.
+/// check must find no anomaly, and must find anomalies if a mistake is planted. In interval mode,
+/// it must find none if clients wait, and some if they do not.
 pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     let bank = "EPICEPOCH_BIN=$PWD/target/debug/epicepoch timeout 120 target/debug/percolator";
     kills_leaders(sh, &format!("{bank} --seconds 15"))?;
-    let planted = format!("{bank} --seconds 3 --plant read-past-locks");
-    let output = sh.captured(sh.command(&planted))?;
+    kills_leaders(sh, &format!("{bank} --seconds 8 --intervals"))?;
+    finds(sh, &format!("{bank} --seconds 8 --intervals --no-wait"), "times Stale")?;
+    finds(sh, &format!("{bank} --seconds 3 --plant read-past-locks"), "times WrongRead")
+}
+
+/// Runs an example, which must end with 1 and say this.
+fn finds(sh: &Shell, example: &str, finding: &str) -> Result<(), String> {
+    let output = sh.captured(sh.command(example))?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     sh.say(&said);
-    let found = said.contains("times WrongRead");
-    if output.status.code() == Some(1) && found {
+    if output.status.code() == Some(1) && said.contains(finding) {
         Ok(())
     } else {
-        Err("the planted mistake is not found".to_owned())
+        Err(format!("no finding with {finding:?}: {example}"))
     }
 }
 

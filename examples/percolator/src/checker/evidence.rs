@@ -54,6 +54,10 @@ pub enum Anomaly {
     /// A read did not see the newest version at or below its transaction's start timestamp (G-SI,
     /// or a dirty read: G1).
     WrongRead,
+    /// A transaction began after another one had ended, and its snapshot does not have the other's
+    /// commit timestamp. Snapshots of which none is stale are called strong (Daudjee and Salem,
+    /// VLDB 2006).
+    Stale,
     /// Only some writes of a transaction are in the stores, or they are there at different
     /// timestamps. Writes of an aborted transaction also count (G1a).
     Torn,

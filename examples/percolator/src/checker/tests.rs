@@ -3,6 +3,8 @@
 //! both accounts. The second one starts at 30, commits at 40 and moves 5 between them. Planted
 //! mistakes (`tests/anomalies.rs`) cover the other rules.
 
+use std::time::Duration;
+
 use epicepoch_client::Timestamp;
 
 use super::{Anomaly, Evidence, check};
@@ -22,7 +24,10 @@ fn written(values: [i64; 2]) -> Vec<Written> {
     rows.iter().zip(values).map(|(row, value)| Written { row: (*row).to_owned(), value }).collect()
 }
 
-fn ended(start: u128, commit: Option<u128>, reads: Vec<Seen>, writes: Vec<Written>) -> Ended {
+/// A transaction that began and ended at the times of its timestamps.
+fn ended(start: u64, commit: Option<u64>, reads: Vec<Seen>, writes: Vec<Written>) -> Ended {
+    let (began, ended) = (start, commit.unwrap_or(start));
+    let (start, commit) = (u128::from(start), commit.map(u128::from));
     let outcome =
         commit.map_or(Outcome::ReadOnly, |commit| Outcome::Committed { commit: at(commit) });
     Ended {
@@ -33,6 +38,8 @@ fn ended(start: u128, commit: Option<u128>, reads: Vec<Seen>, writes: Vec<Writte
         writes,
         outcome,
         figures: Figures::default(),
+        began: Duration::from_millis(began),
+        ended: Duration::from_millis(ended),
     }
 }
 
@@ -149,4 +156,19 @@ fn a_lock_that_stays_is_found() {
         e.rows[0].lock = Some(Lock { start: at(60), primary: "account/0".to_owned() });
     };
     assert_eq!(found(change), [Anomaly::Leftover]);
+}
+
+/// The last transaction began at 50, and its snapshot is the one of 35. What it read is right for
+/// that.
+#[test]
+fn a_snapshot_from_before_a_commit_that_had_ended_is_found() {
+    let stale = |began: u64| {
+        found(|e| {
+            e.ended[2].began = Duration::from_millis(began);
+            e.ended[2].start = at(35);
+            e.ended[2].reads = e.ended[1].reads.clone();
+        })
+    };
+    assert_eq!(stale(50), [Anomaly::Stale]);
+    assert_eq!(stale(40), [], "it began while the other one ended");
 }

@@ -15,9 +15,20 @@ use percolator::plant::Plant;
 use percolator::protocol::{Reply, Request, Row};
 use percolator::world::{World, WorldError};
 
+/// The mode of the oracle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Oracle {
+    /// Timestamps are in order.
+    Quorum,
+    /// Timestamps of three nodes whose clocks differ by less than their bound says. Clients wait or
+    /// not.
+    Intervals { waits: bool },
+}
+
 /// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
+    pub(crate) oracle: Oracle,
     pub(crate) seed: u64,
     pub(crate) plant: Option<Plant>,
     pub(crate) clients: usize,
@@ -94,10 +105,28 @@ struct State {
     now: Duration,
     stores: Vec<Columns>,
     given: u64,
+    /// The last time that each node of interval mode gave, in nanoseconds.
+    last_ns: [u64; 3],
     lines: Vec<Line>,
 }
 
 impl State {
+    /// Stamps as a node of interval mode. Also returns when the wait is over. A node that was
+    /// killed goes on above the mark on its disk.
+    fn stamp(&mut self, node: usize) -> (Timestamp, Duration) {
+        let clock_ns =
+            (BEGAN_NS + self.now.as_nanos() as u64).saturating_add_signed(OFFSETS_NS[node]);
+        if self.rng.u32(0..RESTARTS) == 0 {
+            self.last_ns[node] = self.last_ns[node].max(clock_ns + MARK_AHEAD_NS);
+        }
+        let latest_ns = (clock_ns + BOUND_NS).max(self.last_ns[node] + 1);
+        self.last_ns[node] = latest_ns;
+        let width_ns = latest_ns - (clock_ns - BOUND_NS);
+        let index = 1 << 63 | (node as u64) << 48 | self.given;
+        let timestamp = Timestamp::new(Epoch(latest_ns), EpochIndex(index));
+        (timestamp, self.now + Duration::from_nanos(width_ns + width_ns.div_ceil(8) + 1))
+    }
+
     fn draw(&mut self) {
         let drawn = self.rng.usize(0..self.present.len());
         self.turn = self.present[drawn];
@@ -123,6 +152,8 @@ pub(crate) struct Client {
     /// The call at which the client dies, as the number of calls before it, and whether that call
     /// is still executed.
     pub(crate) dies_at: Option<(usize, bool)>,
+    /// When the wait for the last timestamp is over.
+    ready_at: Duration,
 }
 
 impl Arena {
@@ -135,6 +166,7 @@ impl Arena {
             now: Duration::ZERO,
             stores: (0..STORES).map(|_| Columns::new(script.plant)).collect(),
             given: 0,
+            last_ns: [0; 3],
             lines: Vec::new(),
         };
         let wakers = (0..script.clients).map(|_| Condvar::new()).collect();
@@ -182,8 +214,14 @@ impl Arena {
 
 impl Client {
     fn new(arena: &Arc<Arena>, place: usize) -> Self {
-        let mut client =
-            Self { arena: arena.clone(), place, life: 0, name: String::new(), dies_at: None };
+        let mut client = Self {
+            arena: arena.clone(),
+            place,
+            life: 0,
+            name: String::new(),
+            dies_at: None,
+            ready_at: Duration::ZERO,
+        };
         client.rename();
         client
     }
@@ -234,8 +272,35 @@ impl World for Client {
         self.arena.pass(self.place);
         let mut state = self.arena.state();
         state.given += 1;
+        if let Oracle::Intervals { .. } = self.arena.script.oracle {
+            let (timestamp, ready_at) = state.stamp(self.place % NODES);
+            self.ready_at = ready_at;
+            return Ok(timestamp);
+        }
         let epoch = BEGAN_NS + state.now.as_nanos() as u64;
         Ok(Timestamp::new(Epoch(epoch), EpochIndex(state.given)))
+    }
+
+    fn commit_wait(&mut self) -> Result<(), WorldError> {
+        if self.arena.script.oracle != (Oracle::Intervals { waits: true }) {
+            return Ok(());
+        }
+        loop {
+            let mut state = self.arena.state();
+            if state.is_over {
+                // No other client acts, so this one decides over time.
+                state.now = state.now.max(self.ready_at);
+            }
+            if state.now >= self.ready_at {
+                return Ok(());
+            }
+            drop(state);
+            self.arena.pass(self.place);
+        }
+    }
+
+    fn now(&mut self) -> Duration {
+        self.arena.state().now
     }
 
     fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
@@ -255,5 +320,13 @@ impl World for Client {
 }
 
 const STORES: usize = 2;
+/// Nodes of interval mode.
+const NODES: usize = 3;
+/// The nodes' clocks minus true time, and the bound that the nodes state.
+const OFFSETS_NS: [i64; NODES] = [-9_000_000, 0, 9_000_000];
+const BOUND_NS: u64 = 10_000_000;
+/// One stamp in so many is the first of a node that was killed. It is this far ahead.
+const RESTARTS: u32 = 300;
+const MARK_AHEAD_NS: u64 = 200_000_000;
 /// Some day in 2023.
 const BEGAN_NS: u64 = 1_700_000_000_000_000_000;
