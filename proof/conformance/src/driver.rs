@@ -55,6 +55,8 @@ pub struct Settings {
     pub guarantee: Option<Guarantee>,
     /// Whether the client needs compact timestamps. Default `false`.
     pub is_compact: bool,
+    /// Whether the client asks only for timestamps of interval mode. Default `false`.
+    pub is_intervals: bool,
 }
 
 impl Default for Settings {
@@ -67,6 +69,7 @@ impl Default for Settings {
             hedge: None,
             guarantee: None,
             is_compact: false,
+            is_intervals: false,
         }
     }
 }
@@ -311,6 +314,7 @@ impl Driver {
             hedge_ms: settings.hedge.or(self.hedge).map(millis),
             guarantee: settings.guarantee.map(|guarantee| guarantee.name().to_owned()),
             compact,
+            intervals: settings.is_intervals,
         });
         pending.wait()
     }
@@ -330,6 +334,13 @@ impl Driver {
         let timeout_ms = Some(timeout.as_millis() as u64);
         let pending = self.send(1, |id| Command::Latest { id, timeout_ms });
         Pending { is_latest: true, ..pending }
+    }
+
+    /// Begins a call for a timestamp of interval mode, which includes the wait for it.
+    #[must_use]
+    pub fn begin_interval(&self, timeout: Duration) -> Pending {
+        let timeout_ms = timeout.as_millis() as u64;
+        self.send(1, |id| Command::Interval { id, timeout_ms })
     }
 
     /// Cancels a call.

@@ -14,7 +14,8 @@ usage: conformance [--only NAME]... [--compact] -- DRIVER [ARGUMENT...]
        conformance --kills K [--compact] -- DRIVER [ARGUMENT...]
        conformance --list
 
-Plays every scenario, or those named, against the client that DRIVER drives. With --kills the
+Plays every scenario but those of interval mode, or those named, against the client that DRIVER
+drives. With --kills the
 client asks three real nodes, beside HTTP, while K leaders are killed and K told to stop: all
 answers must have one order, and no call may fail. With --compact the nodes
 give compact timestamps, and the client asks for their spelling in 64 bits. EPICEPOCH_BIN names the binary of the nodes.
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
 /// Plays scenarios. Returns whether the client passed all of them.
 fn run(arguments: &[String]) -> Result<bool, String> {
     if arguments == ["--list"] {
-        for scenario in scenarios::all() {
+        for scenario in [scenarios::all(), scenarios::intervals()].concat() {
             println!("{scenario:?}");
         }
         return Ok(true);

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
-    COUNT_MAX, ClientHello, ErrorFrame, FEATURE_LATEST, FEATURES, Request, TO_SERVER_TAIL_LEN_MAX,
-    ToServer, Welcome, split,
+    COUNT_MAX, ClientHello, ErrorFrame, FEATURE_INTERVALS, FEATURE_LATEST, FEATURES,
+    IntervalRequest, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
 };
 use epicepoch_wire::{
     COMPACT_INDEXES, ClusterId, HistoryId, NodeId, TimestampFormat, TimestampRange,
@@ -42,6 +43,7 @@ struct Inner {
     scripted: Arc<ScriptedCluster>,
     hello_handler: Mutex<HelloHandler>,
     ask: Mutex<Answering>,
+    interval: Mutex<IntervalHandler>,
     seen: Mutex<Seen>,
     peers: Mutex<Vec<Peer>>,
     is_over: AtomicBool,
@@ -50,6 +52,7 @@ struct Inner {
 
 type HelloHandler = Box<dyn FnMut(&Node, &Peer, &ClientHello) + Send>;
 type Answering = Box<dyn FnMut(&Node, Ask) + Send>;
+type IntervalHandler = Box<dyn FnMut(Stamping) + Send>;
 
 /// Everything that a node has received.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,8 @@ pub struct Seen {
     pub hellos: u64,
     /// Number of requests.
     pub requests: u64,
+    /// Number of requests of interval mode.
+    pub stamps: u64,
     /// The times at which hellos and requests arrived. Only the first [`ARRIVALS_MAX`] are kept.
     pub arrivals: Vec<Instant>,
     /// Ids of the pongs that the client sent.
@@ -101,6 +106,17 @@ pub struct Ask {
     pub number: u64,
     /// When the request arrived.
     pub at: Instant,
+}
+
+/// A request of interval mode that arrived.
+#[derive(Clone, Debug)]
+pub struct Stamping {
+    /// The connection on which the request arrived.
+    pub peer: Peer,
+    /// The parsed frame.
+    pub request: IntervalRequest,
+    /// Number of the request of interval mode at this node, from 1.
+    pub number: u64,
 }
 
 impl ScriptedCluster {
@@ -147,6 +163,7 @@ impl Node {
                 peer.welcome(&Welcome { features, ..node.own_welcome() });
             })),
             ask: Mutex::new(Box::new(|_, ask| ask.answer())),
+            interval: Mutex::new(Box::new(|asked| asked.refuse(ErrorCode::OtherMode))),
             seen: Mutex::default(),
             peers: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -167,6 +184,11 @@ impl Node {
     /// Sets the handler of requests.
     pub fn on_request(&self, answering: impl FnMut(&Self, Ask) + Send + 'static) {
         *lock(&self.inner.ask) = Box::new(answering);
+    }
+
+    /// Sets the handler of requests of interval mode.
+    pub fn on_interval(&self, stamping: impl FnMut(Stamping) + Send + 'static) {
+        *lock(&self.inner.interval) = Box::new(stamping);
     }
 
     /// Sets the handler of hellos.
@@ -305,8 +327,18 @@ impl Node {
                 let ask = Ask { peer: peer.clone(), request, number, at };
                 lock(&self.inner.ask)(self, ask);
             }
-            ToServer::Interval(_) => {
-                return Err("a request for interval timestamps without the feature".into());
+            ToServer::Interval(request) => {
+                if peer.features.load(Ordering::SeqCst) & FEATURE_INTERVALS == 0 {
+                    return Err("a request for interval timestamps without the feature".into());
+                }
+                let number = {
+                    let mut seen = lock(&self.inner.seen);
+                    seen.stamps += 1;
+                    seen.arrives();
+                    seen.stamps
+                };
+                let asked = Stamping { peer: peer.clone(), request, number };
+                lock(&self.inner.interval)(asked);
             }
             ToServer::Ping(id) => peer.say(&pong(id)),
             ToServer::Pong(id) => lock(&self.inner.seen).pongs.push(id),
@@ -408,6 +440,30 @@ impl Ask {
     /// Answers with an error.
     pub fn refuse(&self, code: ErrorCode, text: &str) {
         self.peer.refuse(code as u16, false, self.request.id, text);
+    }
+}
+
+impl Stamping {
+    /// The bytes of an answer.
+    ///
+    /// # Panics
+    /// If the interval is wider than an answer can say.
+    #[must_use]
+    pub fn bytes(&self, stamp: &IntervalStamp) -> Vec<u8> {
+        self.request.answer(stamp).expect("an interval of less than four seconds").to_vec()
+    }
+
+    /// Answers.
+    ///
+    /// # Panics
+    /// If the interval is wider than an answer can say.
+    pub fn answer(&self, stamp: &IntervalStamp) {
+        self.peer.say(&self.bytes(stamp));
+    }
+
+    /// Answers with an error.
+    pub fn refuse(&self, code: ErrorCode) {
+        self.peer.refuse(code as u16, false, self.request.id, "");
     }
 }
 

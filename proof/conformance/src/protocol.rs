@@ -38,6 +38,9 @@ pub enum Command {
         /// every reply to a call has the spelling in 64 bits that the client returned.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         compact: bool,
+        /// Whether the client asks only for timestamps of interval mode, and looks for no leader.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        intervals: bool,
     },
     /// Ask the client for timestamps.
     Timestamps {
@@ -56,6 +59,14 @@ pub enum Command {
         /// Timeout of the call, milliseconds. If it is absent, the call has the client's timeout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_ms: Option<u64>,
+    },
+    /// Ask the client for one timestamp of interval mode, then wait until it is in the past. The
+    /// reply has it as `first`, and `count` is 1.
+    Interval {
+        /// Repeated in the reply.
+        id: u64,
+        /// Timeout of the call, without the wait, milliseconds.
+        timeout_ms: u64,
     },
     /// Cancel the call with id `call`.
     Cancel {

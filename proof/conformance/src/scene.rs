@@ -202,6 +202,15 @@ impl Scene {
         expect_fault(&self.end(pending)?, fault)
     }
 
+    /// Makes one call for a timestamp of interval mode, and returns its result, whatever it is. The
+    /// nodes' oracle does not know this timestamp, so the scenario checks it.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn interval(&self, timeout: Duration) -> Result<Call, String> {
+        self.driver.begin_interval(timeout).wait()
+    }
+
     /// Begins a call that has the client's timeout.
     #[must_use]
     pub fn begin_without_timeout(&self, count: u64) -> Pending {

@@ -89,7 +89,16 @@ const RUST_FAULTS: &[Fault] = &[
 ];
 
 /// Faults of one other client, besides [`FAULTS`].
-const OTHER_FAULTS: [(&str, Fault); 2] = [
+const OTHER_FAULTS: [(&str, Fault); 3] = [
+    (
+        "go",
+        (
+            "wait-from-request",
+            1,
+            "the_wait_of_an_interval_counts_from_its_answer",
+            "the wait was over after",
+        ),
+    ),
     (
         "python",
         (

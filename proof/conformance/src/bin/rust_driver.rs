@@ -50,7 +50,12 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                 hedge_ms,
                 guarantee,
                 compact,
+                intervals,
             } => {
+                if intervals {
+                    reply(id, start, origin, Err(Some(unsupported())));
+                    continue;
+                }
                 is_compact = compact;
                 let mut options = Options::default();
                 if let Some(timeout_ms) = timeout_ms {
@@ -72,6 +77,7 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                     Command::Timestamps { count, timeout_ms, .. } => (Some(count), timeout_ms),
                     Command::Latest { timeout_ms, .. } => (None, timeout_ms),
                     Command::Open { .. }
+                    | Command::Interval { .. }
                     | Command::Cancel { .. }
                     | Command::Clock { .. }
                     | Command::Close { .. } => unreachable!("another arm has these commands"),
@@ -109,6 +115,9 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
                     held(&calls).remove(&id);
                 });
             }
+            Command::Interval { id, .. } => {
+                reply(id, start, origin, Err(Some(unsupported())));
+            }
             Command::Cancel { id, call } => {
                 if let Some(cancel) = held(&calls).remove(&call) {
                     // The call may have ended already.
@@ -123,6 +132,12 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
             }
         }
     }
+}
+
+/// The error of a command of interval mode. This client asks for intervals over HTTP, which the
+/// nodes of the suite do not speak.
+fn unsupported() -> (Fault, String) {
+    (Fault::Unsupported, "intervals are asked for over HTTP".to_owned())
 }
 
 /// What a call got.

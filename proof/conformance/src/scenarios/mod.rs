@@ -12,6 +12,7 @@ mod deadlines;
 mod expect;
 mod finding;
 mod guarantees;
+mod intervals;
 mod latest;
 mod refusals;
 mod wire;
@@ -38,12 +39,18 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
+/// The scenarios of interval mode. Only clients that have it over the native protocol play them.
+#[must_use]
+pub fn intervals() -> Vec<Scenario> {
+    intervals::SCENARIOS.to_vec()
+}
+
 /// Returns the scenarios with these names.
 ///
 /// # Errors
 /// The first unknown name.
 pub fn named(names: &[&str]) -> Result<Vec<Scenario>, String> {
-    let all = all();
+    let all = [all(), intervals()].concat();
     let find = |name: &&str| {
         let found = all.iter().find(|scenario| scenario.name == *name).copied();
         found.ok_or_else(|| format!("there is no scenario {name:?}"))
@@ -59,7 +66,7 @@ mod tests {
 
     #[test]
     fn every_clause_has_a_scenario_and_every_scenario_a_name_of_its_own() {
-        let all = all();
+        let all = [all(), intervals()].concat();
         let names: HashSet<_> = all.iter().map(|scenario| scenario.name).collect();
         assert_eq!(names.len(), all.len());
         let clauses: HashSet<_> = all.iter().map(|scenario| scenario.clause.0).collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
-use epicepoch_conformance::suite::play_all;
+use epicepoch_conformance::suite::{Scenario, play_all};
 
 /// Waits for the turn of this test. Only one test builds drivers and runs clients at a time, because
 /// that disturbs the times that others measure.
@@ -24,9 +24,15 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 /// that they run.
 #[track_caller]
 pub(crate) fn holds_the_contract(driver: impl FnOnce() -> DriverCommand) {
+    holds(driver, &scenarios::all());
+}
+
+/// Checks that a client passes these scenarios, as [`holds_the_contract`] does.
+#[track_caller]
+pub(crate) fn holds(driver: impl FnOnce() -> DriverCommand, scenarios: &[Scenario]) {
     let _turn = turn();
     let driver = driver();
-    let played = play_all(&driver, &scenarios::all(), |played| println!("{played}"));
+    let played = play_all(&driver, scenarios, |played| println!("{played}"));
     let broken: Vec<_> = played.iter().filter(|played| played.verdict.is_err()).collect();
     assert!(broken.is_empty(), "{}: {broken:#?}", driver.name);
     let unsupported: Vec<_> = played.iter().filter(|played| !played.is_supported).collect();
