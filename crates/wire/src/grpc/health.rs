@@ -2,11 +2,18 @@
 
 use super::protobuf::{Fields, ProtobufError, put_number};
 
-/// The only method of the service that is served here.
+/// The name of the service.
+pub const SERVICE: &str = "grpc.health.v1.Health";
+/// Asks for the status now.
 pub const CHECK: &str = "/grpc.health.v1.Health/Check";
+/// Asks for the status now and after each change, on a stream that does not end.
+pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-const SERVICE: u32 = 1;
-const STATUS: u32 = 1;
+/// Numbers of fields, named by the message and the field.
+mod field {
+    pub(super) const REQUEST_SERVICE: u32 = 1;
+    pub(super) const RESPONSE_STATUS: u32 = 1;
+}
 
 /// The status of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +21,10 @@ const STATUS: u32 = 1;
 pub enum Serving {
     /// The service answers.
     Serving = 1,
-    /// The service is about to end.
+    /// The service does not answer: another node does, or the node is about to end.
     NotServing = 2,
+    /// There is no such service. Only [`WATCH`] says this.
+    Unknown = 3,
 }
 
 /// Reads a request: the name of the service that it asks about. An empty name asks about the whole
@@ -26,7 +35,7 @@ pub enum Serving {
 pub fn decode_check(message: &[u8]) -> Result<&str, ProtobufError> {
     let (mut fields, mut service) = (Fields::new(message), "");
     while let Some(field) = fields.next_field()? {
-        if field.number == SERVICE {
+        if field.number == field::REQUEST_SERVICE {
             service = field.as_text()?;
         }
     }
@@ -35,7 +44,7 @@ pub fn decode_check(message: &[u8]) -> Result<&str, ProtobufError> {
 
 /// Appends an answer.
 pub fn put_checked(out: &mut Vec<u8>, serving: Serving) {
-    put_number(out, STATUS, serving as u64);
+    put_number(out, field::RESPONSE_STATUS, serving as u64);
 }
 
 #[cfg(test)]

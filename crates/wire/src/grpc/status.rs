@@ -1,4 +1,7 @@
-//! How a call ends: a code, and a message for people in the trailers of the answer.
+//! How a call ends: a code, a message for people, and details for programs, in the trailers of the
+//! answer.
+
+use super::protobuf::{put_bytes, put_message, put_number};
 
 /// The codes that this project sends ("Status codes" in the documentation of gRPC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,29 @@ pub fn put_text(out: &mut Vec<u8>, text: &str) {
     }
 }
 
+/// Appends a `google.rpc.Status`, the form in which a status has details: `grpc-status-details-bin`
+/// has it in base64. The only detail here has the type `kind`, and `detail` appends its bytes. Code
+/// and text are those of the call.
+pub fn put_details(
+    out: &mut Vec<u8>,
+    code: Code,
+    text: &str,
+    kind: &str,
+    detail: impl FnOnce(&mut Vec<u8>),
+) {
+    const CODE: u32 = 1;
+    const MESSAGE: u32 = 2;
+    const DETAILS: u32 = 3;
+    const KIND: u32 = 1;
+    const VALUE: u32 = 2;
+    put_number(out, CODE, code as u64);
+    put_bytes(out, MESSAGE, &text.as_bytes()[..text.floor_char_boundary(TEXT_LEN_MAX)]);
+    put_message(out, DETAILS, |out| {
+        put_bytes(out, KIND, kind.as_bytes());
+        put_message(out, VALUE, detail);
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +81,16 @@ mod tests {
         out.clear();
         put_text(&mut out, &"%".repeat(2 * TEXT_LEN_MAX));
         assert_eq!(out, b"%25".repeat(TEXT_LEN_MAX));
+    }
+
+    #[test]
+    fn details_repeat_the_status_and_have_a_type() {
+        let mut out = Vec::new();
+        let detail = |out: &mut Vec<u8>| out.extend_from_slice(b"\x08\x02");
+        put_details(&mut out, Code::Unavailable, "no", "k/t", detail);
+        assert_eq!(out, b"\x08\x0e\x12\x02no\x1a\x09\x0a\x03k/t\x12\x02\x08\x02");
+        out.clear();
+        put_details(&mut out, Code::Unavailable, &"\u{fc}x".repeat(TEXT_LEN_MAX), "", |_| {});
+        assert!(out.len() < TEXT_LEN_MAX + 20);
     }
 }
