@@ -34,6 +34,7 @@ fn lose<C: DerefMut<Target = Cluster>>(
     let leader = cluster.wait_for_leader();
     let mut windows = Vec::new();
     for _ in 0..outages(8) {
+        await_links(&cluster, leader);
         let follower = asked(&cluster, leader);
         let from = Instant::now();
         lose(&mut cluster, follower);
@@ -48,6 +49,16 @@ fn lose<C: DerefMut<Target = Cluster>>(
     let seen = watch.finish();
     Silence::of(event, &seen, &windows).assert_promised(FOLLOWER_MS);
     cluster
+}
+
+/// Waits until the leader is connected to both followers. One that has come back answers requests
+/// before that, and losing the other one then would be a loss of two.
+fn await_links(cluster: &Cluster, leader: usize) {
+    wait_until("the leader has all its links", ASKED_MAX, || {
+        let count = |name: &str| cluster.nodes[leader].metric(name);
+        let expected = count("epicepoch_confirm_links_expected");
+        expected.is_some() && count("epicepoch_confirm_links") == expected
+    });
 }
 
 /// Waits until a follower has answered some rounds, and returns the one that has answered the most.
