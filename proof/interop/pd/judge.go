@@ -24,6 +24,7 @@ const (
 	pdCallers     = 16
 	httpCallers   = 3
 	nativeCallers = 3
+	oracleCallers = 4
 	// between is the time from one kill to the next. In it, a killed node comes back.
 	between = 3 * time.Second
 )
@@ -45,7 +46,14 @@ func judge(binary string, kills int) error {
 	if err := facts(c); err != nil {
 		return fmt.Errorf("%w\n%s", err, c.logs())
 	}
-	r, err := underKills(c, kills)
+	ours, err := oracleFacts(c)
+	if err == nil {
+		err = watched(c)
+	}
+	if err != nil {
+		return fmt.Errorf("our own service: %w\n%s", err, c.logs())
+	}
+	r, err := underKills(c, ours, kills)
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, c.logs())
 	}
@@ -109,7 +117,7 @@ func moved(binary string) error {
 // startServing starts a cluster that serves clients of PD. A new cluster gives compact timestamps a
 // moment after its start, when all nodes are known to understand that setting.
 func startServing(binary string, settings ...string) (*cluster, error) {
-	c, err := startCluster(binary, append(settings, "PD_WIRE=on", "TIMESTAMP_FORMAT=compact")...)
+	c, err := startCluster(binary, append(settings, "PD_WIRE=on", "GRPC=on", "TIMESTAMP_FORMAT=compact")...)
 	if err != nil {
 		return nil, err
 	}
@@ -279,7 +287,7 @@ func pipelined(
 }
 
 // underKills runs callers of all protocols at once, and kills leaders meanwhile.
-func underKills(c *cluster, kills int) (*run, error) {
+func underKills(c *cluster, own *definition, kills int) (*run, error) {
 	client, err := pd.NewClient(c.http, pd.SecurityOption{})
 	if err != nil {
 		return nil, err
@@ -310,6 +318,9 @@ func underKills(c *cluster, kills int) (*run, error) {
 	}
 	for at := range nativeCallers {
 		begin("native", askNative(ours, uint64(1+at*50)))
+	}
+	for at := range oracleCallers {
+		begin("grpc", askOracle(c, own, uint64(1+at*50), at%2 == 0))
 	}
 	err = killLeaders(c, kills, func(time.Time) {})
 	cancel()
@@ -347,12 +358,12 @@ func (r *run) verdict(kills int) error {
 	for _, one := range r.answers {
 		counts[one.by]++
 	}
-	fmt.Printf("%d leaders killed; calls answered: pd %d, http %d, native %d\n",
-		kills, counts["pd"], counts["http"], counts["native"])
+	fmt.Printf("%d leaders killed; calls answered: pd %d, http %d, native %d, grpc %d\n",
+		kills, counts["pd"], counts["http"], counts["native"], counts["grpc"])
 	for text, times := range r.errors {
 		fmt.Printf("PD's client returned %d times: %s\n", times, text)
 	}
-	for by, least := range map[string]int{"pd": 1000, "http": 500, "native": 500} {
+	for by, least := range map[string]int{"pd": 1000, "http": 500, "native": 500, "grpc": 500} {
 		if counts[by] < least {
 			return fmt.Errorf("only %d calls of %s were answered", counts[by], by)
 		}

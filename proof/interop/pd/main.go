@@ -1,7 +1,8 @@
 // Program pd judges a cluster with PD's own client (github.com/tikv/pd/client), which TiDB and TiKV's
-// tools use. It starts three nodes with PD_WIRE=on, and kills leaders.
+// tools use, and our own gRPC service with grpc-go. It starts three nodes with PD_WIRE=on and GRPC=on,
+// and kills leaders.
 //
-//	pd judge BINARY [--kills N]                 what PD's client may expect, and one order under kills
+//	pd judge BINARY [--kills N]                 what both may expect, and one order under kills
 //	pd measure BINARY [--seconds S]             timestamps per second and p50 with 1, 100, 1000 callers
 //	pd gaps BINARY [--kills N]                  how long PD's client has no timestamp after a kill
 package main

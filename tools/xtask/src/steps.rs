@@ -165,7 +165,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("compact-mode", "Each client keeps the contract in clusters with compact timestamps", NIGHT, 900, Commands(&[
         "cargo test --workspace --locked --test compact_mode -- --ignored --nocapture",
     ])).after(&["tests"]),
-    Step::new("pd", "PD's own client works with a cluster, also while leaders are killed", BOTH, 500,
+    Step::new("pd", "PD's own client and one of our gRPC service work, also while leaders are killed", BOTH, 500,
         Commands(&["scripts/pd-client target/debug/epicepoch 3"])).after(&["tests"]),
     Step::new("percolator", "The example keeps its money under kills, and a planted mistake is found", BOTH, 300,
         Function(smoke::percolator)).after(&["tests"]),
