@@ -155,6 +155,9 @@ pub struct Config {
     /// How long SIGTERM waits for open requests and for the handover of leadership
     /// (`SHUTDOWN_TIMEOUT_MS`). Default 3000 ms: well below the grace period of common supervisors.
     pub shutdown_timeout: Duration,
+    /// Whether the service `epicepoch.v1.Oracle`, health checks and reflection are served over gRPC on
+    /// the client port (`GRPC`). Default off, because it is one more protocol that a client can send.
+    pub grpc: bool,
     /// Whether clients of PD, the Placement Driver of TiKV, are served on the client port
     /// (`PD_WIRE`). Default off: it is one more protocol that a client can send, and its clients need
     /// a cluster with compact timestamps.

@@ -75,6 +75,7 @@ impl Config {
             forward: false,
             busy_poll: false,
             shutdown_timeout: Duration::ZERO,
+            grpc: false,
             pd_wire: false,
             tls: Tls {
                 clients: ClientTlsMode::Off,

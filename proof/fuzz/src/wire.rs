@@ -12,8 +12,10 @@ use epicepoch_wire::frame::{HEADER_LEN, split_frame, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::grpc::health;
 use epicepoch_wire::grpc::message::{MESSAGE_LEN_MAX, Message, MessageError, PREFIX_LEN, put};
+use epicepoch_wire::grpc::oracle::{TimestampRequest, TimestampResponse};
 use epicepoch_wire::grpc::pd::{TsoRequest, TsoResponse};
 use epicepoch_wire::grpc::protobuf::Fields;
+use epicepoch_wire::grpc::reflection;
 use epicepoch_wire::native::{
     self, ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer,
     Welcome,
@@ -89,6 +91,20 @@ fn grpc_message(bytes: &[u8]) {
         let mut again = Vec::new();
         answer.encode(&mut again);
         assert_eq!(TsoResponse::decode(&again), Ok(answer), "an answer comes back");
+    }
+    if let Ok(request) = TimestampRequest::decode(bytes) {
+        assert!(is_message, "a request has fields");
+        let mut again = Vec::new();
+        request.encode(&mut again);
+        assert_eq!(TimestampRequest::decode(&again), Ok(request), "a request comes back");
+    }
+    if let Ok(answer) = TimestampResponse::decode(bytes) {
+        let mut again = Vec::new();
+        answer.encode(&mut again);
+        assert_eq!(TimestampResponse::decode(&again), Ok(answer), "an answer comes back");
+    }
+    if reflection::put_answer(&mut Vec::new(), bytes, std::iter::once("a.B")).is_ok() {
+        assert!(is_message, "a request has fields");
     }
     if let Ok(service) = health::decode_check(bytes) {
         assert!(service.len() <= bytes.len() && is_message, "a name from the message");

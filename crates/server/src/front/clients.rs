@@ -62,6 +62,14 @@ const LINGER_LEN_MAX: usize = 4 << 20;
 /// At most this many of them at once.
 const LINGER_READ_LEN: usize = 16 << 10;
 
+/// The parts of the publication that calls depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    is_leading: bool,
+    is_serving: bool,
+    has_other_leader: bool,
+}
+
 /// The client connections of one worker.
 #[derive(Debug)]
 pub(crate) struct Clients {
@@ -79,7 +87,7 @@ pub(crate) struct Clients {
     sweeps: Rc<Cell<u64>>,
     timeout: Timeout,
     is_closing: Cell<bool>,
-    was_leading: Cell<bool>,
+    seen: Cell<Seen>,
     gone: Signal,
 }
 
@@ -99,7 +107,7 @@ impl Clients {
             next: Cell::default(),
             sweeps: Rc::default(),
             is_closing: Cell::default(),
-            was_leading: Cell::default(),
+            seen: Cell::default(),
             gone: Signal::default(),
         })
     }
@@ -230,10 +238,15 @@ impl Clients {
     }
 
     /// Tells native connections when another leader becomes known, and connections with calls when
-    /// this node has stopped to lead.
+    /// this node can answer, or can no longer.
     pub(crate) fn follow_publication(&self) {
-        let is_leading = self.sequencer.view().is_leading();
-        if self.was_leading.replace(is_leading) && !is_leading {
+        let view = self.sequencer.view();
+        let seen = Seen {
+            is_leading: view.is_leading(),
+            is_serving: view.is_serving(),
+            has_other_leader: view.other_leader.is_some(),
+        };
+        if self.seen.replace(seen) != seen {
             let connections = self.connections.borrow();
             connections.values().filter(|state| state.has_calls.get()).for_each(|it| it.wake());
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use epicepoch_core::publication::Published;
+use epicepoch_server::Config;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{ClientHello, FEATURE_DIRECT};
@@ -16,19 +17,23 @@ use crate::node::{Cluster, TestNode, WAIT_MAX};
 const ANSWERED: &str = "epicepoch_forwarded_total{outcome=\"answered\"}";
 
 /// Two nodes that forward, and what node `id` publishes of `leader`: with the real addresses.
-fn two(request_timeout: Duration) -> (Cluster, [TestNode; 2]) {
+pub(crate) fn two(
+    request_timeout: Duration,
+    change: impl Fn(&mut Config),
+) -> (Cluster, [TestNode; 2]) {
     let mut cluster = Cluster::new(2);
     let nodes = [1, 2].map(|id| {
         cluster.start_with(id, |config| {
             config.forward = true;
             config.election_timeout = WAIT_MAX / 4;
             config.request_timeout = request_timeout;
+            change(config);
         })
     });
     (cluster, nodes)
 }
 
-fn with_addresses(mut published: Published, nodes: &[TestNode; 2]) -> Published {
+pub(crate) fn with_addresses(mut published: Published, nodes: &[TestNode; 2]) -> Published {
     let mut members = (*published.members).clone();
     for (id, node) in [1, 2].into_iter().zip(nodes) {
         members.get_mut(&NodeId(id)).expect("a member").client_addr = node.addr.to_string();
@@ -37,13 +42,13 @@ fn with_addresses(mut published: Published, nodes: &[TestNode; 2]) -> Published 
     published
 }
 
-fn following(cluster: &Cluster, node: u64, leader: u64) -> Published {
+pub(crate) fn following(cluster: &Cluster, node: u64, leader: u64) -> Published {
     Published { leader: Some(NodeId(leader)), ..cluster.nothing(node) }
 }
 
 /// Waits until the node's worker knows the leader.
 #[track_caller]
-fn await_leader(node: &TestNode, leader: u64) {
+pub(crate) fn await_leader(node: &TestNode, leader: u64) {
     let start = Instant::now();
     let named = format!("leader={leader} ");
     while !node.request("GET /ready").text().contains(&named) {
@@ -54,7 +59,7 @@ fn await_leader(node: &TestNode, leader: u64) {
 
 #[test]
 fn two_nodes_that_take_each_other_for_the_leader_give_up_and_forward_nothing() {
-    let (cluster, nodes) = two(Duration::from_millis(300));
+    let (cluster, nodes) = two(Duration::from_millis(300), |_| {});
     nodes[0].publish(with_addresses(following(&cluster, 1, 2), &nodes));
     nodes[1].publish(with_addresses(following(&cluster, 2, 1), &nodes));
     await_leader(&nodes[0], 2);
@@ -77,7 +82,7 @@ fn two_nodes_that_take_each_other_for_the_leader_give_up_and_forward_nothing() {
 /// cluster, or it is not the node that this one believes in.
 #[test]
 fn nothing_is_taken_from_another_node_at_the_address_of_the_leader() {
-    let (cluster, nodes) = two(Duration::from_millis(300));
+    let (cluster, nodes) = two(Duration::from_millis(300), |_| {});
     nodes[0].publish(with_addresses(cluster.leading(1, 3, true), &nodes));
     await_leader(&nodes[0], 1);
     let follows = with_addresses(following(&cluster, 2, 1), &nodes);
@@ -97,7 +102,7 @@ fn nothing_is_taken_from_another_node_at_the_address_of_the_leader() {
 
 #[test]
 fn a_follower_answers_through_the_leader_over_http_and_the_native_protocol() {
-    let (cluster, nodes) = two(WAIT_MAX);
+    let (cluster, nodes) = two(WAIT_MAX, |_| {});
     nodes[1]
         .publish(with_addresses(Published { term: Term(3), ..following(&cluster, 2, 1) }, &nodes));
     nodes[0].publish(with_addresses(cluster.leading(1, 3, true), &nodes));

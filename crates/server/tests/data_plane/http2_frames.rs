@@ -25,6 +25,10 @@ pub(crate) struct Raw {
     whole: BTreeMap<u32, Answer>,
     /// Number of bytes read.
     taken: usize,
+    /// What the node has opened of its windows, by stream; 0 is the connection.
+    windows: BTreeMap<u32, i64>,
+    /// Number of answers to pings.
+    pongs: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +58,8 @@ impl Raw {
         let table = settings.iter().find(|(name, _)| *name == setting::HEADER_TABLE_SIZE);
         let decoder = Decoder::new(table.map_or(4096, |(_, len)| *len as usize));
         let (open, whole) = (BTreeMap::new(), BTreeMap::new());
-        let mut raw = Self { stream, decoder, input: Vec::new(), open, whole, taken: 0 };
+        let (input, windows) = (Vec::new(), BTreeMap::new());
+        let mut raw = Self { stream, decoder, input, open, whole, taken: 0, windows, pongs: 0 };
         let mut hello = PREFACE.to_vec();
         frame::put_settings(&mut hello, settings);
         raw.send(&hello);
@@ -95,6 +100,29 @@ impl Raw {
         self.whole = whole;
     }
 
+    /// Bytes that may be sent on a stream, or on the connection for 0, from its begin on.
+    pub(crate) fn window(&self, stream: u32) -> i64 {
+        65_535 + self.windows.get(&stream).copied().unwrap_or_default()
+    }
+
+    /// The body so far of an answer that has not ended.
+    pub(crate) fn body(&self, stream: u32) -> &[u8] {
+        &self.open[&stream].body
+    }
+
+    /// Waits until the node has handled everything that was sent.
+    pub(crate) fn ping(&mut self) {
+        let before = self.pongs;
+        let mut ping = Vec::new();
+        frame::put(&mut ping, kind::PING, 0, 0, &[7; 8]);
+        self.send(&ping);
+        let mut whole = std::mem::take(&mut self.whole);
+        while self.pongs == before {
+            self.read(&mut whole);
+        }
+        self.whole = whole;
+    }
+
     /// Reads once, and moves answers that are complete to `whole`.
     fn read(&mut self, whole: &mut BTreeMap<u32, Answer>) {
         let mut chunk = [0; 16 << 10];
@@ -116,6 +144,11 @@ impl Raw {
                 kind::DATA => {
                     self.open.get_mut(&id).unwrap().body.extend_from_slice(frame.payload);
                 }
+                kind::WINDOW_UPDATE => {
+                    let (more, _) = frame.payload.split_first_chunk().unwrap();
+                    *self.windows.entry(id).or_default() += i64::from(u32::from_be_bytes(*more));
+                }
+                kind::PING if frame.has(flag::ACK) => self.pongs += 1,
                 kind::GOAWAY => panic!("sent away: {:?}", frame.payload),
                 _ => {}
             }

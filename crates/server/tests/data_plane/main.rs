@@ -17,6 +17,7 @@ mod limits;
 mod malformed;
 mod native;
 mod node;
+mod oracle;
 mod page;
 mod requests;
 mod rounds;

@@ -20,6 +20,7 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::grpc::message;
+use epicepoch_wire::grpc::oracle::{TimestampRequest, TimestampResponse};
 use epicepoch_wire::grpc::pd::{TsoRequest, TsoResponse};
 use epicepoch_wire::http2::frame::{self, flag, kind, setting};
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode, SharedSettings};
@@ -29,8 +30,8 @@ use epicepoch_wire::raft_message::{
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::voter_status::Zone;
 use epicepoch_wire::{
-    BootId, ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, LogIndex, Mode, NodeId, Round,
-    StoreId, StorePosition, Term, Timestamp, TimestampFormat, TimestampRange, WorkerId,
+    BootId, ClusterId, Epoch, EpochIndex, Guarantee, HistoryId, LogIndex, Mode, NodeId, ProvedBy,
+    Round, StoreId, StorePosition, Term, Timestamp, TimestampFormat, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -467,6 +468,18 @@ fn grpc() -> io::Result<()> {
     }
     put("grpc", "answers", &bytes)?;
     put("grpc", "health", b"\0\0\0\0\x09\x0a\x07pdpb.PD\x01\0\0\0\0\x02\0\0\0\0")?;
+    bytes.clear();
+    for (count, guarantee) in [(1, None), (u64::MAX, Some(Guarantee::Lease))] {
+        let request = TimestampRequest { count, is_compact: count == 1, guarantee, cluster: "c.1" };
+        message::put(&mut bytes, |out| request.encode(out));
+    }
+    let first = Timestamp::new(Epoch(1_700_000_000_000_000_000), EpochIndex(7));
+    let (compact, proved_by) = (first.to_compact(), ProvedBy::Lease);
+    let answer = TimestampResponse { first, count: 3, compact, proved_by };
+    message::put(&mut bytes, |out| answer.encode(out));
+    put("grpc", "oracle", &bytes)?;
+    let symbol = b"\0\0\0\0\x1a\x22\x18epicepoch.v1.Oracle.Other\0\0\0\0\x03\x3a\x01*";
+    put("grpc", "reflection", symbol)?;
     // Fields of each kind, unknown ones, and a header in two parts.
     let fields = b"\x0a\x02\x08\x01\x7912345678\x7d1234\x0a\x02\x10\x05\x10\xff\x01\x0b";
     put("grpc", "fields", fields)?;

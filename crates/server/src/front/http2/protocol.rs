@@ -23,6 +23,7 @@ use crate::front::routes::body::Body;
 use crate::front::routes::date::Dated;
 use crate::front::routes::query::{Ask, Format, Limits};
 use crate::front::routes::service::NodeService;
+use crate::front::routes::table::Switches;
 use crate::security::authz::Port;
 use crate::worker::sequencer::Sequencer;
 
@@ -46,7 +47,7 @@ pub(crate) struct Http2 {
     meter: FrameMeter,
     pub(super) table: Table,
     exchanges: Exchanges,
-    /// Whether this node serves gRPC calls (`PD_WIRE`).
+    /// Whether this node serves gRPC calls (`GRPC`, `PD_WIRE`).
     takes_calls: bool,
     pub(super) calls: Calls,
 }
@@ -64,9 +65,10 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request of the call on this stream.
-    pub(super) const fn of_call(stream: u32, ask: Ask, interest: Interest) -> Self {
-        Self { stream, ask, request_id_len: 0, is_direct: true, interest, is_of_call: true }
+    /// A request of the call on this stream. `is_direct` means that it is never forwarded.
+    pub(super) const fn of_call(stream: u32, ask: Ask, is_direct: bool) -> Self {
+        let interest = Interest::Wanted;
+        Self { stream, ask, request_id_len: 0, is_direct, interest, is_of_call: true }
     }
 }
 
@@ -129,7 +131,7 @@ impl Protocol for Http2 {
             meter: FrameMeter::new(PREFACE.len(), state.sweeps()),
             table: Table::default(),
             exchanges: Exchanges::default(),
-            takes_calls: common.sequencer.shared.config.pd_wire,
+            takes_calls: Switches::of(&common.sequencer.shared.config).any(),
             calls: Calls::default(),
         }
     }
@@ -195,7 +197,7 @@ impl Protocol for Http2 {
         let forwarded = view.as_deref();
         answers.each(|Request { stream: id, ask, is_of_call, .. }, request_id, first| {
             if is_of_call {
-                return self.answer_call(common, id, first, ask.count, out);
+                return self.answer_call(common, id, ask, first, proved_by, out);
             }
             let Self { session, table, exchanges, .. } = &mut *self;
             let Some(session) = session else { unreachable!("a request came without a preface") };
@@ -275,11 +277,10 @@ impl Protocol for Http2 {
         line: &mut Line<Request>,
         context: &mut Context<'_>,
     ) -> bool {
-        if !self.calls.is_empty() {
-            self.advance_calls(common, line.outbox.bytes());
-        }
+        let is_held = || self.session.as_ref().is_some_and(Session::is_held);
+        let goes_on = (!self.calls.is_empty() || is_held()) && self.advance_calls(common, line);
         if self.exchanges.is_empty() {
-            return false;
+            return goes_on;
         }
         while line.outbox.len() < ANSWERS_LEN_MAX
             && let Poll::Ready(ready) = self.exchanges.poll_answer(context)
@@ -290,7 +291,7 @@ impl Protocol for Http2 {
         let waiting = line.outbox.len();
         let out = line.outbox.bytes();
         let len_max = out.len() - waiting + ANSWERS_LEN_MAX;
-        self.exchanges.pump(session, out, len_max)
+        self.exchanges.pump(session, out, len_max) || goes_on
     }
 
     #[inline]

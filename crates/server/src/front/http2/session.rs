@@ -85,6 +85,8 @@ pub struct Session {
     stream_window: i64,
     /// Bytes that were received since the connection's window was last reopened.
     owed: u32,
+    /// Whether the connection's window stays as it is, because too much of what came is not used.
+    is_held: bool,
     closing: Closing,
 }
 
@@ -119,6 +121,7 @@ impl Session {
             window: WINDOW_AT_FIRST,
             stream_window: WINDOW_AT_FIRST,
             owed: 0,
+            is_held: false,
             closing: Closing::No,
         }
     }
@@ -226,6 +229,26 @@ impl Session {
         if let Some(stream) = self.streams.get(id).filter(|stream| stream.is_sending && len > 0) {
             stream.received = stream.received.saturating_sub(len);
             frame::put(out, kind::WINDOW_UPDATE, 0, id, &len.to_be_bytes());
+        }
+    }
+
+    /// Lets the client send no more on any stream when the connection's window is used up, or lets
+    /// it send on.
+    pub fn hold(&mut self, is_held: bool, out: &mut Vec<u8>) {
+        self.is_held = is_held;
+        self.reopen_all(out);
+    }
+
+    /// Whether the connection's window stays as it is.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    fn reopen_all(&mut self, out: &mut Vec<u8>) {
+        if self.owed >= OWED_MAX && !self.is_held {
+            let owed = std::mem::take(&mut self.owed);
+            frame::put(out, kind::WINDOW_UPDATE, 0, 0, &owed.to_be_bytes());
         }
     }
 
@@ -396,10 +419,10 @@ impl Session {
         let length = frame.unpadded().ok_or(Fault::PROTOCOL)?.len();
         let counted = frame.payload.len() as u32;
         self.owed += counted;
-        if self.owed >= OWED_MAX {
-            let owed = std::mem::take(&mut self.owed);
-            frame::put(out, kind::WINDOW_UPDATE, 0, 0, &owed.to_be_bytes());
+        if i64::from(self.owed) > WINDOW_AT_FIRST {
+            return Err(Fault::WINDOW);
         }
+        self.reopen_all(out);
         match self.streams.get(id) {
             Some(stream) if stream.is_sending => stream.received += counted,
             None if self.ended.contains(&id) || id > self.last_id => return Ok(Event::Nothing),

@@ -3,7 +3,8 @@
 //! table, a caller without the needed right is refused. The native protocol has a row here, and gRPC
 //! a table of its own.
 
-use epicepoch_wire::grpc::{health, pd};
+use epicepoch_config::Config;
+use epicepoch_wire::grpc::{health, oracle, pd, reflection};
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
     PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
@@ -71,31 +72,133 @@ pub struct CallRow {
     /// The right that a caller needs.
     pub right: Right,
     pub(crate) call: Call,
+    pub(crate) switch: Switch,
 }
 
-/// All gRPC calls (`PD_WIRE`). Others are answered with the status UNIMPLEMENTED.
-pub const CALLS: [CallRow; 4] = [
-    CallRow { path: pd::TSO, right: Right::Timestamps, call: Call::Tso },
-    CallRow { path: pd::GET_MEMBERS, right: Right::Timestamps, call: Call::Members },
-    CallRow { path: pd::GET_CLUSTER_INFO, right: Right::Timestamps, call: Call::ClusterInfo },
-    CallRow { path: health::CHECK, right: Right::Health, call: Call::Health },
+/// All gRPC calls. Others are answered with the status UNIMPLEMENTED.
+pub const CALLS: [CallRow; 11] = [
+    call(oracle::GET_TIMESTAMP, Right::Timestamps, Call::Timestamp, Switch::Oracle),
+    call(oracle::STREAM_TIMESTAMPS, Right::Timestamps, Call::Timestamps, Switch::Oracle),
+    call(oracle::GET_MEMBERS, Right::Timestamps, Call::Members, Switch::Oracle),
+    call(oracle::FIRST_GET_TIMESTAMP, Right::Timestamps, Call::FirstTimestamp, Switch::Oracle),
+    call(pd::TSO, Right::Timestamps, Call::Tso, Switch::Pd),
+    call(pd::GET_MEMBERS, Right::Timestamps, Call::PdMembers, Switch::Pd),
+    call(pd::GET_CLUSTER_INFO, Right::Timestamps, Call::PdClusterInfo, Switch::Pd),
+    call(health::CHECK, Right::Health, Call::Check, Switch::Either),
+    call(health::WATCH, Right::Health, Call::Watch, Switch::Either),
+    call(reflection::INFO, Right::Health, Call::Reflection, Switch::Oracle),
+    call(reflection::INFO_ALPHA, Right::Health, Call::Reflection, Switch::Oracle),
 ];
 
 /// The purpose of a gRPC call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// A stream of requests for timestamps.
-    Tso,
+    /// One request for timestamps.
+    Timestamp,
+    /// A stream of them.
+    Timestamps,
     Members,
-    ClusterInfo,
-    Health,
+    /// One request for one timestamp, of the first EpicEpoch's service.
+    FirstTimestamp,
+    /// A stream of requests for timestamps, as PD's clients make them.
+    Tso,
+    PdMembers,
+    PdClusterInfo,
+    Check,
+    Watch,
+    Reflection,
+}
+
+impl Call {
+    /// Whether requests on this call get timestamps.
+    pub(crate) const fn is_for_timestamps(self) -> bool {
+        match self {
+            Self::Timestamp | Self::Timestamps | Self::FirstTimestamp | Self::Tso => true,
+            Self::Members
+            | Self::PdMembers
+            | Self::PdClusterInfo
+            | Self::Check
+            | Self::Watch
+            | Self::Reflection => false,
+        }
+    }
+
+    /// Whether the client sends one request, or as many as it wants.
+    pub(crate) const fn has_one_request(self) -> bool {
+        match self {
+            Self::Timestamps | Self::Tso | Self::Reflection => false,
+            Self::Timestamp
+            | Self::Members
+            | Self::FirstTimestamp
+            | Self::PdMembers
+            | Self::PdClusterInfo
+            | Self::Check
+            | Self::Watch => true,
+        }
+    }
+}
+
+/// The setting that switches a call on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switch {
+    /// `GRPC`.
+    Oracle,
+    /// `PD_WIRE`.
+    Pd,
+    Either,
+}
+
+/// Which gRPC calls a node serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Switches {
+    pub(crate) oracle: bool,
+    pub(crate) pd: bool,
+}
+
+impl Switches {
+    /// As the settings of this node say.
+    pub(crate) const fn of(config: &Config) -> Self {
+        Self { oracle: config.grpc, pd: config.pd_wire }
+    }
+
+    /// Whether the node serves any calls.
+    pub(crate) const fn any(self) -> bool {
+        self.oracle || self.pd
+    }
+
+    /// The names of the services that reflection describes.
+    pub(crate) fn described() -> impl Iterator<Item = &'static str> {
+        let services = CALLS.iter().filter(|row| row.path != reflection::INFO_ALPHA);
+        let services = services.filter(|row| row.switch != Switch::Pd);
+        let mut last = "";
+        services.filter_map(move |row| {
+            let service = row.path.split('/').nth(1).unwrap_or_default();
+            (std::mem::replace(&mut last, service) != service).then_some(service)
+        })
+    }
 }
 
 impl CallRow {
     /// The row of a path.
-    pub(crate) fn of(path: &str) -> Option<&'static Self> {
-        CALLS.iter().find(|row| row.path == path)
+    ///
+    /// # Errors
+    /// When a node with these switches does not serve it. The error names the setting that would, if
+    /// there is one.
+    pub(crate) fn of(
+        path: &str,
+        switches: Switches,
+    ) -> Result<&'static Self, Option<&'static str>> {
+        let row = CALLS.iter().find(|row| row.path == path).ok_or(None)?;
+        match row.switch {
+            Switch::Oracle if !switches.oracle => Err(Some("GRPC")),
+            Switch::Pd if !switches.pd => Err(Some("PD_WIRE")),
+            Switch::Oracle | Switch::Pd | Switch::Either => Ok(row),
+        }
     }
+}
+
+const fn call(path: &'static str, right: Right, call: Call, switch: Switch) -> CallRow {
+    CallRow { path, right, call, switch }
 }
 
 const fn row(path: &'static str, methods: Methods, right: Right, route: Route) -> Row {
@@ -220,16 +323,37 @@ mod tests {
     #[test]
     fn calls_need_what_their_paths_over_http_need() {
         let right = |path| Row::of(path).unwrap().right;
-        for CallRow { path, right: needed, call } in CALLS {
-            assert_eq!(CallRow::of(path).unwrap().call, call, "{path} stands there twice");
-            let same = match call {
-                Call::Tso => right(PATH_TIMESTAMP),
-                Call::Members | Call::ClusterInfo => right(PATH_MEMBERS),
-                Call::Health => right(PATH_UP),
+        let both = Switches { oracle: true, pd: true };
+        for row in CALLS {
+            let path = row.path;
+            assert_eq!(CallRow::of(path, both), Ok(&row), "{path} stands there twice");
+            let same = match row.call {
+                Call::Timestamp | Call::Timestamps | Call::FirstTimestamp | Call::Tso => {
+                    right(PATH_TIMESTAMP)
+                }
+                Call::Members | Call::PdMembers | Call::PdClusterInfo => right(PATH_MEMBERS),
+                Call::Check | Call::Watch | Call::Reflection => right(PATH_UP),
             };
-            assert_eq!(needed, same, "{path}");
+            assert_eq!(row.right, same, "{path}");
         }
-        assert_eq!(CallRow::of("/pdpb.PD/tso"), None);
+        assert_eq!(CallRow::of("/pdpb.PD/tso", both), Err(None));
+    }
+
+    #[test]
+    fn a_switch_serves_its_own_calls_and_the_error_names_it() {
+        let of = |path, oracle, pd| CallRow::of(path, Switches { oracle, pd }).map(|row| row.call);
+        assert_eq!(of(pd::TSO, true, false), Err(Some("PD_WIRE")));
+        assert_eq!(of(oracle::GET_TIMESTAMP, false, true), Err(Some("GRPC")));
+        assert_eq!(of(reflection::INFO, false, true), Err(Some("GRPC")));
+        for (oracle, pd) in [(true, false), (false, true)] {
+            assert_eq!(of(health::CHECK, oracle, pd), Ok(Call::Check));
+        }
+        let described: Vec<_> = Switches::described().collect();
+        let reflection = "grpc.reflection.v1.ServerReflection";
+        assert_eq!(
+            described,
+            [oracle::SERVICE, oracle::FIRST_SERVICE, health::SERVICE, reflection]
+        );
     }
 
     #[test]

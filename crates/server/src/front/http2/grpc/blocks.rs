@@ -1,7 +1,10 @@
 //! Header blocks of calls: which requests are calls, the head of an answer, and its trailers. They
 //! do not change the client's header table.
 
-use epicepoch_wire::grpc::status::put_text;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use epicepoch_wire::grpc::oracle::{NOT_LEADER, NotLeader};
+use epicepoch_wire::grpc::status::{put_details, put_text};
 use epicepoch_wire::http2::frame::flag;
 use epicepoch_wire::http2::hpack::INDEXED;
 use http::header::CONTENT_TYPE;
@@ -16,6 +19,7 @@ const MEDIA_TYPE: &[u8] = b"application/grpc";
 const ENCODING: &[u8] = b"proto";
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
+const DETAILS: &str = "grpc-status-details-bin";
 
 /// Whether a request is a gRPC call.
 pub(in crate::front::http2) fn is_call(request: &Request<()>) -> bool {
@@ -55,7 +59,19 @@ pub(super) fn put_end(
         put_text(&mut text, &status.text);
         put_literal(0, 0, MESSAGE, &text, out);
     }
+    if let Some((node, address)) = &status.leader {
+        put_leader(status, NotLeader { node: *node, address }, out);
+    }
     end_head(at, flag::END_HEADERS | flag::END_STREAM, id, out);
+}
+
+/// Appends the leader as the details of the status.
+fn put_leader(status: &Status, leader: NotLeader<'_>, out: &mut Vec<u8>) {
+    let (mut details, mut text) = (Vec::new(), String::new());
+    let put_leader = |out: &mut Vec<u8>| leader.encode(out);
+    put_details(&mut details, status.code, &status.text, NOT_LEADER, put_leader);
+    BASE64_STANDARD_NO_PAD.encode_string(&details, &mut text);
+    put_literal(0, 0, DETAILS, text.as_bytes(), out);
 }
 
 fn put_start(table: &mut Table, out: &mut Vec<u8>) {

@@ -1,20 +1,29 @@
 //! The open calls of one connection: what has arrived of a message, how many requests wait, and
 //! answers that the client's windows do not allow yet. This module knows no method's meaning.
+//!
+//! A client may send faster than it reads. Then the call pauses: its messages are held and not
+//! handled, and the client gets no window to send more, first for this stream and then for the
+//! connection. Window updates still arrive, so the call goes on when the client reads again.
 
+use epicepoch_wire::grpc::health::Serving;
 use epicepoch_wire::grpc::message::{self, MESSAGE_LEN_MAX, Message};
 use epicepoch_wire::http2::frame::{self, PAYLOAD_LEN_MAX, kind};
 
 use super::blocks;
+use super::health::Watched;
 use super::status::{self, Status};
 use crate::front::http2::answers::Table;
 use crate::front::http2::session::Session;
 use crate::front::routes::table::Call as Method;
 
-/// At most this many requests of one call wait for timestamps. PD's client has 64 at most.
+/// A call pauses while this many of its requests wait for timestamps. PD's client has 64 at most.
 const IN_FLIGHT_MAX: u32 = 1024;
-/// At most this many bytes of a connection's answers wait for the client's windows. The call that
-/// exceeds it ends.
-const WAITING_LEN_MAX: usize = 64 << 10;
+/// A call pauses while this many bytes of its answers wait for the client's windows.
+const WAITING_LEN_MAX: usize = 16 << 10;
+/// All calls of a connection pause while this many bytes of answers wait.
+const WAITING_LEN_MAX_ALL: usize = 256 << 10;
+/// The client may send no more on any stream while this many bytes of messages are held.
+const HELD_LEN_MAX: usize = 32 << 10;
 /// Capacity that is kept for the part of a message that has arrived, bytes.
 const PARTIAL_LEN: usize = MESSAGE_LEN_MAX + 8;
 /// The node lets a client send more on a stream when it has used this many bytes.
@@ -22,11 +31,13 @@ const OWED_MAX: u32 = 16 << 10;
 
 /// The calls of one connection.
 ///
-/// Invariants: sorted by stream. `waiting_len` is the length of all waiting answers.
+/// Invariants: sorted by stream. `waiting_len` is the length of all waiting answers, and `held_len`
+/// that of all held bytes.
 #[derive(Debug, Default)]
 pub(in crate::front::http2) struct Calls {
     list: Vec<Call>,
     waiting_len: usize,
+    held_len: usize,
 }
 
 /// An open call.
@@ -34,10 +45,13 @@ pub(in crate::front::http2) struct Calls {
 pub(super) struct Call {
     pub(super) id: u32,
     pub(super) method: Method,
-    /// The header of that name, checked again with each message.
-    pub(super) authorization: Vec<u8>,
-    /// The part of a message that has arrived. It is shorter than the longest message.
-    partial: Vec<u8>,
+    pub(super) head: Head,
+    /// What a `Watch` call watches, and what it has told last.
+    pub(super) watch: Option<Watch>,
+    /// Bytes that are not handled yet: a part of a message; while the call pauses, whole messages.
+    held: Vec<u8>,
+    /// Whether a whole message is held.
+    is_paused: bool,
     /// The whole request of a call that has only one.
     pub(super) request: Option<Vec<u8>>,
     /// Requests that wait for timestamps.
@@ -52,6 +66,33 @@ pub(super) struct Call {
     end: Option<Status>,
 }
 
+/// The parts of a call's head that each of its requests for timestamps has.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// The header of that name, checked again with each message.
+    pub(super) authorization: Vec<u8>,
+    /// Whether the client follows to the leader by itself.
+    pub(super) is_direct: bool,
+}
+
+/// What is left of the messages of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// More may come, or is held.
+    More,
+    /// The client has ended, and all messages are handled.
+    Nothing,
+    /// The client has ended in the middle of a message.
+    Part,
+}
+
+/// The state of a `Watch` call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Watch {
+    pub(super) of: Watched,
+    pub(super) told: Serving,
+}
+
 /// The connection on which answers are sent.
 pub(in crate::front::http2) struct Sink<'a> {
     pub(in crate::front::http2) session: &'a mut Session,
@@ -60,12 +101,14 @@ pub(in crate::front::http2) struct Sink<'a> {
 }
 
 impl Call {
-    pub(super) fn new(id: u32, method: Method, authorization: Vec<u8>) -> Self {
+    pub(super) const fn new(id: u32, method: Method) -> Self {
         Self {
             id,
             method,
-            authorization,
-            partial: Vec::new(),
+            head: Head { authorization: Vec::new(), is_direct: true },
+            watch: None,
+            held: Vec::new(),
+            is_paused: false,
             request: None,
             in_flight: 0,
             owed: 0,
@@ -76,16 +119,24 @@ impl Call {
         }
     }
 
-    /// Counts a request that waits for timestamps.
-    ///
-    /// # Errors
-    /// When too many wait.
-    pub(super) fn count_request(&mut self) -> Result<(), Status> {
-        if self.in_flight == IN_FLIGHT_MAX {
-            return Err(status::TOO_MANY);
-        }
+    /// Counts a request that waits for its answer. The call does not end before that.
+    pub(super) const fn count_request(&mut self) {
         self.in_flight += 1;
-        Ok(())
+    }
+
+    /// Appends an answer, which [`Calls::flush`] sends.
+    pub(super) fn put(&mut self, content: impl FnOnce(&mut Vec<u8>)) {
+        message::put(&mut self.waiting, content);
+    }
+
+    /// Whether all answers so far are sent.
+    pub(super) const fn is_flushed(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether a message must wait until answers are sent.
+    const fn must_pause(&self) -> bool {
+        self.in_flight >= IN_FLIGHT_MAX || self.waiting.len() >= WAITING_LEN_MAX
     }
 }
 
@@ -107,7 +158,9 @@ impl Calls {
     /// Forgets a call whose stream has ended. Returns whether there was one.
     pub(in crate::front::http2) fn drop_stream(&mut self, id: u32) -> bool {
         let Some(at) = self.position(id) else { return false };
-        self.waiting_len -= self.list.remove(at).waiting.len();
+        let call = self.list.remove(at);
+        self.waiting_len -= call.waiting.len();
+        self.held_len -= call.held.len();
         true
     }
 
@@ -120,13 +173,13 @@ impl Calls {
     pub(in crate::front::http2) fn give_back(&mut self) {
         self.list.shrink_to_fit();
         for call in &mut self.list {
-            call.partial.shrink_to_fit();
+            call.held.shrink_to_fit();
             call.waiting.shrink_to_fit();
         }
     }
 
     /// Takes a part of a call's body: `counted` bytes of the client's window. Passes each whole
-    /// message to `each`, with the call.
+    /// message to `each`, with the call, until the call pauses.
     ///
     /// # Errors
     /// When the bytes are no messages, or `each` fails: the call must end with the status.
@@ -137,21 +190,39 @@ impl Calls {
         counted: usize,
         mut each: impl FnMut(&mut Call, Message<'_>) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        let Some(call) = self.get(id) else { return Ok(()) };
+        let Some(at) = self.position(id) else { return Ok(()) };
+        let call = &mut self.list[at];
         call.owed += counted as u32;
-        let mut held = std::mem::take(&mut call.partial);
+        let mut held = std::mem::take(&mut call.held);
+        self.held_len -= held.len();
         let is_whole = held.is_empty();
         if !is_whole {
             held.extend_from_slice(payload);
         }
         let bytes = if is_whole { payload } else { &held[..] };
         let mut rest = bytes;
-        while let Some((message, behind)) = Message::split(rest)? {
-            rest = behind;
-            if call.end.is_none() {
-                each(call, message)?;
+        let others_waiting = self.waiting_len - call.waiting.len();
+        call.is_paused = false;
+        let handled = loop {
+            match Message::split(rest) {
+                Ok(None) => break Ok(()),
+                Ok(Some((_, behind))) if call.end.is_some() => rest = behind,
+                Ok(Some((message, behind))) => {
+                    let waiting = others_waiting + call.waiting.len();
+                    if waiting >= WAITING_LEN_MAX_ALL || call.must_pause() {
+                        call.is_paused = true;
+                        break Ok(());
+                    }
+                    rest = behind;
+                    if let Err(status) = each(call, message) {
+                        break Err(status);
+                    }
+                }
+                Err(error) => break Err(error.into()),
             }
-        }
+        };
+        self.waiting_len = others_waiting + call.waiting.len();
+        handled?;
         let used = bytes.len() - rest.len();
         if is_whole {
             held.extend_from_slice(&payload[used..]);
@@ -160,32 +231,55 @@ impl Calls {
         }
         // A part of a message is short. A frame that has brought many messages is not.
         held.shrink_to(PARTIAL_LEN);
-        call.partial = held;
+        self.held_len += held.len();
+        call.held = held;
         Ok(())
     }
 
-    /// Records that the client sends no more. Returns whether it ended within a message.
-    pub(super) fn end_input(&mut self, id: u32) -> bool {
-        let Some(call) = self.get(id) else { return false };
-        call.has_client_ended = true;
-        !call.partial.is_empty()
+    /// Records that the client sends no more.
+    pub(super) fn end_input(&mut self, id: u32) {
+        if let Some(call) = self.get(id) {
+            call.has_client_ended = true;
+        }
+    }
+
+    /// What is left of the messages of a call that has handled all it may.
+    pub(super) fn rest(&mut self, id: u32) -> Rest {
+        match self.get(id) {
+            Some(call) if call.has_client_ended && !call.is_paused => {
+                if call.held.is_empty() {
+                    Rest::Nothing
+                } else {
+                    Rest::Part
+                }
+            }
+            Some(_) | None => Rest::More,
+        }
+    }
+
+    /// A call that has paused and may go on, if there is one.
+    pub(super) fn resumable(&self) -> Option<u32> {
+        if self.held_len == 0 || self.waiting_len >= WAITING_LEN_MAX_ALL {
+            return None;
+        }
+        let found = self.list.iter().find(|call| call.is_paused && !call.must_pause());
+        found.map(|call| call.id)
+    }
+
+    /// Lets the client send on any stream, or not, by how much is held.
+    pub(super) fn hold(&self, sink: &mut Sink<'_>) {
+        sink.session.hold(self.held_len >= HELD_LEN_MAX, sink.out);
     }
 
     /// Sends a message as the answer to the oldest waiting request of a call.
     pub(super) fn answer(&mut self, id: u32, sink: &mut Sink<'_>, put: impl FnOnce(&mut Vec<u8>)) {
         let Some(call) = self.get(id) else { return };
         call.in_flight = call.in_flight.saturating_sub(1);
-        if !call.has_head {
-            call.has_head = true;
-            blocks::put_head(sink.table, id, sink.out);
-        }
         let before = call.waiting.len();
-        message::put(&mut call.waiting, put);
-        self.waiting_len += self.list_waiting(id) - before;
+        call.put(put);
+        let added = call.waiting.len() - before;
+        self.waiting_len += added;
         self.flush(id, sink);
-        if self.waiting_len > WAITING_LEN_MAX && self.list_waiting(id) > 0 {
-            self.end(id, &status::UNREAD, sink);
-        }
     }
 
     /// Ends a call now. Its waiting requests are dropped.
@@ -203,13 +297,22 @@ impl Calls {
         sink: &mut Sink<'_>,
         chosen: impl Fn(&Call) -> bool,
     ) {
-        let ids: Vec<_> = self.list.iter().filter(|call| chosen(call)).map(|it| it.id).collect();
-        for id in ids {
+        for id in self.ids(chosen) {
             if let Some(call) = self.get(id) {
                 call.end.get_or_insert_with(|| status.clone());
+                // The messages that are held get no answer.
+                call.is_paused = false;
+                if call.watch.is_some() {
+                    call.in_flight = 0;
+                }
             }
             self.flush(id, sink);
         }
+    }
+
+    /// The streams of the calls for which `chosen` says so.
+    pub(super) fn ids(&self, chosen: impl Fn(&Call) -> bool) -> Vec<u32> {
+        self.list.iter().filter(|call| chosen(call)).map(|it| it.id).collect()
     }
 
     /// Sends waiting answers of all calls as far as the client's windows allow.
@@ -217,9 +320,7 @@ impl Calls {
         if self.waiting_len == 0 {
             return;
         }
-        let ids: Vec<_> =
-            self.list.iter().filter(|call| !call.waiting.is_empty()).map(|it| it.id).collect();
-        for id in ids {
+        for id in self.ids(|call| !call.waiting.is_empty()) {
             self.flush(id, sink);
         }
     }
@@ -229,6 +330,10 @@ impl Calls {
     pub(super) fn flush(&mut self, id: u32, sink: &mut Sink<'_>) {
         let Some(at) = self.position(id) else { return };
         let call = &mut self.list[at];
+        if !call.has_head && !call.waiting.is_empty() {
+            call.has_head = true;
+            blocks::put_head(sink.table, id, sink.out);
+        }
         while !call.waiting.is_empty() {
             let wanted = call.waiting.len().min(PAYLOAD_LEN_MAX);
             let len = sink.session.spend(id, wanted).unwrap_or_default();
@@ -240,18 +345,14 @@ impl Calls {
             self.waiting_len -= len;
         }
         if call.in_flight == 0 {
-            let done = call.has_client_ended.then_some(status::DONE);
+            let done = (call.has_client_ended && !call.is_paused).then_some(status::DONE);
             if let Some(status) = call.end.take().or(done) {
                 return self.end(id, &status, sink);
             }
         }
-        if call.owed >= OWED_MAX {
+        if call.owed >= OWED_MAX && !call.is_paused {
             sink.session.reopen(id, std::mem::take(&mut call.owed), sink.out);
         }
-    }
-
-    fn list_waiting(&self, id: u32) -> usize {
-        self.position(id).map_or(0, |at| self.list[at].waiting.len())
     }
 
     fn position(&self, id: u32) -> Option<usize> {

@@ -1,25 +1,27 @@
 //! What the methods of calls do: which messages become requests for timestamps, and what the others
 //! are answered.
 
+use epicepoch_wire::grpc::health;
 use epicepoch_wire::grpc::message::Message;
-use epicepoch_wire::grpc::pd::{self, TsoRequest, TsoResponse};
+use epicepoch_wire::grpc::oracle::{self as messages, TimestampResponse};
+use epicepoch_wire::grpc::reflection;
 use epicepoch_wire::grpc::status::Code;
-use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::timestamp::{COMPACT_INDEX_BITS, COMPACT_INDEXES};
-use epicepoch_wire::{Timestamp, TimestampRange};
+use epicepoch_wire::http::{ErrorCode, HEADER_DIRECT};
+use epicepoch_wire::{ProvedBy, Timestamp};
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request as HttpRequest};
 
-use super::answers;
-use super::call::{Call, Calls, Sink};
+use super::call::{Call, Calls, Head, Rest, Sink, Watch};
+use super::health::Watched;
 use super::status::{self, Status};
+use super::{oracle, pd};
 use crate::front::http2::protocol::{Http2, Request};
 use crate::front::pipeline::connection::Rated;
-use crate::front::pipeline::protocol::{Common, Line};
-use crate::front::pipeline::queue::{Interest, Queue};
-use crate::front::pipeline::refusal::{Leaving, Refusal};
+use crate::front::pipeline::protocol::{Common, Line, Protocol};
+use crate::front::pipeline::queue::Queue;
+use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::query::{Ask, Format};
-use crate::front::routes::table::{Call as Method, CallRow};
+use crate::front::routes::table::{Call as Method, CallRow, Switches};
 use crate::metrics::worker::PathLabel;
 use crate::security::authz::{Caller, Right};
 use crate::worker::sequencer::Sequencer;
@@ -40,20 +42,24 @@ impl Http2 {
         has_ended: bool,
     ) {
         let admitted = self.rate_call(&common.sequencer);
-        let call = match admitted.and_then(|()| self.admit_call(common, request)) {
-            Ok(method) => {
-                // Only timestamps need a token for each message. A longer header has no token.
-                let is_kept =
-                    |it: &&HeaderValue| method == Method::Tso && it.len() <= AUTHORIZATION_LEN_MAX;
-                let authorization = request.headers().get(AUTHORIZATION).filter(is_kept);
-                Call::new(id, method, authorization.map_or(Vec::new(), |it| it.as_bytes().to_vec()))
-            }
+        let method = match admitted.and_then(|()| self.admit_call(common, request)) {
+            Ok(method) => method,
             Err(status) => {
                 // The method does not matter, because the call ends at once.
-                self.calls.begin(Call::new(id, Method::Health, Vec::new()));
+                self.calls.begin(Call::new(id, Method::Check));
                 return self.end_call(&common.sequencer, line, id, &status);
             }
         };
+        let mut call = Call::new(id, method);
+        if method.is_for_timestamps() {
+            // Timestamps need a token for each message. A longer header has no token.
+            let token = request.headers().get(AUTHORIZATION);
+            let token = token.filter(|it: &&HeaderValue| it.len() <= AUTHORIZATION_LEN_MAX);
+            let authorization = token.map_or(Vec::new(), |it| it.as_bytes().to_vec());
+            // Clients of PD follow to the leader.
+            let is_direct = method == Method::Tso || request.headers().contains_key(HEADER_DIRECT);
+            call.head = Head { authorization, is_direct };
+        }
         self.state.has_calls.set(true);
         self.calls.begin(call);
         if has_ended {
@@ -74,51 +80,79 @@ impl Http2 {
         if self.calls.get(id).is_none() {
             return false;
         }
+        if ends {
+            self.calls.end_input(id);
+        }
+        self.handle_messages(common, line, id, payload, counted);
+        if let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) {
+            calls.hold(&mut sink);
+        }
+        true
+    }
+
+    /// Handles the messages of a call, those that are held and those in `payload`, until it pauses.
+    fn handle_messages(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        id: u32,
+        payload: &[u8],
+        counted: usize,
+    ) {
         let (sequencer, queue) = (&common.sequencer, &mut line.queue);
         let caller = self.state.caller();
         let received = self.calls.receive(id, payload, counted, |call, message| {
             receive_message(sequencer, queue, &caller, call, message)
         });
-        if let Err(status) = received {
-            self.end_call(sequencer, line, id, &status);
-            return true;
+        let handled = received.and_then(|()| match self.calls.rest(id) {
+            Rest::More => Ok(()),
+            Rest::Part => {
+                const TEXT: &str = "the call ended in the middle of a message";
+                Err(Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest))
+            }
+            Rest::Nothing => self.answer_single(sequencer, line, id),
+        });
+        match handled {
+            Ok(()) => {
+                if let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) {
+                    calls.flush(id, &mut sink);
+                }
+            }
+            Err(status) => self.end_call(sequencer, line, id, &status),
         }
-        if !ends {
-            self.flush_call(line, id);
-            return true;
-        }
-        if self.calls.end_input(id) {
-            const TEXT: &str = "the call ended in the middle of a message";
-            let status = Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest);
-            self.end_call(sequencer, line, id, &status);
-        } else if let Err(status) = self.answer_single(sequencer, line, id) {
-            self.end_call(sequencer, line, id, &status);
-        } else {
-            self.flush_call(line, id);
-        }
-        true
     }
 
-    /// Answers a request of a `Tso` call with `count` timestamps from `first` on.
+    /// Answers a request for timestamps with those from `first` on.
     pub(in crate::front::http2) fn answer_call(
         &mut self,
         common: &Common<Self>,
         id: u32,
+        ask: Ask,
         first: Timestamp,
-        count: u64,
+        proved_by: ProvedBy,
         out: &mut Vec<u8>,
     ) {
-        let view = common.sequencer.view();
-        let last = TimestampRange::new(first, count).map(|range| range.last());
-        let cluster_id = answers::cluster_id(&view.published);
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
-        match (cluster_id, last.and_then(Timestamp::to_compact)) {
-            (Ok(cluster_id), Some(last)) => calls.answer(id, &mut sink, |out| {
-                let (physical, logical) = (last >> COMPACT_INDEX_BITS, last % COMPACT_INDEXES);
-                TsoResponse { cluster_id, count: count as u32, physical, logical }.encode(out);
+        let Some(method) = calls.get(id).map(|call| call.method) else { return };
+        match method {
+            Method::Timestamp | Method::Timestamps => {
+                let compact = ask.format.is_compact().then(|| first.to_compact()).flatten();
+                let answer = TimestampResponse { first, count: ask.count, compact, proved_by };
+                calls.answer(id, &mut sink, |out| answer.encode(out));
+            }
+            Method::FirstTimestamp => calls.answer(id, &mut sink, |out| {
+                messages::put_first_timestamp(out, first);
             }),
-            (Err(status), _) => calls.end(id, &status, &mut sink),
-            (Ok(_), None) => calls.end(id, &status::WIDE, &mut sink),
+            Method::Tso => match pd::given(&common.sequencer.view().published, first, ask.count) {
+                Ok(answer) => calls.answer(id, &mut sink, |out| answer.encode(out)),
+                Err(status) => calls.end(id, &status, &mut sink),
+            },
+            Method::Members
+            | Method::PdMembers
+            | Method::PdClusterInfo
+            | Method::Check
+            | Method::Watch
+            | Method::Reflection => unreachable!("their requests get no timestamps"),
         }
     }
 
@@ -138,22 +172,56 @@ impl Http2 {
     pub(in crate::front::http2) fn close_calls(&mut self, out: &mut Vec<u8>) {
         if let Some((calls, mut sink)) = self.calls_and_sink(out) {
             calls.end_after_answers(&status::STOPPING, &mut sink, |_| true);
+            calls.hold(&mut sink);
         }
     }
 
-    /// Sends what waits for the client's windows. Ends the `Tso` calls of a node that no longer
-    /// leads, so that their clients look for the new leader before they ask again.
+    /// Sends what waits for the client's windows, and handles messages that are held. Ends the
+    /// streams for timestamps of a node that no longer leads, so that their clients look for the new
+    /// leader before they ask again. Tells a changed health. Returns whether there are new requests.
     pub(in crate::front::http2) fn advance_calls(
         &mut self,
         common: &Common<Self>,
-        out: &mut Vec<u8>,
-    ) {
-        let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
+        line: &mut Line<Request>,
+    ) -> bool {
+        let sequencer = &common.sequencer;
+        self.tell_watchers(sequencer, line.outbox.bytes());
+        let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) else {
+            return false;
+        };
         calls.flush_all(&mut sink);
-        if !common.sequencer.view().is_leading() {
-            let refusal = Refusal::now(&common.sequencer, ErrorCode::NotLeader);
-            let status = Status::of_refusal(&refusal);
-            calls.end_after_answers(&status, &mut sink, |call| call.method == Method::Tso);
+        if !sequencer.view().is_leading() {
+            let status = Status::of_refusal(&Refusal::now(sequencer, ErrorCode::NotLeader));
+            let forwards = sequencer.forwards();
+            calls.end_after_answers(&status, &mut sink, |call| {
+                let is_stream = call.method.is_for_timestamps() && !call.method.has_one_request();
+                is_stream && (call.head.is_direct || !forwards)
+            });
+        }
+        while self.read_allowance(line) > 0
+            && let Some(id) = self.calls.resumable()
+        {
+            self.handle_messages(common, line, id, &[], 0);
+        }
+        if let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) {
+            calls.hold(&mut sink);
+        }
+        line.record_in_flight();
+        line.queue.has_new()
+    }
+
+    /// Tells `Watch` calls a changed health. A client that has not read the last one waits for it.
+    fn tell_watchers(&mut self, sequencer: &Sequencer, out: &mut Vec<u8>) {
+        let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
+        for id in calls.ids(|call| call.watch.is_some() && call.is_flushed()) {
+            let Some(call) = calls.get(id) else { continue };
+            let Some(watch) = &mut call.watch else { continue };
+            let now = watch.of.serving(sequencer);
+            if watch.told != now {
+                watch.told = now;
+                call.count_request();
+                calls.answer(id, &mut sink, |out| health::put_checked(out, now));
+            }
         }
     }
 
@@ -172,9 +240,9 @@ impl Http2 {
         common: &Common<Self>,
         request: &HttpRequest<()>,
     ) -> Result<Method, Status> {
-        let path = request.uri().path();
-        let row = CallRow::of(path).ok_or_else(|| Status::unimplemented(path))?;
-        let shared = &common.sequencer.shared;
+        let (path, shared) = (request.uri().path(), &common.sequencer.shared);
+        let row = CallRow::of(path, Switches::of(&shared.config))
+            .map_err(|switch| Status::unimplemented(path, switch))?;
         let caller = self.state.caller();
         if let Err(reason) = shared.authz.check(row.right, &caller, request.headers()) {
             shared.record_denial(row.right, reason, &caller);
@@ -183,7 +251,7 @@ impl Http2 {
         Ok(row.call)
     }
 
-    /// Answers a call that has one request and one answer. Does nothing for other calls.
+    /// Answers a call that has one request. Does nothing for other calls.
     fn answer_single(
         &mut self,
         sequencer: &Sequencer,
@@ -192,40 +260,47 @@ impl Http2 {
     ) -> Result<(), Status> {
         const NONE: Status =
             Status::fixed(Code::Internal, "the call has no request", ErrorCode::BadRequest);
-        let is_encrypted = self.state.caller().is_encrypted;
-        let Some(call) = self.calls.get(id).filter(|call| call.method != Method::Tso) else {
+        let caller = self.state.caller();
+        let Some(call) = self.calls.get(id).filter(|call| call.method.has_one_request()) else {
             return Ok(());
         };
-        let (method, request) = (call.method, call.request.take().ok_or(NONE)?);
+        let request = call.request.take().ok_or(NONE)?;
         let (view, mut content) = (sequencer.view(), Vec::new());
         let published = &view.published;
-        match method {
-            Method::Members => {
-                let cluster_id = answers::cluster_id(published)?;
-                answers::check_format(published)?;
-                answers::put_members(published, cluster_id, is_encrypted, &mut content);
+        let switches = Switches::of(&sequencer.shared.config);
+        match call.method {
+            Method::Timestamp | Method::FirstTimestamp => {
+                return ask_timestamps(sequencer, &mut line.queue, &caller, call, &request);
             }
-            Method::ClusterInfo => {
-                let cluster_id = answers::cluster_id(published)?;
-                answers::check_format(published)?;
-                pd::put_cluster_info(&mut content, cluster_id);
+            Method::Members => oracle::put_members(published, &mut content),
+            Method::PdMembers => pd::put_members(published, caller.is_encrypted, &mut content)?,
+            Method::PdClusterInfo => pd::put_info(published, &mut content)?,
+            Method::Check => {
+                let watched = Watched::named(health::decode_check(&request)?, switches);
+                let serving = watched.serving(sequencer);
+                if watched == Watched::Unknown {
+                    return Err(status::NO_SERVICE);
+                }
+                health::put_checked(&mut content, serving);
             }
-            Method::Health => {
-                answers::put_health(&request, Leaving::of(sequencer), &mut content)?;
+            Method::Watch => {
+                let of = Watched::named(health::decode_check(&request)?, switches);
+                let told = of.serving(sequencer);
+                call.watch = Some(Watch { of, told });
+                // The call stays open.
+                call.count_request();
+                health::put_checked(&mut content, told);
             }
-            Method::Tso => unreachable!("its requests are answered one by one"),
+            Method::Timestamps | Method::Tso | Method::Reflection => {
+                unreachable!("their requests are answered one by one")
+            }
         }
+        call.count_request();
         sequencer.metrics().count_answer(PathLabel::Grpc, OK);
         if let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) {
             calls.answer(id, &mut sink, |out| out.extend_from_slice(&content));
         }
         Ok(())
-    }
-
-    fn flush_call(&mut self, line: &mut Line<Request>, id: u32) {
-        if let Some((calls, mut sink)) = self.calls_and_sink(line.outbox.bytes()) {
-            calls.flush(id, &mut sink);
-        }
     }
 
     fn end_call(
@@ -263,52 +338,43 @@ fn receive_message(
         const TEXT: &str = "compressed messages are not read here; send them as they are";
         return Err(Status::fixed(Code::Unimplemented, TEXT, ErrorCode::Unsupported));
     }
-    if call.method != Method::Tso {
+    if call.method.has_one_request() {
         if call.request.replace(message.bytes.to_vec()).is_some() {
             const TEXT: &str = "the call has more than one request";
             return Err(Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest));
         }
         return Ok(());
     }
-    let count = check_tso(sequencer, caller, call, &TsoRequest::decode(message.bytes)?)?;
-    call.count_request()?;
-    // The length of such an answer does not depend on the count, like that of a range.
-    let ask = Ask { count, format: Format::Range, guarantee: None };
-    queue.push(Request::of_call(call.id, ask, Interest::Wanted), &[]);
+    if call.method.is_for_timestamps() {
+        return ask_timestamps(sequencer, queue, caller, call, message.bytes);
+    }
+    let mut content = Vec::new();
+    reflection::put_answer(&mut content, message.bytes, Switches::described())?;
+    sequencer.metrics().count_answer(PathLabel::Grpc, OK);
+    call.put(|out| out.extend_from_slice(&content));
     Ok(())
 }
 
-/// Checks a request for timestamps, and returns how many it asks for.
-fn check_tso(
+/// Puts a request for timestamps into the queue of the connection.
+fn ask_timestamps(
     sequencer: &Sequencer,
+    queue: &mut Queue<Request>,
     caller: &Caller,
-    call: &Call,
-    request: &TsoRequest,
-) -> Result<u64, Status> {
-    let (shared, view) = (&sequencer.shared, sequencer.view());
+    call: &mut Call,
+    message: &[u8],
+) -> Result<(), Status> {
     // The tokens may have changed since the call began.
-    if let Err(reason) = shared.authz.check_fast(&call.authorization) {
-        shared.record_denial(Right::Timestamps, reason, caller);
+    if let Err(reason) = sequencer.shared.authz.check_fast(&call.head.authorization) {
+        sequencer.shared.record_denial(Right::Timestamps, reason, caller);
         return Err(Status::of_reason(Right::Timestamps, reason));
     }
-    let own = answers::cluster_id(&view.published)?;
-    if request.cluster_id != own {
-        return Err(Status::mismatch(own, request.cluster_id));
-    }
-    // Another node may not have heard yet that timestamps are compact. It refuses the request later,
-    // because it does not lead.
-    if view.is_leading() {
-        answers::check_format(&view.published)?;
-    }
-    if !request.is_global {
-        const TEXT: &str = "dc_location must be empty or global: there is one order for all places";
-        return Err(Status::fixed(Code::InvalidArgument, TEXT, ErrorCode::BadRequest));
-    }
-    // A follower learns of a new MAX_N later than the leader, so only the leader enforces it.
-    let most = if view.is_leading() { shared.max_n() } else { u64::MAX }.min(COMPACT_INDEXES);
-    let count = u64::from(request.count);
-    if count == 0 || count > most {
-        return Err(Status::bad_count(request.count, most));
-    }
-    Ok(count)
+    let ask = match call.method {
+        Method::Tso => pd::ask(message, sequencer)?,
+        // Its request is empty.
+        Method::FirstTimestamp => Ask { format: Format::Range, ..Ask::ONE },
+        _ => oracle::ask(message, &sequencer.view())?,
+    };
+    call.count_request();
+    queue.push(Request::of_call(call.id, ask, call.head.is_direct), &[]);
+    Ok(())
 }

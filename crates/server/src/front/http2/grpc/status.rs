@@ -20,6 +20,8 @@ pub(super) struct Status {
     pub(super) text: Cow<'static, str>,
     /// The reason under which the metrics count this refusal.
     pub(super) refusal: Option<ErrorCode>,
+    /// The leader that the client should ask: its id and its address.
+    pub(super) leader: Option<(u64, Box<str>)>,
 }
 
 /// The refusal of every method of PD while the cluster gives wide timestamps.
@@ -30,33 +32,28 @@ pub(super) const WIDE: Status = Status::fixed(
     ErrorCode::Unsupported,
 );
 /// The end of a call whose client has sent all requests.
-pub(super) const DONE: Status = Status { code: Code::Ok, text: Cow::Borrowed(""), refusal: None };
+pub(super) const DONE: Status =
+    Status { code: Code::Ok, text: Cow::Borrowed(""), refusal: None, leader: None };
 /// The end of open calls while the node stops.
 pub(super) const STOPPING: Status = Status::fixed(
     Code::Unavailable,
     "no leader: this node is stopping; ask another member",
     ErrorCode::ShuttingDown,
 );
-/// The client does not read its answers.
-pub(super) const UNREAD: Status = Status::fixed(
-    Code::ResourceExhausted,
-    "too many answers wait because the client's window is full",
-    ErrorCode::Overloaded,
-);
-/// The client sends faster than it is answered.
-pub(super) const TOO_MANY: Status = Status::fixed(
-    Code::ResourceExhausted,
-    "too many requests of one stream wait; ask for several timestamps at once with count",
-    ErrorCode::Overloaded,
+/// A health check is about a service that this node does not have.
+pub(super) const NO_SERVICE: Status = Status::fixed(
+    Code::NotFound,
+    "no such service here; leave the name empty to ask about the node",
+    ErrorCode::NotFound,
 );
 
 impl Status {
     pub(super) const fn fixed(code: Code, text: &'static str, refusal: ErrorCode) -> Self {
-        Self { code, text: Cow::Borrowed(text), refusal: Some(refusal) }
+        Self { code, text: Cow::Borrowed(text), refusal: Some(refusal), leader: None }
     }
 
     pub(super) fn new(code: Code, text: String, refusal: ErrorCode) -> Self {
-        Self { code, text: text.into(), refusal: Some(refusal) }
+        Self { code, text: text.into(), refusal: Some(refusal), leader: None }
     }
 
     /// Why a request for timestamps gets none now.
@@ -72,10 +69,15 @@ impl Status {
             | ErrorCode::NotReady
             | ErrorCode::ShuttingDown => (Code::Unavailable, format!("no leader: {}", advice())),
             ErrorCode::Overloaded => (Code::ResourceExhausted, advice()),
+            ErrorCode::OtherMode | ErrorCode::NotCompact => (Code::FailedPrecondition, advice()),
+            ErrorCode::BadCount => (Code::InvalidArgument, advice()),
             _ => (Code::Unavailable, advice()),
         };
+        let leader = refusal.leader().zip(refusal.view.published.leader).map(|(leader, node)| {
+            (node.0, String::from_utf8_lossy(&leader.body).into_owned().into_boxed_str())
+        });
         // The pipeline has counted the refusal.
-        Self { code, text: text.into(), refusal: None }
+        Self { code, text: text.into(), refusal: None, leader }
     }
 
     /// The caller lacks a right.
@@ -87,11 +89,16 @@ impl Status {
         Self::new(code, reason.advice(right), reason.code())
     }
 
-    /// The method does not exist here.
-    pub(super) fn unimplemented(path: &str) -> Self {
-        let text = format!(
-            "{path} is not served here: this node gives timestamps, and does nothing else of PD"
-        );
+    /// The method does not exist here, or the setting `switch` would serve it.
+    pub(super) fn unimplemented(path: &str, switch: Option<&str>) -> Self {
+        let text = match switch {
+            Some(switch) => {
+                format!("{path} is not served here: set {switch}=on on the nodes, if you want it")
+            }
+            None => format!(
+                "{path} is not served here: this node gives timestamps, and does nothing else"
+            ),
+        };
         Self::new(Code::Unimplemented, text, ErrorCode::NotFound)
     }
 
@@ -102,7 +109,7 @@ impl Status {
     }
 
     /// The client asks for too few or too many timestamps.
-    pub(super) fn bad_count(count: u32, most: u64) -> Self {
+    pub(super) fn bad_count(count: u64, most: u64) -> Self {
         let text = format!("count is {count}; give a whole number from 1 to {most}");
         Self::new(Code::InvalidArgument, text, ErrorCode::BadCount)
     }

@@ -1,0 +1,58 @@
+//! What our own service asks and answers (`GRPC`).
+
+use epicepoch_core::publication::Published;
+use epicepoch_wire::COMPACT_INDEXES;
+use epicepoch_wire::grpc::oracle::{self, Member, TimestampRequest};
+use epicepoch_wire::grpc::protobuf::ProtobufError;
+use epicepoch_wire::grpc::status::Code;
+use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, cluster_header};
+
+use super::status::Status;
+use crate::front::pipeline::refusal::advice;
+use crate::front::routes::query::{Ask, Format};
+use crate::worker::view::View;
+
+/// Checks a request, and returns what it asks for.
+///
+/// # Errors
+/// When the request can get no answer.
+pub(super) fn ask(message: &[u8], view: &View) -> Result<Ask, Status> {
+    let request = TimestampRequest::decode(message).map_err(|error| match error {
+        // The only known field whose values are limited.
+        ProtobufError::Value(3) => {
+            const TEXT: &str = "guarantee must be GUARANTEE_QUORUM, GUARANTEE_LEASE, or left out";
+            Status::fixed(Code::InvalidArgument, TEXT, ErrorCode::BadRequest)
+        }
+        error => error.into(),
+    })?;
+    let TimestampRequest { count, is_compact, guarantee, cluster } = request;
+    if !cluster.is_empty() && cluster.as_bytes() != view.cluster.as_bytes() {
+        const TEXT: &str = "this node belongs to another cluster, or the cluster was restored: \
+                            correct the addresses, and start the client again";
+        return Err(Status::fixed(Code::FailedPrecondition, TEXT, ErrorCode::WrongCluster));
+    }
+    // A node that does not lead may not know yet that the cluster is compact.
+    if view.is_leading() && is_compact && !view.published.is_compact() {
+        let text = advice(ErrorCode::NotCompact).trim_end();
+        return Err(Status::fixed(Code::FailedPrecondition, text, ErrorCode::NotCompact));
+    }
+    let is_limited = is_compact || view.published.is_compact();
+    let most = if is_limited { COMPACT_INDEXES } else { RANGE_COUNT_MAX };
+    if count > most {
+        return Err(Status::bad_count(count, most));
+    }
+    let format = if is_compact { Format::U64Range } else { Format::Range };
+    Ok(Ask { count, format, guarantee })
+}
+
+/// Appends the members and the leader.
+pub(super) fn put_members(published: &Published, out: &mut Vec<u8>) {
+    let cluster = cluster_header(published.cluster, published.history);
+    let leader = published.leader.map(|leader| leader.0);
+    let members = published.members.values().map(|member| Member {
+        node: member.node.0,
+        address: &member.client_addr,
+        is_voter: published.voters.position(member.node, member.store).is_some(),
+    });
+    oracle::put_members(out, &cluster, leader, members);
+}
