@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{COMPACT_INDEXES, Guarantee, Mode, NodeId, ProvedBy, Round, TimestampRange};
 
-use super::wait_queue::{Batch, Outcome, WaitQueue};
+use super::wait_queue::{Batch, BatchSize, Outcome, WaitQueue};
 use crate::publication::{Published, Role};
 
 /// At most this many frames of one worker are on their way at once. Further requests wait, and share
@@ -148,8 +148,8 @@ impl<W> Forwarder<W> {
     }
 
     /// Follows a publication. If this node leads now, or the cluster has changed to interval mode, all
-    /// requests are refused: their clients ask again. Returns whether the connection must be closed, because it leads to another node than
-    /// the leader. Then call [`Self::handle_link_lost`].
+    /// requests are refused: their clients ask again. Returns whether the connection must be closed,
+    /// because it leads to another node than the leader. Then call [`Self::handle_link_lost`].
     pub fn handle_publication(
         &mut self,
         now_ns: u64,
@@ -209,7 +209,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Gives the requests of a frame their parts of the range that the leader has answered. Returns
-    /// how many requests the frame had.
+    /// what the frame asked for, and since when its first request has waited.
     ///
     /// # Errors
     /// When the frame is not on its way over this connection, or asked for another number of
@@ -219,7 +219,7 @@ impl<W> Forwarder<W> {
         id: u64,
         range: TimestampRange,
         wake: impl FnMut(W),
-    ) -> Result<u64, Unasked> {
+    ) -> Result<BatchSize, Unasked> {
         let at = self.position(id)?;
         if self.flights[at].frame.count != range.count() {
             return Err(Unasked);
@@ -231,7 +231,7 @@ impl<W> Forwarder<W> {
         assert_eq!(size.round, Round(id), "S22: an answer was given to another frame's requests");
         assert_eq!(size.total, frame.count, "S22: a request joined a frame that was on its way");
         self.queue.answer(batch, range, ProvedBy::Round, wake);
-        Ok(size.requests)
+        Ok(size)
     }
 
     /// The leader has refused a frame.

@@ -33,7 +33,7 @@ pub(super) struct Batch {
 }
 
 /// What a batch asks for, and when.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchSize {
     /// How many requests joined, including those whose clients have gone since.
     pub requests: u64,

@@ -60,6 +60,11 @@ pub struct WorkerMetrics {
     pub(crate) rounds_widened: Count,
     /// Requests that were sent on to the leader, in the order of [`FORWARDED`].
     pub(crate) forwarded: [Count; FORWARDED.len()],
+    /// Time from the arrival of the first request of a frame to the leader until the answer, counted
+    /// once per request.
+    pub(crate) forward_ns: Histogram,
+    /// Requests per frame to the leader.
+    pub(crate) forward_size: Histogram,
     /// Client connections that are open now.
     pub(crate) connections: Count,
     /// HTTP/2 client connections that were closed for abuse, by kind of abuse.
@@ -111,6 +116,8 @@ impl Default for WorkerMetrics {
             confirms_borrowed: Count::default(),
             rounds_widened: Count::default(),
             forwarded: Default::default(),
+            forward_ns: Histogram::of_durations(),
+            forward_size: Histogram::of_sizes(),
             connections: Count::default(),
             http2_abuse: Default::default(),
             http3_connections: Count::default(),

@@ -187,7 +187,7 @@ impl Link {
                 biased;
                 () = own.hang_up.wait() => return ForwardError::Ended,
                 received = self.receive() => {
-                    if let Err(error) = received.map_err(Into::into).and_then(|()| self.handle(own)) {
+                    if let Err(error) = received.map_err(Into::into).and_then(|()| self.handle(sequencer, own)) {
                         return error;
                     }
                 }
@@ -213,13 +213,14 @@ impl Link {
     }
 
     /// Handles the frames that have arrived.
-    fn handle(&mut self, own: &Forwarding) -> Result<(), ForwardError> {
+    fn handle(&mut self, sequencer: &Sequencer, own: &Forwarding) -> Result<(), ForwardError> {
         let mut done = 0;
         while let Some(frame) = split(&self.input[done..self.filled], TO_CLIENT_TAIL_LEN_MAX)? {
             let mut state = own.state.borrow_mut();
             match ToClient::decode(&frame)? {
                 ToClient::Answer { id, range, is_latest: false, .. } => {
-                    state.handle_answer(id, range, Waker::wake)?;
+                    let size = state.handle_answer(id, range, Waker::wake)?;
+                    sequencer.record_forwarded(&size);
                 }
                 ToClient::Answer { is_latest: true, .. } => return Err(ForwardError::Unasked),
                 ToClient::Error(error) if error.closes => {

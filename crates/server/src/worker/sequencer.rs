@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use epicepoch_core::allocator::AllocateError;
 use epicepoch_core::confirm::Begun;
-use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Outcome, Sequencer as State};
+use epicepoch_core::sequencer::{BatchSize, ConfirmedBatch, Limits, Outcome, Sequencer as State};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Guarantee, NodeId, ProvedBy, WorkerId};
@@ -155,6 +155,13 @@ impl Sequencer {
         let joined = forwarding.join(admitted, total(admitted), clock);
         let slot = joined.inspect_err(|_| self.admission.give_back(admitted))?;
         Ok(self.ticket(slot, admitted, true))
+    }
+
+    /// Measures the requests of a frame that the leader has answered.
+    pub(super) fn record_forwarded(&self, size: &BatchSize) {
+        let forward_ns = self.shared.clock.monotonic_ns().saturating_sub(size.opened_ns);
+        self.metrics().forward_ns.observe_alone(forward_ns, size.requests);
+        self.metrics().forward_size.observe_alone(size.requests, 1);
     }
 
     fn ticket(self: &Rc<Self>, slot: usize, requests: u32, is_forwarded: bool) -> Ticket {

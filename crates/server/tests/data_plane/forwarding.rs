@@ -142,4 +142,8 @@ fn a_follower_answers_through_the_leader_over_http_and_the_native_protocol() {
         assert_eq!(sent_on(follower, path, "1").0, 409, "{path}");
     }
     assert_eq!(follower.metric(ANSWERED), 8);
+    let measured = ["seconds_count", "size_requests_count", "size_requests_sum"];
+    for name in measured.map(|name| format!("epicepoch_forward_{name}")) {
+        assert_eq!((follower.metric(&name), leader.metric(&name)), (8, 0), "{name}");
+    }
 }

@@ -47,6 +47,11 @@ fn told(
 
 fn wake(_: usize) {}
 
+/// Answers a frame. Returns how many requests it had.
+fn answered(it: &mut Forwarder<usize>, id: u64, range: TimestampRange) -> Result<u64, Unasked> {
+    it.handle_answer(id, range, wake).map(|size| size.requests)
+}
+
 #[test]
 fn requests_that_wait_share_a_frame_and_later_ones_do_not_join_it() {
     let mut it = forwarder();
@@ -55,12 +60,12 @@ fn requests_that_wait_share_a_frame_and_later_ones_do_not_join_it() {
     let first = it.poll_frame(2).unwrap();
     assert_eq!(first.count, 5);
     let late = it.join(1, 7, || 3).unwrap();
-    assert_eq!(it.handle_answer(first.id, range(9, 5), wake), Ok(2));
+    assert_eq!(answered(&mut it, first.id, range(9, 5)), Ok(2));
     assert_eq!(told(&mut it, a), Some(Ok((9, 0, 2))));
     assert_eq!(told(&mut it, b), Some(Ok((9, 2, 3))));
     assert_eq!(told(&mut it, late), None);
     let second = it.poll_frame(4).unwrap();
-    assert_eq!((second.count, it.handle_answer(second.id, range(10, 7), wake)), (7, Ok(1)));
+    assert_eq!((second.count, answered(&mut it, second.id, range(10, 7))), (7, Ok(1)));
     assert_eq!(told(&mut it, late), Some(Ok((10, 0, 7))));
 }
 
@@ -72,7 +77,7 @@ fn the_part_of_a_client_that_has_gone_is_burnt() {
     it.leave(gone);
     let next = it.join(1, 4, || 3).unwrap();
     assert_eq!(next, gone, "the slot is used again");
-    assert_eq!(it.handle_answer(frame.id, range(9, 5), wake), Ok(2));
+    assert_eq!(answered(&mut it, frame.id, range(9, 5)), Ok(2));
     assert_eq!((told(&mut it, next), told(&mut it, stays)), (None, Some(Ok((9, 4, 1)))));
 }
 
@@ -81,15 +86,15 @@ fn an_answer_is_used_once_and_only_if_its_frame_is_on_its_way() {
     let mut it = forwarder();
     let slot = it.join(1, 1, || 1).unwrap();
     let lost = it.poll_frame(2).unwrap();
-    assert_eq!(it.handle_answer(lost.id, range(9, 2), wake), Err(Unasked), "another count");
-    assert_eq!(it.handle_answer(lost.id + 1, range(9, 1), wake), Err(Unasked));
+    assert_eq!(answered(&mut it, lost.id, range(9, 2)), Err(Unasked), "another count");
+    assert_eq!(answered(&mut it, lost.id + 1, range(9, 1)), Err(Unasked));
     assert_eq!((it.handle_link_lost(), it.poll_frame(3)), (1, None));
     it.handle_linked();
     let again = it.poll_frame(4).unwrap();
     assert_ne!(again.id, lost.id);
-    assert_eq!(it.handle_answer(lost.id, range(8, 1), wake), Err(Unasked));
-    assert_eq!(it.handle_answer(again.id, range(9, 1), wake), Ok(1));
-    assert_eq!(it.handle_answer(again.id, range(9, 1), wake), Err(Unasked));
+    assert_eq!(answered(&mut it, lost.id, range(8, 1)), Err(Unasked));
+    assert_eq!(answered(&mut it, again.id, range(9, 1)), Ok(1));
+    assert_eq!(answered(&mut it, again.id, range(9, 1)), Err(Unasked));
     assert_eq!(told(&mut it, slot), Some(Ok((9, 0, 1))));
 }
 
@@ -104,7 +109,9 @@ fn requests_that_are_sent_again_come_before_newer_ones() {
     assert_eq!(it.handle_link_lost(), 2);
     it.handle_linked();
     let again = it.poll_frame(6).unwrap();
-    assert_eq!((again.count, it.handle_answer(again.id, range(9, 6), wake)), (6, Ok(3)));
+    let size = it.handle_answer(again.id, range(9, 6), wake).unwrap();
+    assert_eq!((again.count, size.requests), (6, 3));
+    assert_eq!((size.opened_ns, size.closed_ns), (1, 6), "the oldest has waited since it came");
     let parts = [oldest, older, newer].map(|slot| told(&mut it, slot));
     assert_eq!(parts, [Some(Ok((9, 0, 1))), Some(Ok((9, 1, 2))), Some(Ok((9, 3, 3)))]);
 }
@@ -165,11 +172,11 @@ fn frames_are_few_and_large_bursts_are_divided() {
     let more = it.join(1, 2, || 3).unwrap();
     assert_eq!(it.poll_frame(4), None, "four are on their way");
     for (epoch, frame) in (1..).zip(frames) {
-        assert!(it.handle_answer(frame.id, range(epoch, frame.count), wake).is_ok());
+        assert!(answered(&mut it, frame.id, range(epoch, frame.count)).is_ok());
     }
     let epochs = slots.map(|slot| told(&mut it, slot).unwrap().unwrap().0);
     assert_eq!(epochs, [1, 1, 2, 3, 4]);
     let last = it.poll_frame(5).unwrap();
-    assert_eq!((last.count, it.handle_answer(last.id, range(6, 2), wake)), (2, Ok(1)));
+    assert_eq!((last.count, answered(&mut it, last.id, range(6, 2))), (2, Ok(1)));
     assert_eq!(told(&mut it, more), Some(Ok((6, 0, 2))));
 }

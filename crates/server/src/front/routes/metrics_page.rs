@@ -50,6 +50,7 @@ impl Collector for Scrape {
         page.node()?;
         page.requests()?;
         page.rounds()?;
+        page.forwarding()?;
         page.connections()?;
         page.tls()?;
         page.consensus()?;
@@ -252,15 +253,6 @@ impl Page<'_, '_> {
             "answer",
             &[("yes", self.sum(|w| &w.confirms_yes)), ("no", self.sum(|w| &w.confirms_no))],
         )?;
-        let forwarded = FORWARDED.iter().enumerate();
-        let forwarded = forwarded.map(|(at, name)| (*name, self.sum(|w| &w.forwarded[at])));
-        self.counters(
-            "forwarded",
-            "Requests that this node sent on to the leader, by outcome: answered, refused, \
-             sent_again (not answered over one connection, so sent over the next).",
-            "outcome",
-            &forwarded.collect::<Vec<_>>(),
-        )?;
         self.counter(
             "rounds_widened",
             "Confirm rounds that asked further voters, because an answer was late or a no, or \
@@ -289,6 +281,27 @@ impl Page<'_, '_> {
             None,
             (others * self.metrics.workers().len()) as f64,
         )
+    }
+
+    fn forwarding(&mut self) -> fmt::Result {
+        let forwarded = FORWARDED.iter().enumerate();
+        let forwarded = forwarded.map(|(at, name)| (*name, self.sum(|w| &w.forwarded[at])));
+        self.counters(
+            "forwarded",
+            "Requests that this node sent on to the leader, by outcome: answered, refused, \
+             sent_again (not answered over one connection, so sent over the next).",
+            "outcome",
+            &forwarded.collect::<Vec<_>>(),
+        )?;
+        self.durations(
+            "forward",
+            "Time until the leader's answer to requests that this node sent on, from the arrival of \
+             the first request that shared the question.",
+            |w| &w.forward_ns,
+        )?;
+        let folded = self.fold(|w| &w.forward_size, 1.0);
+        let help = "Requests that shared one question to the leader.";
+        self.histogram("forward_size_requests", help, None, &folded)
     }
 
     fn leases(&mut self) -> fmt::Result {
