@@ -25,6 +25,9 @@ pub const ALPN_H3: &[u8] = b"h3";
 pub const ALPN_NATIVE: &[u8] = b"epicepoch/1";
 /// The peer protocol in ALPN. The client port refuses it, and the peer port refuses all others.
 pub const ALPN_PEER: &[u8] = b"epicepoch-peer/1";
+/// The native protocol from a node that sends requests on, in ALPN. On the client port it needs the
+/// certificate of a node, and no other name in ALPN comes with the rights of one.
+pub const ALPN_FORWARD: &[u8] = b"epicepoch-forward/1";
 
 /// Versions of TLS that clients may use.
 const CLIENTS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
@@ -56,6 +59,18 @@ pub fn client_config(
 /// ([`is_named`](crate::is_named)).
 pub fn peer_server_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ServerConfig {
     server(OURS, pair, Some(roots), &[ALPN_PEER])
+}
+
+/// The configuration of a node for other nodes that send requests on to its client port. As
+/// [`peer_server_config`], the caller must check whose certificate it is
+/// ([`node_of`](crate::node_of)).
+pub fn forward_server_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ServerConfig {
+    server(OURS, pair, Some(roots), &[ALPN_FORWARD])
+}
+
+/// The configuration of a node that sends requests on to another node. As [`peer_client_config`].
+pub fn forward_client_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ClientConfig {
+    client(roots, Some(pair), &[ALPN_FORWARD])
 }
 
 /// The configuration of a node for peers that it connects to. It shows `pair`. It accepts the

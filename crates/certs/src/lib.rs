@@ -38,7 +38,10 @@ pub mod self_signed;
 #[cfg(feature = "issue")]
 mod validity;
 
-pub use config::{client_config, peer_client_config, peer_server_config, server_config};
+pub use config::{
+    client_config, forward_client_config, forward_server_config, peer_client_config,
+    peer_server_config, server_config,
+};
 pub use description::{Description, Purpose};
 pub use file::{FileError, PemFile};
 pub use live::LivePair;

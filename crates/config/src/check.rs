@@ -319,8 +319,8 @@ fn lease(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks that the leader lets this node in as a client: a node has neither a certificate nor a token
-/// for another node's client port.
+/// Checks that the leader lets this node in: where clients show something, a node shows its own
+/// certificate.
 fn forward(config: &Config) -> Result<(), ConfigError> {
     let setting = if config.tls.clients != ClientTlsMode::Off {
         "CLIENT_TLS"
@@ -329,7 +329,10 @@ fn forward(config: &Config) -> Result<(), ConfigError> {
     } else {
         return Ok(());
     };
-    if config.forward { Err(ConfigError::ForwardSecured { setting }) } else { Ok(()) }
+    if config.forward && !config.links.mode().dials() {
+        return Err(ConfigError::ForwardSecured { setting });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

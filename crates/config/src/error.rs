@@ -259,11 +259,12 @@ pub enum ConfigError {
         /// The lowest allowed value that is not 0.
         min_ms: u64,
     },
-    /// `FORWARD` beside a setting that keeps a node from asking another node as a client. Turn one of
-    /// them off.
+    /// `FORWARD` beside a setting that asks clients for something, while nodes have no certificates.
+    /// Give the nodes certificates, or turn `FORWARD` off.
     #[error(
-        "FORWARD is on with {setting}; allowed is FORWARD=off, or no {setting}: a node asks the \
-         leader in plain text and without a token"
+        "FORWARD is on with {setting}, and this node dials others without TLS; allowed is \
+         FORWARD=off, or PEER_CERT_FILE, PEER_KEY_FILE and PEER_CA_FILE, with PEER_TLS=on or dial: \
+         the leader knows a node that sends requests on by its certificate"
     )]
     ForwardSecured {
         /// The other setting.

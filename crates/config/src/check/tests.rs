@@ -165,6 +165,20 @@ fn settings_that_depend_on_each_other_are_checked_together() {
     assert_eq!(error, E::ForwardSecured { setting: "CLIENT_TLS" });
     let error = refused(|c| (c.forward, c.authz.client_token_file) = (true, Some("t".into())));
     assert_eq!(error, E::ForwardSecured { setting: "CLIENT_TOKEN_FILE" });
+    for (mode, dials) in
+        [(PeerTlsMode::Accept, false), (PeerTlsMode::Dial, true), (PeerTlsMode::On, true)]
+    {
+        let mut config = three();
+        config.links.tls = Some(mode);
+        for file in
+            [&mut config.links.cert_file, &mut config.links.key_file, &mut config.links.ca_file]
+        {
+            *file = Some("f".into());
+        }
+        config.links.allows_plain = true;
+        (config.forward, config.tls.clients) = (true, ClientTlsMode::On);
+        assert_eq!(config.check().is_ok(), dials, "{mode:?}");
+    }
     let error = refused(|c| c.worker_cpus = vec![0, 1]);
     assert!(matches!(error, E::WorkerCpus { cpus: 2, workers: 1 }), "{error}");
     let error = refused(|c| c.worker_cpus = vec![3, 3]);

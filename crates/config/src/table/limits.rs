@@ -135,7 +135,8 @@ pub(crate) const LIMITS: &[Setting] = &[
         value: "SWITCH",
         default: Is("off"),
         help: "While another node leads, requests for timestamps are sent on to it, and not \
-               refused with 409; not with CLIENT_TLS or CLIENT_TOKEN_FILE",
+               refused with 409; with CLIENT_TLS or CLIENT_TOKEN_FILE only if nodes have \
+               certificates",
         kind: Kind::Switch(|c, on| c.forward = on),
     },
     Setting {

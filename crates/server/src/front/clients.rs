@@ -32,10 +32,12 @@ use super::sniff::{OPENING_LEN, Opening, is_tls};
 use crate::front::native::protocol::Native;
 use crate::front::pipeline::connection::{Connection, End};
 use crate::front::pipeline::protocol::{Common, Protocol};
-use crate::security::authz::{Caller, Port};
+use crate::security::authz::{Caller, Port, Reason, Right};
 use crate::security::limits::ConnectionPermit;
-use crate::security::tls::handshake::{Handshakes, Shaken};
+use crate::security::tls::handshake::{Handshakes, Offers, Shaken};
+use crate::security::tls::peers::PeerTls;
 use crate::security::tls::socket::Socket;
+use crate::shared::NodeShared;
 use crate::sync::signal::Signal;
 use crate::worker::client_tasks::ClientTasks;
 use crate::worker::sequencer::Sequencer;
@@ -137,6 +139,8 @@ impl Clients {
             };
             let stream = Rc::new(RefCell::new(stream));
             match clients.opening(&state, &stream).await {
+                // Nodes send requests on by the native protocol alone.
+                Some(Opening::Http | Opening::Http2) if state.forwarder().is_some() => {}
                 Some(Opening::Native) => clients.serve(&clients.native, &state, &stream).await,
                 // The port of operators has no fast path.
                 Some(Opening::Http) if caller.port == Port::Operations => {
@@ -260,12 +264,16 @@ impl Clients {
     /// allows that. Returns `None` if the connection must not be served.
     async fn secure(&self, state: &ClientState, stream: TcpStream) -> Option<Socket> {
         let stream = Socket::Plain(stream);
-        let Some(tls) = &self.sequencer.shared.tls else { return Some(stream) };
+        let Caller { from, port, .. } = state.caller();
+        let offers = self.offers(port);
+        if offers.clients.is_none() && offers.forwarders.is_none() {
+            return Some(stream);
+        }
         let stream = RefCell::new(stream);
         let first = self.first_bytes(state, &stream, |bytes| bytes.first().copied()).await?;
         let stream = match stream.into_inner() {
             Socket::Plain(stream) if is_tls(&[first]) => stream,
-            stream if tls.takes_plain => return Some(stream),
+            stream if self.takes_plain() => return Some(stream),
             stream => {
                 self.sequencer.metrics().plain_refused.add_alone(1);
                 self.refuse_plain(stream, first).await;
@@ -277,14 +285,12 @@ impl Clients {
             state.is_cut.get() || self.is_closing.get()
         };
         let metrics = self.sequencer.metrics();
-        let Caller { from, port, .. } = state.caller();
-        let config = if port == Port::Operations { &tls.operators } else { &tls.config };
         // This future is boxed, because it is large and plain connections do not need it.
-        match Box::pin(self.handshakes.shake(from, config, stream, is_over)).await {
+        match Box::pin(self.handshakes.shake(from, offers, stream, is_over)).await {
             Shaken::Secured(stream) => {
                 metrics.handshakes_completed.add_alone(1);
                 state.end_handshake();
-                Some(stream)
+                self.is_known(state, &stream).then_some(stream)
             }
             Shaken::Failed(stream, error) => {
                 metrics.handshakes_failed.add_alone(1);
@@ -296,6 +302,39 @@ impl Clients {
             Shaken::Dropped => {
                 metrics.handshakes_failed.add_alone(1);
                 None
+            }
+        }
+    }
+
+    /// The settings of TLS on a port. Nodes send requests on to the client port, if they have
+    /// certificates, also if clients speak no TLS.
+    fn offers(&self, port: Port) -> Offers<'_> {
+        let NodeShared { tls, peer_tls, .. } = &*self.sequencer.shared;
+        let is_of_operators = port == Port::Operations;
+        let clients =
+            tls.as_ref().map(|it| if is_of_operators { &it.operators } else { &it.config });
+        let forwarders = peer_tls.as_ref().filter(|_| !is_of_operators).map(PeerTls::forwarders);
+        Offers { clients, forwarders }
+    }
+
+    /// Whether clients may speak without TLS.
+    fn takes_plain(&self) -> bool {
+        self.sequencer.shared.tls.as_ref().is_none_or(|tls| tls.takes_plain)
+    }
+
+    /// Whether the caller is a client, or a node of this cluster that sends requests on. A
+    /// certificate of the right authority may also be that of a client, or of another cluster.
+    fn is_known(&self, state: &ClientState, stream: &Socket) -> bool {
+        let shared = &self.sequencer.shared;
+        let Some(certificate) = stream.certificate_of_forwarder() else { return true };
+        match shared.peer_tls.as_ref().and_then(|tls| tls.node_of(certificate)) {
+            Some(node) => {
+                state.record_forwarder(node);
+                true
+            }
+            None => {
+                shared.record_denial(Right::Peer, Reason::CertificateName, &state.caller());
+                false
             }
         }
     }

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use epicepoch_wire::NodeId;
+
 use crate::config::Limits;
 use crate::security::authz::{Caller, Port};
 use crate::security::limits::ConnectionPermit;
@@ -43,6 +45,8 @@ pub(crate) struct ClientState {
     from: Option<IpAddr>,
     port: Port,
     is_encrypted: Cell<bool>,
+    /// The node that has shown its certificate, in order to send requests on.
+    forwarder: Cell<Option<NodeId>>,
     /// Counts the connection, and the requests of its address.
     permit: ConnectionPermit,
     /// Whether the request rate of its address is limited.
@@ -84,6 +88,7 @@ impl ClientState {
             from: caller.from,
             port: caller.port,
             is_encrypted: Cell::new(caller.is_encrypted),
+            forwarder: Cell::default(),
             is_rated: permit.has_rate(),
             permit,
             in_flight: Cell::default(),
@@ -107,6 +112,16 @@ impl ClientState {
     /// The caller of this connection.
     pub(crate) fn caller(&self) -> Caller {
         Caller { from: self.from, port: self.port, is_encrypted: self.is_encrypted.get() }
+    }
+
+    /// Records that the caller is a node of this cluster, which sends requests on.
+    pub(super) fn record_forwarder(&self, node: NodeId) {
+        self.forwarder.set(Some(node));
+    }
+
+    /// The node that sends requests on over this connection; `None` if the caller is a client.
+    pub(crate) fn forwarder(&self) -> Option<NodeId> {
+        self.forwarder.get()
     }
 
     /// Records that a whole request has arrived.

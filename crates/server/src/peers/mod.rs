@@ -1,5 +1,6 @@
 //! Connections between nodes, plain or with mutual TLS. Raft links, confirm links and the questions
-//! of a bootstrap all begin here, at either end.
+//! of a bootstrap all begin here, at either end; connections that send requests on, at the dialling
+//! end.
 //!
 //! Under TLS both ends verify the certificate before they trust the peer. The dialling end does so
 //! before it sends a byte, the other end before it believes the hello. A node that joins by address
@@ -92,6 +93,24 @@ pub(crate) async fn begin(
     stream.set_nodelay(true)?;
     match &shared.peer_tls {
         Some(tls) if tls.mode.dials() => tls.connect(stream, node).await,
+        Some(_) | None => Ok(PeerStream::Plain(stream)),
+    }
+}
+
+/// Connects to the client port of `node` at `addr`, to send requests on. The connection is secured
+/// as the links are, so that the other node knows who asks.
+///
+/// # Errors
+/// When there is no connection, or the other end does not prove that it is that node.
+pub(crate) async fn connect_to_forward(
+    shared: &NodeShared,
+    addr: &str,
+    node: NodeId,
+) -> io::Result<PeerStream> {
+    let stream = shared.addresses.dial_name(addr).await?;
+    stream.set_nodelay(true)?;
+    match &shared.peer_tls {
+        Some(tls) if tls.mode.dials() => tls.connect_to_forward(stream, node).await,
         Some(_) | None => Ok(PeerStream::Plain(stream)),
     }
 }

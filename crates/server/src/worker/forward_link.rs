@@ -1,7 +1,9 @@
 //! The connection of a worker to the leader's client address, over which it sends requests on. It
-//! speaks the native protocol, checks who answers, and reconnects when the connection breaks. It
+//! speaks the native protocol, checks who answers, and reconnects when the connection breaks. If
+//! nodes have certificates, both ends show them, and the leader asks for no token of a client. It
 //! never blocks the worker, and decides nothing about requests.
 
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -11,18 +13,24 @@ use epicepoch_core::sequencer::{Refused, Unasked};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::pong;
 use epicepoch_wire::native::{
-    ClientHello, ClientHelloError, FEATURE_DIRECT, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
+    ClientHello, ClientHelloError, FEATURE_CHECKED_CERTIFICATES, FEATURE_CHECKED_TOKENS,
+    FEATURE_DIRECT, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
 };
 use epicepoch_wire::{DecodeError, Guarantee, NodeId};
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::forwarding::Forwarding;
 use super::sequencer::Sequencer;
+use crate::peers;
+use crate::security::authz::Right;
+use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
+use crate::shared::NodeShared;
 
-/// The longest time to open a connection, hello and welcome included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest time to open a connection, TLS, hello and welcome included. Between continents these
+/// are three round trips of 0.3 s.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The first pause after a connection that has failed or ended; each further one is twice as long. A
 /// leader that has just lost leadership refuses until this node knows the next one; then a
 /// publication ends the pause, and the next one is short again.
@@ -128,13 +136,14 @@ pub(super) async fn run(sequencer: Rc<Sequencer>) {
 async fn connect(sequencer: &Sequencer) -> Result<Link, ForwardError> {
     let published = sequencer.view().published.clone();
     let leader = published.other_leader().ok_or(ForwardError::Ended)?;
-    let stream = sequencer.shared.addresses.dial_name(&leader.client_addr).await?;
-    stream.set_nodelay(true)?;
+    let addr = &leader.client_addr;
+    let stream = peers::connect_to_forward(&sequencer.shared, addr, leader.node).await?;
+    let (reader, writer) = stream.into_split();
     let input = vec![0; INPUT_LEN].into_boxed_slice();
-    let mut link = Link { stream, out: Vec::new(), input, filled: 0 };
+    let mut link = Link { reader, writer, out: Vec::new(), input, filled: 0 };
     let own = (published.cluster, published.history);
     let hello = ClientHello {
-        features: FEATURE_DIRECT,
+        features: features(&sequencer.shared),
         cluster_name: sequencer.shared.config.cluster_name.clone(),
         cluster: Some(own),
         agent: "epicepoch-forwarder".to_owned(),
@@ -166,9 +175,20 @@ async fn connect(sequencer: &Sequencer) -> Result<Link, ForwardError> {
     }
 }
 
+/// What the hello says: that no node may send the requests on, and which checks of clients are
+/// behind them.
+fn features(shared: &NodeShared) -> u64 {
+    let checks_tokens = shared.authz.needs_token(Right::Timestamps);
+    let checks_certificates = shared.tls.as_ref().is_some_and(|tls| tls.roots.is_some());
+    FEATURE_DIRECT
+        | if checks_tokens { FEATURE_CHECKED_TOKENS } else { 0 }
+        | if checks_certificates { FEATURE_CHECKED_CERTIFICATES } else { 0 }
+}
+
 /// A connection to the leader.
 struct Link {
-    stream: TcpStream,
+    reader: PeerReader,
+    writer: PeerWriter,
     /// Bytes that wait to be sent.
     out: Vec<u8>,
     /// The receive buffer. The first `filled` bytes are received bytes.
@@ -247,7 +267,8 @@ impl Link {
     /// Sends as many of the waiting bytes as the socket takes.
     fn flush(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
-            match self.stream.try_write(&self.out) {
+            match self.writer.try_write(&self.out) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => drop(self.out.drain(..written)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -258,30 +279,22 @@ impl Link {
 
     /// Waits until bytes have arrived, or the waiting bytes are sent. Cancel safe.
     async fn receive(&mut self) -> io::Result<()> {
-        loop {
-            if self.out.is_empty() {
-                self.stream.readable().await?;
-            } else {
-                tokio::select! {
-                    readable = self.stream.readable() => readable?,
-                    writable = self.stream.writable() => writable?,
-                }
-                self.flush()?;
-                if self.out.is_empty() {
-                    // Requests may wait for this.
-                    return Ok(());
-                }
+        let Self { reader, writer, out, input, filled } = self;
+        let read = reader.read(&mut input[*filled..]);
+        let length = if out.is_empty() {
+            read.await?
+        } else {
+            tokio::select! {
+                // Requests may wait for this.
+                sent = send(writer, out) => return sent,
+                length = read => length?,
             }
-            match self.stream.try_read(&mut self.input[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(length) => {
-                    self.filled += length;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+        };
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        *filled += length;
+        Ok(())
     }
 
     /// Drops `length` bytes from the front of the received bytes.
@@ -289,4 +302,18 @@ impl Link {
         self.input.copy_within(length..self.filled, 0);
         self.filled -= length;
     }
+}
+
+/// Waits until all bytes of `out` are sent. Cancel safe.
+async fn send(writer: &PeerWriter, out: &mut Vec<u8>) -> io::Result<()> {
+    while !out.is_empty() {
+        writer.writable().await?;
+        // `None` when the socket takes nothing after all.
+        match poll_fn(|context| writer.poll_send(context, out)).await? {
+            Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Some(written) => drop(out.drain(..written)),
+            None => {}
+        }
+    }
+    Ok(())
 }

@@ -33,7 +33,8 @@ pub(crate) fn two(
     (cluster, nodes)
 }
 
-pub(crate) fn with_addresses(mut published: Published, nodes: &[TestNode; 2]) -> Published {
+/// The publication with the real client addresses of two nodes.
+pub(crate) fn with_addresses(mut published: Published, nodes: [&TestNode; 2]) -> Published {
     let mut members = (*published.members).clone();
     for (id, node) in [1, 2].into_iter().zip(nodes) {
         members.get_mut(&NodeId(id)).expect("a member").client_addr = node.addr.to_string();
@@ -42,8 +43,13 @@ pub(crate) fn with_addresses(mut published: Published, nodes: &[TestNode; 2]) ->
     published
 }
 
+/// What node `node` publishes while it follows `leader`.
 pub(crate) fn following(cluster: &Cluster, node: u64, leader: u64) -> Published {
     Published { leader: Some(NodeId(leader)), ..cluster.nothing(node) }
+}
+
+pub(crate) fn both(nodes: &[TestNode; 2]) -> [&TestNode; 2] {
+    nodes.each_ref()
 }
 
 /// Waits until the node's worker knows the leader.
@@ -60,8 +66,8 @@ pub(crate) fn await_leader(node: &TestNode, leader: u64) {
 #[test]
 fn two_nodes_that_take_each_other_for_the_leader_give_up_and_forward_nothing() {
     let (cluster, nodes) = two(Duration::from_millis(300), |_| {});
-    nodes[0].publish(with_addresses(following(&cluster, 1, 2), &nodes));
-    nodes[1].publish(with_addresses(following(&cluster, 2, 1), &nodes));
+    nodes[0].publish(with_addresses(following(&cluster, 1, 2), both(&nodes)));
+    nodes[1].publish(with_addresses(following(&cluster, 2, 1), both(&nodes)));
     await_leader(&nodes[0], 2);
     await_leader(&nodes[1], 1);
     let asked = Instant::now();
@@ -83,9 +89,9 @@ fn two_nodes_that_take_each_other_for_the_leader_give_up_and_forward_nothing() {
 #[test]
 fn nothing_is_taken_from_another_node_at_the_address_of_the_leader() {
     let (cluster, nodes) = two(Duration::from_millis(300), |_| {});
-    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), &nodes));
+    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), both(&nodes)));
     await_leader(&nodes[0], 1);
-    let follows = with_addresses(following(&cluster, 2, 1), &nodes);
+    let follows = with_addresses(following(&cluster, 2, 1), both(&nodes));
     let other_history = Published { history: HistoryId(follows.history.0 + 1), ..follows.clone() };
     let mut members = (*follows.members).clone();
     let other = Member { node: NodeId(3), ..members[&NodeId(1)].clone() };
@@ -103,9 +109,11 @@ fn nothing_is_taken_from_another_node_at_the_address_of_the_leader() {
 #[test]
 fn a_follower_answers_through_the_leader_over_http_and_the_native_protocol() {
     let (cluster, nodes) = two(WAIT_MAX, |_| {});
-    nodes[1]
-        .publish(with_addresses(Published { term: Term(3), ..following(&cluster, 2, 1) }, &nodes));
-    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), &nodes));
+    nodes[1].publish(with_addresses(
+        Published { term: Term(3), ..following(&cluster, 2, 1) },
+        both(&nodes),
+    ));
+    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), both(&nodes)));
     await_leader(&nodes[0], 1);
     await_leader(&nodes[1], 1);
     let (leader, follower) = (&nodes[0], &nodes[1]);

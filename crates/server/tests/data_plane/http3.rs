@@ -11,6 +11,7 @@ use epicepoch_bench::quic;
 use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_certs::config::ALPN_H3;
 use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config, server_config};
+use epicepoch_core::publication::Published;
 use epicepoch_server::Config;
 use epicepoch_server::config::ClientTlsMode;
 use epicepoch_server::front;
@@ -18,9 +19,11 @@ use epicepoch_server::front::http3::{endpoint, limits};
 use epicepoch_server::security::authz::Port;
 use epicepoch_server::security::tls::load_http3;
 use epicepoch_server::security::tls::reloader::Certificates;
-use epicepoch_wire::NodeId;
-use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER, HEADER_PROOF};
+use epicepoch_wire::http::{
+    HEADER_DIRECT, HEADER_ERROR, HEADER_FORWARDED, HEADER_LEADER, HEADER_PROOF,
+};
 use epicepoch_wire::http2::hpack;
+use epicepoch_wire::{NodeId, Term};
 use h3::client::{RequestStream, SendRequest};
 use h3::error::StreamError;
 use http::Request;
@@ -28,6 +31,7 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, Endpoint, ReadToEndError, VarInt};
 use tempfile::TempDir;
 
+use crate::forwarding::{following, with_addresses};
 use crate::node::{Cluster, TestNode, WAIT_MAX};
 
 /// `H3_EXCESSIVE_LOAD` (RFC 9114, 8.1).
@@ -148,6 +152,7 @@ struct Head {
     error: String,
     leader: String,
     proof: String,
+    forwarded: String,
 }
 
 impl Client {
@@ -184,12 +189,12 @@ async fn answer(mut asked: Asked) -> (Head, Vec<u8>) {
     let head = asked.recv_response().await.unwrap();
     let header = |name| head.headers().get(name).map_or("", |value| value.to_str().unwrap()).into();
     let (error, leader) = (header(HEADER_ERROR), header(HEADER_LEADER));
-    let proof = header(HEADER_PROOF);
+    let (proof, forwarded) = (header(HEADER_PROOF), header(HEADER_FORWARDED));
     let mut body = Vec::new();
     while let Some(mut data) = asked.recv_data().await.unwrap() {
         body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
     }
-    (Head { status: head.status().as_u16(), error, leader, proof }, body)
+    (Head { status: head.status().as_u16(), error, leader, proof, forwarded }, body)
 }
 
 /// Waits until the server closes the connection, and returns its code.
@@ -251,6 +256,44 @@ fn requests_over_http3_get_the_same_answers_as_over_http1() {
         let (head, _) = client.get("/nowhere").await;
         assert_eq!((head.status, &*head.error), (404, "NOT_FOUND"));
         assert_eq!(stage.metric("epicepoch_http3_connections_open"), 1);
+    });
+}
+
+/// A follower sends requests on that came over HTTP/3, as over the other versions of HTTP.
+#[test]
+fn a_follower_sends_requests_over_http3_on_and_refuses_what_must_not_be_sent_on() {
+    let mut stage = Stage::of(2, |config| config.forward = true);
+    let leader = stage.cluster.start(2);
+    let both = [&stage.node, &leader];
+    let follows = Published { term: Term(4), ..following(&stage.cluster, 1, 2) };
+    stage.node.publish(with_addresses(follows, both));
+    leader.publish(with_addresses(stage.cluster.leading(2, 4, true), both));
+    let addr = leader.addr.to_string();
+    block_on(async {
+        let client = stage.connect().await;
+        // Until the workers know the leader, requests are refused.
+        let (mut head, mut body) = client.get("/timestamp").await;
+        while head.status != 200 || head.forwarded.is_empty() {
+            (head, body) = client.get("/timestamp").await;
+        }
+        for (path, len) in [("/timestamp?n=3", 48), ("/timestamp?n=9000", 144_000)] {
+            let (head, more) = client.get(path).await;
+            let named = (head.status, &*head.forwarded, &*head.leader, more.len());
+            assert_eq!(named, (200, "1", &*addr, len), "{path}");
+            assert!(body[..16] < more[..16], "{path}");
+            body = more;
+        }
+        for path in ["/latest", "/timestamp?guarantee=lease", "/timestamp?format=u64"] {
+            let (head, _) = client.get(path).await;
+            let named = (head.status, &*head.error, &*head.leader);
+            assert_eq!(named, (409, "NOT_LEADER", &*addr), "{path}");
+        }
+        let uri = "https://localhost/timestamp";
+        let request = Request::builder().uri(uri).header(HEADER_DIRECT, "1").body(()).unwrap();
+        let mut asked = client.requests.clone().send_request(request).await.unwrap();
+        asked.finish().await.unwrap();
+        let (head, _) = answer(asked).await;
+        assert_eq!((head.status, &*head.error), (409, "NOT_LEADER"));
     });
 }
 

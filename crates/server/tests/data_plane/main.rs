@@ -6,6 +6,7 @@ mod bad_input;
 mod fast_path;
 mod floods;
 mod forwarding;
+mod forwarding_secured;
 mod grpc;
 mod guarantee;
 mod http2;

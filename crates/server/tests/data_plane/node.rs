@@ -23,6 +23,7 @@ use epicepoch_server::lease_clock::LeaseClock;
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::security::authz::{Authorization, Port};
 use epicepoch_server::security::tls::ClientTls;
+use epicepoch_server::security::tls::peers::PeerTls;
 use epicepoch_server::security::tls::reloader::Certificates;
 use epicepoch_server::shared::{Health, NodeClock, NodeShared};
 use epicepoch_server::worker::Workers;
@@ -136,7 +137,7 @@ impl Cluster {
             certificates: Certificates::default(),
             authz: Authorization::load(&config.authz).unwrap(),
             alt_svc: None,
-            peer_tls: None,
+            peer_tls: PeerTls::load(&config).unwrap(),
             addresses: Addresses::default(),
             max_n: config.max_n.into(),
             is_lease_default: AtomicBool::new(false),
@@ -267,6 +268,11 @@ impl PeerPort {
                     return;
                 }
                 let Ok(mut stream) = stream else { continue };
+                // This port has no TLS. A frame begins with another byte.
+                let mut first = [0];
+                if stream.peek(&mut first).is_err() || first == [0x16] {
+                    continue;
+                }
                 let Some((header, payload)) = read_frame(&mut stream) else { continue };
                 let hello = PeerHello::decode(&payload).unwrap();
                 assert_eq!((header.kind, header.cluster), (FrameKind::PeerHello, CLUSTER));

@@ -14,7 +14,7 @@ use epicepoch_wire::http::cluster_header;
 use epicepoch_wire::http2::frame::{self, flag, kind, setting};
 use epicepoch_wire::{Guarantee, HistoryId, NodeId, ProvedBy, Timestamp};
 
-use crate::forwarding::{await_leader, following, two, with_addresses};
+use crate::forwarding::{await_leader, both, following, two, with_addresses};
 use crate::grpc::{HEAD, begin, compact, data, head, single, window};
 use crate::http2_frames::{Answer, Raw};
 use crate::node::{CLUSTER, Cluster, TestNode, WAIT_MAX};
@@ -201,8 +201,8 @@ fn a_stream_ends_when_its_node_no_longer_leads() {
 #[test]
 fn a_follower_that_forwards_answers_calls_unless_their_client_follows() {
     let (cluster, nodes) = two(WAIT_MAX, |config| config.grpc = true);
-    nodes[1].publish(with_addresses(following(&cluster, 2, 1), &nodes));
-    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), &nodes));
+    nodes[1].publish(with_addresses(following(&cluster, 2, 1), both(&nodes)));
+    nodes[0].publish(with_addresses(cluster.leading(1, 3, true), both(&nodes)));
     await_leader(&nodes[0], 1);
     await_leader(&nodes[1], 1);
     let mut client = Raw::new(&nodes[1], &[]);

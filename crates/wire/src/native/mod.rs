@@ -33,6 +33,11 @@ pub const FEATURE_INTERVALS: u64 = 2;
 /// Feature: the client can follow to the leader, or is itself a node that forwards. No node forwards
 /// its requests (S22).
 pub const FEATURE_DIRECT: u64 = 4;
+/// Only from a node that forwards: it has checked the token of each request that it sends on.
+pub const FEATURE_CHECKED_TOKENS: u64 = 8;
+/// Only from a node that forwards: it has checked the certificate of each client whose requests it
+/// sends on.
+pub const FEATURE_CHECKED_CERTIFICATES: u64 = 16;
 /// All features of a client of this code.
 pub const FEATURES: u64 = FEATURE_LATEST | FEATURE_DIRECT;
 /// All features of a node of this code.

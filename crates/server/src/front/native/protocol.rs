@@ -10,8 +10,9 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
-    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, FEATURE_DIRECT, Frame, HEADER_LEN,
-    IntervalRequest, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
+    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, FEATURE_CHECKED_CERTIFICATES,
+    FEATURE_CHECKED_TOKENS, FEATURE_DIRECT, Frame, HEADER_LEN, IntervalRequest, LeaderNotice,
+    Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
 use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
 
@@ -23,6 +24,7 @@ use crate::front::pipeline::queue::{Answers, Queue, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::metrics::worker::WorkerMetrics;
 use crate::security::authz::Right;
+use crate::shared::NodeShared;
 use crate::worker::sequencer::Sequencer;
 
 /// At most this many requests of one connection are read but not answered yet. Further requests
@@ -77,8 +79,10 @@ pub(crate) struct Native {
     leader_changes: u64,
     /// The guarantee that the hello has named for all requests of the connection.
     guarantee: Option<Guarantee>,
-    /// Whether the hello has said that the client can follow, or forwards itself (S22).
-    is_direct: bool,
+    /// The node at the other end, if it sends requests on and has shown its certificate.
+    forwarder: Option<NodeId>,
+    /// The features of the hello.
+    features: u64,
     /// Whether the hello has said that all timestamps must be compact.
     needs_compact: bool,
     /// The token of the hello, and the version of the token file against which it was last checked.
@@ -125,7 +129,8 @@ impl Protocol for Native {
             last_frame: Vec::new(),
             leader_changes: common.shared.leader_changes.get(),
             guarantee: None,
-            is_direct: false,
+            forwarder: state.forwarder(),
+            features: 0,
             needs_compact: false,
             token: None,
             tokens_seen: common.tokens_version(),
@@ -150,7 +155,7 @@ impl Protocol for Native {
         _: usize,
     ) -> &'a [u8] {
         let mut rest = bytes;
-        if self.tokens_seen != common.tokens_version() && self.is_welcome {
+        if self.is_welcome && (self.tokens_seen != common.tokens_version() || self.is_removed()) {
             self.tokens_seen = common.tokens_version();
             self.admit(line);
         }
@@ -188,7 +193,7 @@ impl Protocol for Native {
 
     #[inline]
     fn may_forward(&self, queue: &Queue<Request>) -> bool {
-        !self.is_direct && !self.needs_compact && queue.may_forward()
+        !self.is_direct() && !self.needs_compact && queue.may_forward()
     }
 
     #[inline]
@@ -329,7 +334,7 @@ impl Native {
         let checked = welcome::check(&hello, &view.published, cluster_name);
         self.token = hello.token;
         self.guarantee = hello.guarantee;
-        self.is_direct = hello.features & FEATURE_DIRECT != 0;
+        self.features = hello.features;
         self.needs_compact = hello.timestamp_format == Some(TimestampFormat::Compact);
         if !self.admit(line) {
             return;
@@ -347,14 +352,39 @@ impl Native {
 
     /// Checks that the client may get timestamps. If not, the connection ends.
     fn admit(&mut self, line: &mut Line<Request>) -> bool {
-        let shared = &self.common.sequencer.shared;
-        let token = self.token.as_ref().map(|token| token.reveal().as_bytes());
-        let Err(reason) = shared.authz.check_native(&self.state.caller(), token) else {
-            return true;
+        let (shared, caller) = (&self.common.sequencer.shared, self.state.caller());
+        let (right, checked) = if self.forwarder.is_some() {
+            let has_checked = self.has_checked(shared);
+            let is_member = !self.is_removed();
+            (Right::Peer, shared.authz.check_forwarder(&caller, is_member, has_checked))
+        } else {
+            let token = self.token.as_ref().map(|token| token.reveal().as_bytes());
+            (Right::Timestamps, shared.authz.check_native(&caller, token))
         };
-        shared.record_denial(Right::Timestamps, reason, &self.state.caller());
-        self.send_away(line, 0, (reason.code(), &reason.advice(Right::Timestamps)));
+        let Err(reason) = checked else { return true };
+        shared.record_denial(right, reason, &caller);
+        self.send_away(line, 0, (reason.code(), &reason.advice(right)));
         false
+    }
+
+    /// Whether a node that sends requests on has checked its clients as this node checks its own.
+    fn has_checked(&self, shared: &NodeShared) -> bool {
+        let needs_tokens = shared.authz.needs_token(Right::Timestamps);
+        let needs_certificates = shared.tls.as_ref().is_some_and(|tls| tls.roots.is_some());
+        let has = |feature| self.features & feature != 0;
+        (!needs_tokens || has(FEATURE_CHECKED_TOKENS))
+            && (!needs_certificates || has(FEATURE_CHECKED_CERTIFICATES))
+    }
+
+    /// Whether the other end is a node that is no member any more.
+    fn is_removed(&self) -> bool {
+        let Some(node) = self.forwarder else { return false };
+        !self.common.sequencer.view().published.members.contains_key(&node)
+    }
+
+    /// Whether the client can follow, or forwards itself (S22).
+    fn is_direct(&self) -> bool {
+        self.features & FEATURE_DIRECT != 0 || self.forwarder.is_some()
     }
 
     fn refuse_protocol(&mut self, line: &mut Line<Request>, id: u64, error: &ClientHelloError) {

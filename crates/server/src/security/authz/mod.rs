@@ -124,6 +124,26 @@ impl Authorization {
         Ok(())
     }
 
+    /// Checks that a node may send requests on to this one. It has shown its certificate.
+    /// `is_member` says whether it is still a member, and `has_checked` whether it has checked its
+    /// own clients as this node checks those of its port. They are not checked a second time: a
+    /// request that is sent on stands for many, and carries none of their tokens.
+    ///
+    /// # Errors
+    /// When the node lacks the right; the reason says why.
+    pub fn check_forwarder(
+        &self,
+        caller: &Caller,
+        is_member: bool,
+        has_checked: bool,
+    ) -> Result<(), Reason> {
+        self.check_caller(Right::Timestamps, caller)?;
+        if !is_member {
+            return Err(Reason::NotMember);
+        }
+        if has_checked { Ok(()) } else { Err(Reason::Unchecked) }
+    }
+
     /// Checks that a request on a fast path may get timestamps. `authorization` is the value of the
     /// `authorization` header, or empty. The port of operators has no fast path.
     ///

@@ -21,8 +21,8 @@ pub enum Right {
     Page,
     /// The right to change the cluster, such as its members, its leader or its settings.
     Change,
-    /// The right to speak as a member of the cluster. Only the peer port needs this right; no route
-    /// does.
+    /// The right to speak as a member of the cluster: on the peer port, and when sending requests
+    /// on to the client port. No route needs it.
     Peer,
 }
 
@@ -121,11 +121,15 @@ pub enum Reason {
     Host,
     /// A page of another site sent a request for operators, and the node has no tokens.
     Origin,
+    /// A node that is no member sends requests on.
+    NotMember,
+    /// A node sends requests on without the checks of clients that this node makes.
+    Unchecked,
 }
 
 impl Reason {
     /// Every reason, ordered by number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Port,
         Self::Plain,
         Self::NoToken,
@@ -138,6 +142,8 @@ impl Reason {
         Self::NoHello,
         Self::Host,
         Self::Origin,
+        Self::NotMember,
+        Self::Unchecked,
     ];
 
     /// The value of the label in metrics and logs.
@@ -156,6 +162,8 @@ impl Reason {
             Self::NoHello => "no_hello",
             Self::Host => "host",
             Self::Origin => "origin",
+            Self::NotMember => "not_member",
+            Self::Unchecked => "unchecked",
         }
     }
 
@@ -173,7 +181,9 @@ impl Reason {
             | Self::NoTokenFile
             | Self::NoHello
             | Self::Host
-            | Self::Origin => ErrorCode::Forbidden,
+            | Self::Origin
+            | Self::NotMember
+            | Self::Unchecked => ErrorCode::Forbidden,
         }
     }
 
@@ -231,6 +241,12 @@ impl Reason {
             Self::Origin => {
                 "a page of another site sent this request: ask at this node's own page, /ui, or leave \
                  the header origin out"
+            }
+            Self::NotMember => "only members of the cluster may send requests on",
+            Self::Unchecked => {
+                "this node asks its clients for a token or a certificate, and the node that sends \
+                 their requests on does not: give all nodes the same CLIENT_TOKEN_FILE and \
+                 CLIENT_CA_FILE"
             }
         }
     }

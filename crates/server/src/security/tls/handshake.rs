@@ -20,11 +20,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use epicepoch_certs::rustls::ServerConfig;
+use epicepoch_certs::config::ALPN_FORWARD;
+use epicepoch_certs::rustls::server::{Acceptor, ClientHello};
+use epicepoch_certs::rustls::{ServerConfig, ServerConnection};
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::socket::Socket;
 use crate::security::limits::Key;
@@ -53,6 +56,15 @@ pub(crate) struct Handshakes {
 pub(crate) struct Pace {
     pub(crate) steps: u32,
     pub(crate) period: Duration,
+}
+
+/// The settings of rustls for the callers of a client port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offers<'a> {
+    /// For clients; `None` if clients speak no TLS.
+    pub(crate) clients: Option<&'a Arc<ServerConfig>>,
+    /// For nodes that send requests on; `None` if nodes have no certificates.
+    pub(crate) forwarders: Option<&'a Arc<ServerConfig>>,
 }
 
 /// The other end of a handshake.
@@ -165,16 +177,12 @@ impl Handshakes {
     pub(crate) async fn shake(
         &self,
         from: Option<IpAddr>,
-        config: &Arc<ServerConfig>,
+        offers: Offers<'_>,
         stream: TcpStream,
         mut is_over: impl FnMut(&mut Context<'_>) -> bool,
     ) -> Shaken {
         let under_way = self.begin(Beginner::at(from, false));
-        let acceptor = TlsAcceptor::from(config.clone());
-        let accept = acceptor.accept_with(stream, |session| {
-            session.set_buffer_limit(Some(RECORDS_LEN_MAX));
-        });
-        let mut accept = pin!(accept.into_fallible());
+        let mut accept = pin!(offers.accept(stream));
         poll_fn(|context| {
             if under_way.gives_way.get() || is_over(context) {
                 return Poll::Ready(Shaken::Dropped);
@@ -183,7 +191,8 @@ impl Handshakes {
             let shaken = ready!(accept.as_mut().poll(context));
             Poll::Ready(match shaken {
                 Ok(stream) => Shaken::Secured(Socket::secured(stream)),
-                Err((error, stream)) => Shaken::Failed(stream, error),
+                Err((error, Some(stream))) => Shaken::Failed(stream, error),
+                Err((_, None)) => Shaken::Dropped,
             })
         })
         .await
@@ -252,6 +261,40 @@ impl Handshakes {
         }
         Poll::Pending
     }
+}
+
+impl Offers<'_> {
+    /// Does a handshake. A caller that offers the protocol of nodes that send requests on must show
+    /// the certificate of a node, and speaks no other protocol. All other callers are clients.
+    async fn accept(
+        self,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, (io::Error, Option<TcpStream>)> {
+        let limit = |session: &mut ServerConnection| {
+            session.set_buffer_limit(Some(RECORDS_LEN_MAX));
+        };
+        let kept = |(error, stream)| (error, Some(stream));
+        let (clients, forwarders) = match (self.clients, self.forwarders) {
+            (Some(clients), Some(forwarders)) => (clients, forwarders),
+            (Some(only), None) | (None, Some(only)) => {
+                let accept = TlsAcceptor::from(only.clone()).accept_with(stream, limit);
+                return accept.into_fallible().await.map_err(kept);
+            }
+            (None, None) => return Err((io::ErrorKind::Unsupported.into(), Some(stream))),
+        };
+        let mut hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
+        let begun = match (&mut hello).await {
+            Ok(begun) => begun,
+            Err(error) => return Err((error, hello.take_io())),
+        };
+        let config = if is_of_forwarder(&begun.client_hello()) { forwarders } else { clients };
+        begun.into_stream_with(config.clone(), limit).into_fallible().await.map_err(kept)
+    }
+}
+
+/// Whether a caller offers the protocol of nodes that send requests on.
+fn is_of_forwarder(hello: &ClientHello<'_>) -> bool {
+    hello.alpn().into_iter().flatten().any(|alpn| alpn == ALPN_FORWARD)
 }
 
 /// Returns the handshake to drop: the oldest one of the address that has the most. If several

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use epicepoch_certs::config::ALPN_PEER;
+use epicepoch_certs::config::{ALPN_FORWARD, ALPN_PEER};
 use epicepoch_certs::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -14,8 +14,8 @@ use epicepoch_certs::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme,
 };
 use epicepoch_certs::{
-    LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, is_named, node_name, node_of,
-    peer_client_config, peer_server_config,
+    LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, forward_client_config,
+    forward_server_config, is_named, node_name, node_of, peer_client_config, peer_server_config,
 };
 use epicepoch_wire::NodeId;
 use tokio::net::TcpStream;
@@ -35,6 +35,10 @@ pub struct PeerTls {
     client: Arc<ClientConfig>,
     /// For connecting to any node, because a node that joins knows only addresses.
     client_of_any_node: Arc<ClientConfig>,
+    /// For nodes that send requests on to this node's client port.
+    forward_server: Arc<ServerConfig>,
+    /// For sending requests on to another node's client port.
+    forward_client: Arc<ClientConfig>,
     pair: Arc<LivePair>,
     roots: Arc<LiveRoots>,
 }
@@ -81,6 +85,8 @@ impl PeerTls {
             server,
             client: Arc::new(client),
             client_of_any_node: Arc::new(client_of_any_node),
+            forward_server: Arc::new(forward_server_config(pair.clone(), roots.clone())),
+            forward_client: Arc::new(forward_client_config(pair.clone(), roots.clone())),
             pair,
             roots,
         }))
@@ -95,22 +101,53 @@ impl PeerTls {
     pub(crate) async fn connect(&self, stream: TcpStream, node: NodeId) -> io::Result<PeerStream> {
         let is_known = node != NodeId(0);
         let config = if is_known { &self.client } else { &self.client_of_any_node };
-        let name = node_name(&self.cluster_name, node);
-        let name = ServerName::try_from(name).map_err(io::Error::other)?;
-        let connector = TlsConnector::from(config.clone());
-        let stream = connector.connect(name, Movable::Attached(stream)).await?;
-        require_alpn(stream.get_ref().1.alpn_protocol())?;
-        let stream = PeerStream::secured(tokio_rustls::TlsStream::from(stream));
+        let stream = self.dial(config, stream, node, ALPN_PEER).await?;
         if is_known {
             self.check(&stream, node).map_err(io::Error::other)?;
         }
         Ok(stream)
     }
 
+    /// Connects to the client port of `node`, as a node that sends requests on.
+    pub(crate) async fn connect_to_forward(
+        &self,
+        stream: TcpStream,
+        node: NodeId,
+    ) -> io::Result<PeerStream> {
+        let stream = self.dial(&self.forward_client, stream, node, ALPN_FORWARD).await?;
+        self.check(&stream, node).map_err(io::Error::other)?;
+        Ok(stream)
+    }
+
+    async fn dial(
+        &self,
+        config: &Arc<ClientConfig>,
+        stream: TcpStream,
+        node: NodeId,
+        alpn: &[u8],
+    ) -> io::Result<PeerStream> {
+        let name = node_name(&self.cluster_name, node);
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        let connector = TlsConnector::from(config.clone());
+        let stream = connector.connect(name, Movable::Attached(stream)).await?;
+        require_alpn(stream.get_ref().1.alpn_protocol(), alpn)?;
+        Ok(PeerStream::secured(tokio_rustls::TlsStream::from(stream)))
+    }
+
+    /// The settings of rustls for nodes that send requests on to this node's client port.
+    pub(crate) fn forwarders(&self) -> &Arc<ServerConfig> {
+        &self.forward_server
+    }
+
+    /// The node whose certificate this is; `None` if it is no node of this cluster.
+    pub(crate) fn node_of(&self, certificate: &CertificateDer<'_>) -> Option<NodeId> {
+        node_of(certificate, &self.cluster_name)
+    }
+
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<PeerStream> {
         let acceptor = TlsAcceptor::from(self.server.clone());
         let stream = acceptor.accept(Movable::Attached(stream)).await?;
-        require_alpn(stream.get_ref().1.alpn_protocol())?;
+        require_alpn(stream.get_ref().1.alpn_protocol(), ALPN_PEER)?;
         Ok(PeerStream::secured(tokio_rustls::TlsStream::from(stream)))
     }
 
@@ -125,15 +162,15 @@ impl PeerTls {
     }
 }
 
-/// Checks that both ends agreed on the peer protocol. TLS alone allows a handshake without a common
+/// Checks that both ends agreed on this protocol. TLS alone allows a handshake without a common
 /// protocol.
-fn require_alpn(spoken: Option<&[u8]>) -> io::Result<()> {
-    if spoken == Some(ALPN_PEER) {
+fn require_alpn(spoken: Option<&[u8]>, alpn: &[u8]) -> io::Result<()> {
+    if spoken == Some(alpn) {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidData,
-        "the other end does not speak the peer protocol",
+        "the other end does not speak the protocol between nodes",
     ))
 }
 

@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use epicepoch_certs::config::ALPN_FORWARD;
+use epicepoch_certs::rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -34,6 +36,15 @@ impl Socket {
     /// Wraps a TLS connection after its handshake.
     pub(crate) fn secured(stream: TlsStream<TcpStream>) -> Self {
         Self::Secured(Box::new(Secured { stream, ahead: [0; AHEAD_LEN_MAX], ahead_len: 0 }))
+    }
+
+    /// The certificate of a node that sends requests on. `None` on the connection of a client, also
+    /// of one with a certificate.
+    pub(crate) fn certificate_of_forwarder(&self) -> Option<&CertificateDer<'static>> {
+        let Self::Secured(secured) = self else { return None };
+        let session = secured.stream.get_ref().1;
+        let is_forwarder = session.alpn_protocol() == Some(ALPN_FORWARD);
+        session.peer_certificates().filter(|_| is_forwarder)?.first()
     }
 
     /// Copies the first bytes into `bytes` and returns how many. A later read returns these bytes
