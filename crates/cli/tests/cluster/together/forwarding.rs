@@ -1,7 +1,17 @@
 //! Tests of nodes that send requests on to the leader (`FORWARD=on`).
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use epicepoch_certs::config::ALPN_FORWARD;
+use epicepoch_certs::rustls::pki_types::ServerName;
+use epicepoch_certs::rustls::{ClientConfig, ClientConnection, StreamOwned};
+use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config};
+
+use super::tls::secure_peers;
 use crate::support::{Cluster, Node, WAIT_MAX, Watch, wait_until};
 
 const FORWARD: [(&str, &str); 1] = [("FORWARD", "on")];
@@ -114,4 +124,89 @@ fn a_node_whose_leader_is_paused_gives_up_within_the_deadline() {
     }
     cluster.wait_until_ready();
     cluster.assert_well();
+}
+
+const TOKEN: &str = "client-token-0123456789";
+const OTHER: &str = "other-token-0123456789";
+
+/// The settings of a client that shows a certificate of `dir`, or none.
+fn tls(dir: &Path, shown: Option<&str>, alpn: &[&[u8]]) -> Arc<ClientConfig> {
+    let file = |name: &str| PemFile::new("client", dir.join(name));
+    let pair = shown.map(|name| {
+        let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
+        LivePair::new(Pair::load(certificate, key).expect("a pair"))
+    });
+    Arc::new(client_config(LiveRoots::load(file("ca.pem")).expect("authorities"), pair, alpn))
+}
+
+/// Sends a request over TLS. Returns status and text of the answer; status 0 if there is none.
+fn ask(node: &Node, config: &Arc<ClientConfig>, path: &str, token: &str) -> (u16, String) {
+    let Ok(stream) = TcpStream::connect(node.http()) else { return (0, String::new()) };
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("a limit");
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let session = ClientConnection::new(config.clone(), name).expect("a session");
+    let mut stream = StreamOwned::new(session, stream);
+    let head = format!("host: localhost\r\nconnection: close\r\nauthorization: Bearer {token}\r\n");
+    let mut answer = Vec::new();
+    // An error is no answer, too.
+    let _ = stream.write_all(format!("GET {path} HTTP/1.1\r\n{head}\r\n").as_bytes());
+    let _ = stream.read_to_end(&mut answer);
+    let text = String::from_utf8_lossy(&answer).to_lowercase();
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or(0), text)
+}
+
+/// Clients show a certificate and a token, and nodes show theirs to each other.
+#[test]
+fn every_node_answers_where_clients_and_nodes_show_certificates_and_tokens() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::down_calm(&[FORWARD[0], ("CLIENT_TLS", "on")]);
+    secure_peers(&mut cluster, home.path());
+    let peers = home.path().join("peers");
+    let made = cluster.run(&["certs", "client", "--dir", &peers.display().to_string(), "app"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let tokens = home.path().join("tokens");
+    std::fs::write(&tokens, TOKEN).expect("written");
+    for node in &mut cluster.nodes {
+        let file = |name: &str| peers.join(name).display().to_string();
+        node.set("CERT_FILE", file(&format!("node-{}.pem", node.id)));
+        node.set("KEY_FILE", file(&format!("node-{}.key", node.id)));
+        node.set("CLIENT_CA_FILE", file("ca.pem"));
+        node.set("CLIENT_TOKEN_FILE", tokens.display());
+    }
+    cluster.start_all();
+    let client = tls(&peers, Some("client-app"), &[]);
+    let wait_for = |cluster: &Cluster, indexes: &[usize]| {
+        let mut leader = 0;
+        wait_until("every node answers, all but one through the leader", WAIT_MAX, || {
+            let all = indexes.iter().map(|at| &cluster.nodes[*at]);
+            let answers: Vec<_> = all.map(|it| ask(it, &client, "/timestamp", TOKEN)).collect();
+            let own = |(_, (status, text)): &(usize, &(u16, String))| {
+                *status == 200 && !text.contains("\r\nepicepoch-forwarded: ")
+            };
+            let own: Vec<_> = answers.iter().enumerate().filter(own).map(|it| it.0).collect();
+            leader = own.first().map_or(0, |at| indexes[*at]);
+            own.len() == 1 && answers.iter().all(|(status, _)| *status == 200)
+        });
+        leader
+    };
+    let leader = wait_for(&cluster, &[0, 1, 2]);
+    for (at, node) in cluster.nodes.iter().enumerate() {
+        let (status, text) = ask(node, &client, "/timestamp", OTHER);
+        assert_eq!(status, 401, "{at}: {text}");
+        // It was refused where it was asked.
+        let (_, text) = ask(node, &client, "/metrics", TOKEN);
+        let denied = "epicepoch_denied_total{right=\"timestamps\",reason=\"wrong_token\"} 1\n";
+        assert!(text.contains(denied), "{at}: {text}");
+        for shown in [None, Some("client-app")] {
+            let impostor = tls(&peers, shown, &[ALPN_FORWARD]);
+            let (status, text) = ask(node, &impostor, "/timestamp", TOKEN);
+            assert_eq!(status, 0, "{at}: {text}");
+        }
+    }
+    let (_, text) = ask(&cluster.nodes[leader], &client, "/metrics", TOKEN);
+    let denied = "epicepoch_denied_total{right=\"peer\",reason=\"certificate_name\"} 1\n";
+    assert!(text.contains(denied), "{text}");
+    cluster.nodes[leader].kill();
+    wait_for(&cluster, &cluster.others(leader));
 }

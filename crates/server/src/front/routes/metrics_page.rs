@@ -179,7 +179,8 @@ impl Page<'_, '_> {
             "denied",
             "Requests, native connections and connections of peers that were refused because a \
              right is missing, by right and reason: port, plain_text, no_token_file, no_token, \
-             wrong_token, address, header, handshake, certificate_name, no_hello.",
+             wrong_token, address, header, handshake, certificate_name, no_hello, host, origin, \
+             not_member, unchecked.",
             None,
             MetricType::Counter,
         )?;
