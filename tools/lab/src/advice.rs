@@ -223,13 +223,13 @@ pub fn lease(topology: &Topology) -> Advice {
     )
 }
 
-/// What a forwarder would save.
+/// What a forwarder gives.
 #[must_use]
 pub fn forwarder() -> Advice {
     Advice::new(
-        "a forwarder (not in this version)",
-        "would give clients one near address and share rounds between them. It would take nothing from \
-         the distance to the leader and to its quorum",
+        "a forwarder (FORWARD, off by default)",
+        "gives clients one near address and shares rounds between them. It takes nothing from the \
+         distance to the leader and to its quorum",
     )
 }
 
@@ -241,10 +241,10 @@ pub fn interval(topology: &Topology) -> Advice {
     };
     let costs: Vec<String> = topology.clients.keys().map(of).collect();
     Advice::new(
-        "intervals (not in this version)",
+        "intervals (interval mode, experimental)",
         format!(
-            "would be answered by the nearest node: {}. They would ask for clocks with a known error, \
-             and for transactions that wait it out",
+            "are answered by the nearest node: {}. They ask for clocks with a known error, and for \
+             transactions that wait it out",
             costs.join(", ")
         ),
     )
@@ -337,11 +337,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_or_does_not_exist_yet_is_named_as_such() {
+    fn what_is_off_or_experimental_is_named_as_such() {
         let regions = of("three-regions");
         says(&lease(&regions), &["off by default", "eu 81.4 to 0.4 ms"]);
-        says(&forwarder(), &["not in this version"]);
-        says(&interval(&regions), &["not in this version", "us 0.4 ms"]);
+        says(&forwarder(), &["off by default"]);
+        says(&interval(&regions), &["experimental", "us 0.4 ms"]);
         assert_eq!(all(&regions).len(), 7);
         assert_eq!(all(&of("two-and-two")).len(), 9);
     }

@@ -40,6 +40,8 @@ pub fn mode_ms(
     match mode {
         Mode::Quorum => answer_ms(topology, client, leader, alive),
         Mode::Lease => Some(lease_ms(topology, client, leader)),
+        Mode::Forwarded => forwarded_ms(topology, client, leader, alive),
+        Mode::Interval => Some(interval_ms(topology, client)),
     }
 }
 
@@ -49,7 +51,18 @@ pub fn lease_ms(topology: &Topology, client: usize, leader: u64) -> f64 {
     topology.round_trip_ms(client, topology.region_of(leader))
 }
 
-/// What a timestamp would cost if answers came from the nearest node, with an uncertainty.
+/// What a timestamp costs if the nearest node is asked, and sends the request on: the way to that
+/// node, its way to the leader, and the quorum. `None` if `alive` are no majority.
+#[must_use]
+pub fn forwarded_ms(topology: &Topology, client: usize, leader: u64, alive: &[u64]) -> Option<f64> {
+    let asked = topology.nearest(client);
+    let here = topology.region_of(asked);
+    let sent_on = if asked == leader { 0.0 } else { answer_ms(topology, here, leader, alive)? };
+    let own = if asked == leader { quorum_ms(topology, leader, alive)? } else { 0.0 };
+    Some(topology.round_trip_ms(client, here) + sent_on + own)
+}
+
+/// What an interval timestamp costs: the nearest node answers. The wait that follows is not counted.
 #[must_use]
 pub fn interval_ms(topology: &Topology, client: usize) -> f64 {
     let trips = topology.nodes.values().map(|region| topology.round_trip_ms(client, *region));
@@ -218,6 +231,18 @@ mod tests {
         assert_eq!(quorum_ms(&topology, 1, &[1]), None);
         assert_eq!(answer_ms(&topology, 0, 1, &[1]), None);
         assert_eq!((lease_ms(&topology, 1, 1), interval_ms(&topology, 1)), (30.0, 0.5));
+    }
+
+    #[test]
+    fn a_request_that_is_sent_on_costs_the_way_to_the_nearest_node_in_addition() {
+        let topology = builtin::find("three-regions").expect("built in");
+        let all = topology.voters();
+        let of = |client| forwarded_ms(&topology, client, 1, &all).expect("a majority");
+        assert_eq!([0, 1, 2].map(|client| topology.nearest(client)), [1, 2, 3]);
+        let direct = |client| answer_ms(&topology, client, 1, &all).expect("a majority");
+        let more = [0, 1, 2].map(|client| ((of(client) - direct(client)) * 10.0).round() / 10.0);
+        assert_eq!(more, [0.0, 0.4, 0.4], "the leader itself is the nearest in eu");
+        assert_eq!(forwarded_ms(&topology, 1, 1, &[1]), None);
     }
 
     #[test]

@@ -49,7 +49,7 @@ const NAME_LEN_MAX: usize = 32;
 const ABOUT_LEN_MAX: usize = 200;
 /// Settings that the lab gives to its nodes, and those with which it cannot work. A file may not have
 /// them.
-const OWN: [&str; 32] = [
+const OWN: [&str; 33] = [
     "NODE_ID",
     "RAFT_ADDR",
     "RAFT_BIND",
@@ -80,6 +80,8 @@ const OWN: [&str; 32] = [
     "PEER_CA_FILE",
     "PEER_CERT_FILE",
     "PEER_KEY_FILE",
+    // Given by measure.modes.
+    "FORWARD",
     // Nodes begin without data.
     "RESTORE",
     "RESTORE_FLOOR",
@@ -340,6 +342,8 @@ fn measure(
         ensure(!modes.contains(&mode), || format!("measure.modes names {name} twice"))?;
         modes.push(mode);
     }
+    // A cluster in interval mode stays in it.
+    modes.sort_by_key(|mode| *mode == Mode::Interval);
     ensure(!modes.is_empty(), || "measure.modes names no mode; leave it out for quorum".into())?;
     let leader = it.leader.as_deref().map(|name| find("measure.leader", name)).transpose()?;
     if let Some(region) = leader {
@@ -456,10 +460,13 @@ ELECTION_TIMEOUT_MS = 900
         refused("callers = [1]", "callers = []", &["measure.callers"]);
         refused("callers = [1]", "callers = [0]", &["measure.callers"]);
         refused("callers = [1]", "transport = \"udp\"", &["measure.transport is udp", "native"]);
-        for mode in ["forward", "interval"] {
+        for mode in ["forward", "latest"] {
             let modes = format!("modes = [\"quorum\", \"{mode}\"]");
             refused("callers = [1]", &modes, &[mode, "does not have", "quorum"]);
         }
+        let all = "modes = [\"interval\", \"forwarded\", \"lease\"]";
+        let modes = parse(&GOOD.replace("callers = [1]", all)).expect("a topology").measure.modes;
+        assert_eq!(modes, [Mode::Forwarded, Mode::Lease, Mode::Interval], "interval is last");
         refused("callers = [1]", "modes = []", &["measure.modes"]);
         refused("callers = [1]", "modes = [\"lease\", \"lease\"]", &["names lease twice"]);
         refused("callers = [1]", "leader = \"uk\"", &["measure.leader", "uk"]);

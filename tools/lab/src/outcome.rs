@@ -227,7 +227,7 @@ impl Outcome {
             let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
             let mode = match cell.mode {
                 Mode::Quorum => String::new(),
-                Mode::Lease => format!(", {}", cell.mode.name()),
+                Mode::Lease | Mode::Forwarded | Mode::Interval => format!(", {}", cell.mode.name()),
             };
             problems.push(format!(
                 "{}{mode}: clients in {}, {}, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \

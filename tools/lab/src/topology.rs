@@ -55,7 +55,7 @@ pub struct Measure {
     pub callers: Vec<u32>,
     /// The protocol of the clients.
     pub transport: Transport,
-    /// The modes of step 6, each once. The other steps ask a quorum.
+    /// The modes of step 6, each once, [`Mode::Interval`] last. The other steps ask a quorum.
     pub modes: Vec<Mode>,
     /// Region of the leader in the steps 3 to 6; `None` for the one that [`crate::expected`] finds
     /// best.
@@ -71,13 +71,18 @@ pub enum Transport {
     Native,
 }
 
-/// How a leader confirms that it still leads.
+/// How a leader confirms that it still leads, and whom clients ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// It asks a quorum before each answer.
     Quorum,
     /// It holds a lease, and asks nobody.
     Lease,
+    /// As quorum, but clients ask the nearest node, which sends their requests on.
+    Forwarded,
+    /// No leader is asked: the nearest node answers alone, by its clock. A cluster in this mode stays
+    /// in it.
+    Interval,
 }
 
 impl Mode {
@@ -87,6 +92,8 @@ impl Mode {
         match self {
             Self::Quorum => "quorum",
             Self::Lease => "lease",
+            Self::Forwarded => "forwarded",
+            Self::Interval => "interval",
         }
     }
 
@@ -97,7 +104,16 @@ impl Mode {
     }
 
     /// All modes.
-    pub const ALL: [Self; 2] = [Self::Quorum, Self::Lease];
+    pub const ALL: [Self; 4] = [Self::Quorum, Self::Lease, Self::Forwarded, Self::Interval];
+
+    /// Whether clients ask the nearest node, whoever leads.
+    #[must_use]
+    pub fn asks_nearest(self) -> bool {
+        match self {
+            Self::Quorum | Self::Lease => false,
+            Self::Forwarded | Self::Interval => true,
+        }
+    }
 }
 
 impl Transport {
@@ -141,6 +157,23 @@ impl Topology {
             self.one_way_ms[one][other] + self.one_way_ms[other][one] + jitter
         };
         pairs.map(longest).fold(0.0, f64::max)
+    }
+
+    /// The voter that clients of a region reach first, and of several the one with the lowest id.
+    ///
+    /// # Panics
+    /// When there are no voters.
+    #[must_use]
+    pub fn nearest(&self, client: usize) -> u64 {
+        let trip = |node: &u64| self.round_trip_ms(client, self.region_of(*node));
+        let nearest = self.nodes.keys().copied().min_by(|a, b| trip(a).total_cmp(&trip(b)));
+        nearest.expect("a topology has voters")
+    }
+
+    /// Whether nodes send requests on.
+    #[must_use]
+    pub fn forwards(&self) -> bool {
+        self.measure.modes.contains(&Mode::Forwarded)
     }
 
     /// Ids of all voters.

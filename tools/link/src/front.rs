@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epicepoch_wire::frame::{FrameKind, HEADER_LEN, MAGIC, read_header};
+use epicepoch_wire::native::{
+    FIRST_BYTE, FORWARDER_AGENT, TO_SERVER_TAIL_LEN_MAX, ToServer, split,
+};
 use socket2::SockRef;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -75,6 +78,7 @@ async fn carry(
     let (dialler, head) = match diallers {
         Diallers::Clients => (Party::Client, Vec::new()),
         Diallers::Peers => identify(&mut near).await,
+        Diallers::Forwarders => identify_forwarder(&mut near).await,
     };
     let breaks = shared.breaks(dialler, party).0;
     shared.count(dialler, party, |passed| passed.connections += 1);
@@ -227,6 +231,27 @@ async fn identify(stream: &mut TcpStream) -> (Party, Vec<u8>) {
         Some(header) => (Party::Node(header.from), head),
         None => (Party::Client, head),
     }
+}
+
+/// Reads the hello of the native protocol, and returns the node that sends requests on.
+async fn identify_forwarder(stream: &mut TcpStream) -> (Party, Vec<u8>) {
+    let mut head = Vec::new();
+    loop {
+        match split(&head, TO_SERVER_TAIL_LEN_MAX) {
+            Ok(Some(frame)) => {
+                let Ok(ToServer::ClientHello(hello)) = ToServer::decode(&frame) else { break };
+                let node = hello.agent.strip_prefix(FORWARDER_AGENT).and_then(|id| id.parse().ok());
+                return (node.map_or(Party::Client, Party::node), head);
+            }
+            Ok(None) if head.first().is_none_or(|first| *first == FIRST_BYTE) => {}
+            Ok(None) | Err(_) => break,
+        }
+        match stream.read_buf(&mut head).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    (Party::Client, head)
 }
 
 /// Waits for a command to break the connection, and returns how to break it.

@@ -30,6 +30,10 @@ pub enum Diallers {
     /// proxy waits until the first 40 bytes have come, or until the bytes cannot be a hello. Before
     /// that it passes nothing on, and does not dial the node.
     Peers,
+    /// Clients, and nodes that send their requests on, identified by the agent in their hello of the
+    /// native protocol. Any other client counts as [`Party::Client`]. The proxy waits for the hello
+    /// or for the first byte that cannot be one.
+    Forwarders,
     /// Only clients. The proxy does not inspect their bytes.
     Clients,
 }

@@ -14,7 +14,7 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::pong;
 use epicepoch_wire::native::{
     ClientHello, ClientHelloError, FEATURE_CHECKED_CERTIFICATES, FEATURE_CHECKED_TOKENS,
-    FEATURE_DIRECT, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
+    FEATURE_DIRECT, FORWARDER_AGENT, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
 };
 use epicepoch_wire::{DecodeError, Guarantee, NodeId};
 use thiserror::Error;
@@ -146,7 +146,7 @@ async fn connect(sequencer: &Sequencer) -> Result<Link, ForwardError> {
         features: features(&sequencer.shared),
         cluster_name: sequencer.shared.config.cluster_name.clone(),
         cluster: Some(own),
-        agent: "epicepoch-forwarder".to_owned(),
+        agent: format!("{FORWARDER_AGENT}{}", sequencer.shared.identity.node),
         guarantee: Some(Guarantee::Quorum),
         ..ClientHello::default()
     };

@@ -38,6 +38,9 @@ pub const FEATURE_CHECKED_TOKENS: u64 = 8;
 /// Only from a node that forwards: it has checked the certificate of each client whose requests it
 /// sends on.
 pub const FEATURE_CHECKED_CERTIFICATES: u64 = 16;
+/// The agent in the hello of a node that forwards, before its node id. It is for logs, and for links
+/// of tests that must know which node they carry. No right depends on it.
+pub const FORWARDER_AGENT: &str = "epicepoch-forwarder/";
 /// All features of a client of this code.
 pub const FEATURES: u64 = FEATURE_LATEST | FEATURE_DIRECT;
 /// All features of a node of this code.

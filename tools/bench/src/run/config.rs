@@ -104,8 +104,22 @@ pub enum Routing {
     /// Each connection asks the leader that a 409 names. If a node does not answer, the connection
     /// asks the next node.
     FollowLeader,
+    /// The same, and requests say so, so that no node sends them on to the leader (`FORWARD`). Over
+    /// HTTP/1.1 and the native protocol; the client library always says so.
+    FollowDirectly,
     /// Connection `i` always asks target `i % targets`.
     EveryNode,
+}
+
+impl Routing {
+    /// Whether connections go to the leader that a 409 names.
+    #[must_use]
+    pub const fn follows(self) -> bool {
+        match self {
+            Self::FollowLeader | Self::FollowDirectly => true,
+            Self::EveryNode => false,
+        }
+    }
 }
 
 /// How the due times of an open loop are spread.

@@ -6,9 +6,10 @@ use std::io;
 use std::time::Instant;
 
 use epicepoch_client::dial::Alpn;
-use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http::{HEADER_DIRECT, HEADER_ERROR, HEADER_LEADER};
 
 use super::channel::Channel;
+use super::config::Routing;
 use super::load_connection::{Answer, LoadConnection, Next, Useless};
 use super::pipe::Protocol;
 use super::statistics::Sent;
@@ -29,6 +30,9 @@ impl Protocol for Answers {
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n");
         if let Some(authorization) = load.config.authorization() {
             request = format!("{request}authorization: {authorization}\r\n");
+        }
+        if load.config.routing == Routing::FollowDirectly {
+            request = format!("{request}{HEADER_DIRECT}: 1\r\n");
         }
         let request = format!("{request}\r\n").into_bytes();
         Ok((channel, Self { request, depth, open: VecDeque::with_capacity(depth) }))

@@ -86,7 +86,9 @@ impl LoadConnection {
         shared: Arc<Shared>,
     ) -> Self {
         let target = Cell::new(match config.routing {
-            Routing::FollowLeader => shared.leader.load(Ordering::Relaxed),
+            Routing::FollowLeader | Routing::FollowDirectly => {
+                shared.leader.load(Ordering::Relaxed)
+            }
             Routing::EveryNode => number % config.targets.len(),
         });
         Self { config, pacer, statistics, shared, target, carried: RefCell::default() }
@@ -247,7 +249,7 @@ impl LoadConnection {
             }
             return Next::Stay;
         }
-        let follows = self.config.routing == Routing::FollowLeader;
+        let follows = self.config.routing.follows();
         if answer.status == 409 && follows {
             self.carry(sent, ErrorCode::NotLeader.name(), now);
             return self.leader(answer.leader);

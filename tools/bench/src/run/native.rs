@@ -8,11 +8,13 @@ use epicepoch_client::dial::Alpn;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::pong;
 use epicepoch_wire::native::{
-    ClientHello, ErrorFrame, HEADER_LEN, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
+    ClientHello, ErrorFrame, FEATURE_DIRECT, HEADER_LEN, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient,
+    split,
 };
 use epicepoch_wire::{ProvedBy, Timestamp};
 
 use super::channel::Channel;
+use super::config::Routing;
 use super::load_connection::{Answer, LoadConnection, Next, Useless};
 use super::pipe::Protocol;
 use super::statistics::Sent;
@@ -38,7 +40,9 @@ impl Protocol for Ids {
         let agent = concat!("epicepoch-bench/", env!("CARGO_PKG_VERSION")).to_owned();
         let token = load.config.token.clone();
         let guarantee = load.config.guarantee;
-        let hello = ClientHello { agent, token, guarantee, ..ClientHello::default() };
+        let is_direct = load.config.routing == Routing::FollowDirectly;
+        let features = if is_direct { FEATURE_DIRECT } else { 0 };
+        let hello = ClientHello { features, agent, token, guarantee, ..ClientHello::default() };
         hello.encode(&mut channel.out);
         channel.flush().await?;
         loop {

@@ -1,13 +1,15 @@
 //! The clients: a closed loop for each region, behind the links of its region. Each caller waits for
-//! its answer, then for [`PAUSE`], and asks again. Callers follow the leader, as every client does.
+//! its answer, then for [`PAUSE`], and asks again. Callers follow the leader, as every client does, or
+//! ask only the nearest node, which sends their requests on or answers by its clock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::Operation;
 use epicepoch_bench::run::load::{Load, Report};
-use epicepoch_bench::run::{RunConfig, Transport as Wire};
+use epicepoch_bench::run::{Routing, RunConfig, Target, Transport as Wire};
 use epicepoch_wire::Guarantee;
+use epicepoch_wire::http::PATH_INTERVAL;
 
 use super::wires::Wires;
 use crate::topology::{Mode, Topology, Transport};
@@ -31,23 +33,36 @@ impl Callers {
         mode: Mode,
         attempt: Duration,
     ) -> Self {
-        let transport = match topology.measure.transport {
-            Transport::Http => Wire::Http1 { pipeline: 1 },
-            Transport::Native => Wire::Native { in_flight: 1 },
-        };
         let guarantee = match mode {
             // The default of the nodes, whatever their settings are.
-            Mode::Quorum => None,
+            Mode::Quorum | Mode::Forwarded | Mode::Interval => None,
             Mode::Lease => Some(Guarantee::Lease),
         };
+        let is_near = mode.asks_nearest();
+        let routing = match (is_near, topology.forwards()) {
+            (true, _) => Routing::EveryNode,
+            (false, true) => Routing::FollowDirectly,
+            (false, false) => Routing::FollowLeader,
+        };
+        // Intervals are asked for over HTTP, whatever the transport of the other modes is.
+        let path = (mode == Mode::Interval).then(|| PATH_INTERVAL.to_owned());
+        let transport = match topology.measure.transport {
+            Transport::Native if path.is_none() => Wire::Native { in_flight: 1 },
+            Transport::Http | Transport::Native => Wire::Http1 { pipeline: 1 },
+        };
         let load = |region: &usize| {
+            let nearest = topology.nearest(*region);
+            let is_asked = |it: &&Target| !is_near || it.id == nearest;
+            let targets = wires.targets(*region).iter().filter(is_asked).cloned();
             let config = RunConfig {
                 transport,
                 connections: callers as usize,
                 request_timeout: attempt,
                 answer_pause: PAUSE,
                 guarantee,
-                ..RunConfig::new(wires.targets(*region).to_vec())
+                routing,
+                path: path.clone(),
+                ..RunConfig::new(targets.collect())
             };
             (*region, Load::start(config))
         };

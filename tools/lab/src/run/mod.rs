@@ -84,6 +84,14 @@ pub fn node_settings(topology: &Topology) -> Result<BTreeMap<String, String>, La
             settings.entry(name.to_owned()).or_insert(value);
         }
     }
+    if topology.forwards() {
+        settings.insert("FORWARD".to_owned(), "on".to_owned());
+    }
+    if topology.measure.modes.contains(&Mode::Interval) {
+        // All nodes have the clock of this machine, so they agree within any bound.
+        let source = settings.entry("INTERVAL_SOURCE".to_owned());
+        source.or_insert_with(|| "fixed=1ms".to_owned());
+    }
     Ok(settings)
 }
 

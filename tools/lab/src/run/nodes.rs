@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use epicepoch_link::unused_port;
 use epicepoch_wire::http::{
-    PATH_ADMIN_CLOCK, PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_READY, PATH_UP,
+    PATH_ADMIN_CLOCK, PATH_ADMIN_SET, PATH_ADMIN_TRANSFER, PATH_INTERVAL, PATH_LEADER, PATH_READY,
+    PATH_UP,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -35,6 +36,9 @@ const TAIL_LINES: usize = 3;
 pub(super) struct Node {
     /// Where clients of the lab's own questions reach it, without a proxy.
     pub(super) http: SocketAddr,
+    /// The address that it names to clients, and that other nodes dial to send requests on. If they do
+    /// so, it is that of a proxy, or behind the links between nodes.
+    pub(super) advertised: SocketAddr,
     /// The address that other nodes dial: a proxy's.
     pub(super) front: SocketAddr,
     /// Where it listens for other nodes.
@@ -107,17 +111,17 @@ impl Nodes {
             let home = dir.path().join(format!("node-{id}"));
             fs::create_dir(&home).map_err(&failed)?;
             let mut node = match namespaces {
-                None => Node::on_loopback(home),
-                Some(namespaces) => Node::in_namespace(home, namespaces, *id),
+                None => Node::on_loopback(home, topology.forwards()),
+                Some(namespaces) => Node::in_namespace(home, namespaces, *id, topology.forwards()),
             };
-            let Node { http, front, bind, http_bind, home, .. } = &node;
+            let Node { http, advertised, front, bind, http_bind, home, .. } = &node;
             let own = [
                 ("NODE_ID", id.to_string()),
                 ("RAFT_ADDR", front.to_string()),
                 ("RAFT_BIND", bind.to_string()),
                 ("HTTP_BIND", http_bind.to_string()),
                 ("HTTP_PORT", http.port().to_string()),
-                ("ADVERTISE_ADDR", http.to_string()),
+                ("ADVERTISE_ADDR", advertised.to_string()),
                 ("DATA_DIR", home.join("data").display().to_string()),
                 ("CLUSTER", "lab".to_owned()),
                 ("BOOTSTRAP", "1".to_owned()),
@@ -229,6 +233,17 @@ impl Nodes {
         let _answer = ask(self.all[&leader].http, "POST", &target, ORDER_MAX);
     }
 
+    /// Asks the leader to change the cluster to interval mode. Returns whether it has.
+    pub(super) fn set_interval_mode(&self, leader: u64) -> bool {
+        let target = format!("{PATH_ADMIN_SET}?MODE=interval");
+        matches!(ask(self.all[&leader].http, "POST", &target, ORDER_MAX), Ok((200, _)))
+    }
+
+    /// Whether every node gives interval timestamps.
+    pub(super) fn give_intervals(&self) -> bool {
+        self.all.keys().all(|id| self.says_yes(*id, PATH_INTERVAL))
+    }
+
     /// The usual round trips from a node to others, as it measures them, ms.
     pub(super) fn round_trips(&self, id: u64) -> BTreeMap<u64, f64> {
         let Ok((200, said)) = ask(self.all[&id].http, "GET", PATH_ADMIN_CLOCK, ASK_MAX) else {
@@ -258,15 +273,17 @@ pub(super) fn question_ms(addr: SocketAddr, tries: u32, may_ask: impl Fn() -> bo
 }
 
 impl Node {
-    fn on_loopback(home: PathBuf) -> Self {
+    fn on_loopback(home: PathBuf, forwards: bool) -> Self {
         let (http, front, bind) = (loopback(), loopback(), loopback());
+        let advertised = if forwards { loopback() } else { http };
         let http_bind = http.ip();
         let settings = BTreeMap::new();
-        Self { http, front, bind, http_bind, namespace: None, home, settings }
+        Self { http, advertised, front, bind, http_bind, namespace: None, home, settings }
     }
 
-    fn in_namespace(home: PathBuf, namespaces: &Namespaces, id: u64) -> Self {
+    fn in_namespace(home: PathBuf, namespaces: &Namespaces, id: u64, forwards: bool) -> Self {
         let (http, peer) = (namespaces.control(id), namespaces.peer(id));
+        let advertised = if forwards { SocketAddr::new(peer.ip(), http.port()) } else { http };
         // It has an address for each region of clients.
         let http_bind = Ipv4Addr::UNSPECIFIED.into();
         let namespace = Some(namespaces.file(id));
@@ -274,7 +291,7 @@ impl Node {
         let lab = Namespaces::control_network();
         let settings = [("PEER_PLAIN", "1"), ("ADMIN_FROM", &lab), ("OPS_PLAIN_FROM", &lab)];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Self { http, front: peer, bind: peer, http_bind, namespace, home, settings }
+        Self { http, advertised, front: peer, bind: peer, http_bind, namespace, home, settings }
     }
 
     fn tail(&self) -> String {

@@ -39,6 +39,8 @@ impl Kind {
     }
 }
 
+/// How long nodes may take to give intervals after the change of the mode.
+const INTERVALS_MAX: Duration = Duration::from_secs(20);
 /// How long callers run before a handover.
 const BEFORE: Duration = Duration::from_millis(300);
 
@@ -128,9 +130,23 @@ impl Lab<'_> {
         for mode in self.topology().measure.modes.clone() {
             self.lead_home()?;
             let leader = self.wait_until_well()?;
+            if mode == Mode::Interval {
+                self.begin_intervals(leader)?;
+            }
             self.measure(Kind { mode, ..Kind::quorum(Step::Modes, leader) })?;
         }
         Ok(())
+    }
+
+    /// Changes the cluster to interval mode, which nothing follows. Waits until every node answers.
+    fn begin_intervals(&mut self, leader: u64) -> Result<(), LabError> {
+        // A new cluster raises the format of its state in steps, and refuses until then.
+        let is_set = self.wait(INTERVALS_MAX, || self.nodes.set_interval_mode(leader))?;
+        if is_set && self.wait(INTERVALS_MAX, || self.nodes.give_intervals())? {
+            return Ok(());
+        }
+        let tail = self.nodes.log_tail();
+        Err(LabError::Node(format!("not every node gives intervals. {tail}")))
     }
 
     /// Gives leadership to the first node of the region where the leader belongs.
@@ -144,7 +160,10 @@ impl Lab<'_> {
         let callers = self.callers(&self.client_regions(), kind.callers, kind.mode);
         let window = self.window(self.length())?;
         let reports = callers.stop();
-        self.record(&reports);
+        // Intervals may overlap, so their order says nothing.
+        if kind.mode != Mode::Interval {
+            self.record(&reports);
+        }
         self.add_cells(&reports, window, kind);
         Ok(())
     }
@@ -159,13 +178,20 @@ impl Lab<'_> {
         // If leadership moved by itself, the figures are those of the node that gave most answers, and
         // the outcome says so.
         let of_window = |report| within(report, window);
-        let most = mostly(reports.values().flat_map(of_window));
+        // Answers of the nearest node do not say who leads.
+        let is_near = kind.mode.asks_nearest();
+        let most = match kind.mode {
+            Mode::Quorum | Mode::Lease => mostly(reports.values().flat_map(of_window)),
+            Mode::Forwarded => self.nodes.leader(),
+            Mode::Interval => kind.leader,
+        };
         let any = || self.topology().voters()[0];
         let leader = most.or(kind.leader).unwrap_or_else(any);
         let steady = Topology { jitter_ms: 0.0, ..self.topology().clone() };
         let lost: Vec<usize> = kind.lost.into_iter().collect();
         for (client, report) in reports {
-            let (latency_ns, rate) = latencies(report, window, Some(leader));
+            let of_node = (!is_near).then_some(leader);
+            let (latency_ns, rate) = latencies(report, window, of_node);
             let alive = self.topology().voters_outside(&lost);
             let path = expected::mode_ms(self.topology(), kind.mode, *client, leader, &alive);
             let floor = self.outcome.floor_ms.get(client).copied().unwrap_or(0.0);

@@ -53,7 +53,7 @@ impl Wires {
         };
         // A node names the leader by its own address. The name leads the client back to the way of
         // its region.
-        let target = |(id, addr)| Target { id, name: nodes.all[&id].http.to_string(), addr };
+        let target = |(id, addr)| Target { id, name: nodes.all[&id].advertised.to_string(), addr };
         let targets = addresses
             .into_iter()
             .map(|(region, all): (usize, Vec<_>)| (region, all.into_iter().map(target).collect()))
@@ -125,7 +125,11 @@ type Addresses = BTreeMap<usize, Vec<(u64, SocketAddr)>>;
 fn proxies(topology: &Topology, nodes: &Nodes, seed: u64) -> Result<(Kind, Addresses), LabError> {
     let peers = Links::start(seed)?;
     for (id, node) in &nodes.all {
-        peers.stand_before(Party::node(*id), Diallers::Peers, node.front, node.bind)?;
+        let party = Party::node(*id);
+        peers.stand_before(party, Diallers::Peers, node.front, node.bind)?;
+        if node.advertised != node.http {
+            peers.stand_before(party, Diallers::Forwarders, node.advertised, node.http)?;
+        }
     }
     let (mut clients, mut addresses) = (BTreeMap::new(), BTreeMap::new());
     let any_port: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();

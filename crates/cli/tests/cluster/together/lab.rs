@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use epicepoch_lab::outcome::{Cell, Outcome};
+use epicepoch_lab::plan::Step;
 use epicepoch_lab::topology::Mode;
 use epicepoch_lab::{Plan, Running, Setup, file, run, text as lab_text};
 use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process};
@@ -127,6 +128,40 @@ fn a_lease_answers_without_the_way_to_the_quorum() {
     assert!(of(Mode::Quorum) >= 5.0, "{}", lab_text::outcome(&outcome));
     assert!(of(Mode::Lease) < 5.0, "{}", lab_text::outcome(&outcome));
     assert_eq!(outcome.violations, 0);
+}
+
+/// Clients ask the nearest node, which sends their requests on to the leader, over the same links as
+/// the nodes' other connections.
+#[test]
+fn a_request_that_is_sent_on_takes_the_way_from_the_nearest_node_to_the_leader() {
+    let _alone = alone();
+    let modes = r#"modes = ["quorum", "forwarded"]"#;
+    // The leader has its quorum at hand, and clients only a follower.
+    let far = TWO_DC.replace("leader = \"dc1\"", "leader = \"dc2\"");
+    let outcome = run_step(&format!("{far}{modes}\n"), "6", 1.0);
+    let text = lab_text::outcome(&outcome);
+    for mode in [Mode::Quorum, Mode::Forwarded] {
+        let mut cells = outcome.cells.iter().filter(|cell| cell.mode == mode);
+        let cell = cells.next().expect("a cell of each mode");
+        assert!(!cell.latency_ns.is_empty() && cell.p50_ms() >= 5.0, "{mode:?}: {text}");
+        assert!(!cell.is_below(), "{mode:?}: {text}");
+    }
+    assert_eq!(outcome.violations, 0);
+}
+
+/// The nearest node answers alone, however far the leader is. That is the last mode, because a cluster
+/// stays in it.
+#[test]
+fn an_interval_is_given_by_the_nearest_node() {
+    let _alone = alone();
+    let modes = r#"modes = ["interval", "quorum"]"#;
+    let outcome = run_step(&format!("{TWO_DC}{modes}\n"), "6", 1.0);
+    let text = lab_text::outcome(&outcome);
+    let modes: Vec<Mode> = outcome.of(Step::Modes).map(|cell| cell.mode).collect();
+    assert_eq!(modes, [Mode::Quorum, Mode::Interval], "{text}");
+    let [quorum, interval] = [0, 1].map(|at| &outcome.cells[at]);
+    assert!(quorum.p50_ms() >= 5.0, "{text}");
+    assert!(!interval.latency_ns.is_empty() && interval.p50_ms() < 5.0, "{text}");
 }
 
 /// Runs one step of a topology with the program that is tested.
