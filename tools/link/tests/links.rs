@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_link::{Cut, Diallers, Fault, Links, Party, Passed};
 use epicepoch_wire::frame::{FrameKind, write_frame};
+use epicepoch_wire::native::{ClientHello, FORWARDER_AGENT};
 use epicepoch_wire::{ClusterId, NodeId};
 
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -132,6 +133,34 @@ fn a_connection_without_a_hello_is_a_clients_and_is_carried_too() {
         assert_eq!(read_to_end(&mut behind.accept()), (first.to_vec(), Ok(())));
     }
     assert_eq!(behind.links.passed(Party::Client, TWO).connections, 4);
+}
+
+/// In front of a client port, a node is known by the agent in its hello, whether that comes at once or
+/// in parts. Everybody else is a client.
+#[test]
+fn a_node_that_sends_requests_on_is_known_by_its_hello() {
+    let links = Links::start(7).unwrap();
+    let listener = TcpListener::bind(ANY_PORT).unwrap();
+    let target = listener.local_addr().unwrap();
+    let addr = links.stand_before(TWO, Diallers::Forwarders, ANY_PORT.into(), target).unwrap();
+    let hello = |agent: &str| {
+        let mut bytes = Vec::new();
+        ClientHello { agent: agent.to_owned(), ..ClientHello::default() }.encode(&mut bytes);
+        bytes
+    };
+    let node = hello(&format!("{FORWARDER_AGENT}3"));
+    let clients =
+        [hello("epicepoch"), hello(FORWARDER_AGENT), b"GET /timestamp HTTP/1.1\r\n\r\n".to_vec()];
+    let firsts = [&node, &clients[0], &clients[1], &clients[2]];
+    for first in firsts {
+        let mut near = dial(addr, &first[..20]);
+        near.write_all(&first[20..]).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        far.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        assert_eq!(read(&mut far, first.len()), *first);
+    }
+    let connections = |from| links.passed(from, TWO).connections;
+    assert_eq!((connections(THREE), connections(Party::Client)), (1, 3));
 }
 
 #[test]
