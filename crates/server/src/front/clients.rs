@@ -327,16 +327,12 @@ impl Clients {
     fn is_known(&self, state: &ClientState, stream: &Socket) -> bool {
         let shared = &self.sequencer.shared;
         let Some(certificate) = stream.certificate_of_forwarder() else { return true };
-        match shared.peer_tls.as_ref().and_then(|tls| tls.node_of(certificate)) {
-            Some(node) => {
-                state.record_forwarder(node);
-                true
-            }
-            None => {
-                shared.record_denial(Right::Peer, Reason::CertificateName, &state.caller());
-                false
-            }
-        }
+        let Some(node) = shared.peer_tls.as_ref().and_then(|tls| tls.node_of(certificate)) else {
+            shared.record_denial(Right::Peer, Reason::CertificateName, &state.caller());
+            return false;
+        };
+        state.record_forwarder(node);
+        true
     }
 
     /// Tells a client without TLS that this port needs it.
