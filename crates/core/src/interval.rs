@@ -167,6 +167,17 @@ impl Stamper {
         Ok(stamp)
     }
 
+    /// Takes a reading while nobody asks. A disruption is noticed, and the mark that the next request
+    /// needs is asked for. Afterwards, take what [`Stamper::poll_mark`] has.
+    ///
+    /// # Errors
+    /// Why no timestamp would be given.
+    pub fn sample(&mut self, ceiling: Epoch, reading: Reading) -> Result<(), Uncertain> {
+        let latest_ns = self.check(ceiling, reading)?;
+        self.ask_mark(latest_ns.max(self.floor_ns));
+        Ok(())
+    }
+
     /// Why no timestamp would be given for this reading, for people. A mark that is not there yet is
     /// no reason: a request asks for it and waits. Changes nothing.
     #[must_use]
@@ -317,6 +328,32 @@ mod tests {
         assert_eq!(it.poll_mark(), Some(half + MS + MARK_AHEAD_NS));
         let beyond = NOW + 2 * MARK_AHEAD_NS;
         assert_eq!(it.stamp(CEILING, reading(beyond, MS), 1), Err(Uncertain::MarkBehind));
+    }
+
+    #[test]
+    fn samples_keep_the_mark_ahead_and_notice_a_disruption() {
+        let mut it = stamper(0);
+        let sample = |it: &mut Stamper, reading| {
+            let outcome = it.sample(CEILING, reading);
+            let mark_ns = it.poll_mark();
+            mark_ns.into_iter().for_each(|mark_ns| it.handle_mark(mark_ns));
+            (outcome, mark_ns.is_some())
+        };
+        assert_eq!(sample(&mut it, reading(NOW, MS)), (Ok(()), true));
+        assert_eq!(sample(&mut it, reading(NOW + 100 * MS, MS)), (Ok(()), false));
+        let later = NOW + 600 * MS;
+        assert_eq!(sample(&mut it, reading(later, MS)), (Ok(()), true));
+        // So a request needs no mark that is not there, however long nobody has asked.
+        assert!(it.stamp(CEILING, reading(later + 100 * MS, MS), 1).is_ok());
+        // The source names the disruption in one reading between two requests.
+        let mark_ns = it.mark_ns();
+        let moved = |at_ns| Reading { disruption: 2, ..reading(at_ns, MS) };
+        assert_eq!(sample(&mut it, moved(later)), (Err(Uncertain::Disrupted), false));
+        let refused = it.stamp(CEILING, moved(later + 200 * MS), 1);
+        assert_eq!(refused, Err(Uncertain::Disrupted));
+        assert_eq!(sample(&mut it, moved(mark_ns + 2 * MS)), (Ok(()), true));
+        it.stop();
+        assert_eq!(sample(&mut it, moved(mark_ns + 3 * MS)), (Err(Uncertain::Stopped), false));
     }
 
     #[test]

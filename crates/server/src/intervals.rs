@@ -1,5 +1,9 @@
 //! Interval mode of this node: its clock source and its [`Stamper`] behind one lock, and the marks
 //! on their way to the disk. It decides nothing about timestamps.
+//!
+//! - `sampler`: a thread that reads the source while nobody asks.
+
+pub(crate) mod sampler;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +15,7 @@ use epicepoch_core::publication::Published;
 use epicepoch_time_source::{SourceSetting, TimeSource};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::interval::IntervalStamp;
-use epicepoch_wire::{Mode, NodeId};
+use epicepoch_wire::{Epoch, Mode, NodeId};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -162,6 +166,24 @@ impl Intervals {
     /// # Errors
     /// Why nothing is given now.
     pub fn stamp_at_once(&self, published: &Published, n: u64) -> Result<IntervalStamp, Refused> {
+        self.read(published, |stamper, ceiling, reading| stamper.stamp(ceiling, reading, n))
+    }
+
+    /// Reads the source while nobody asks, so that it notices what happens to the clock, and has the
+    /// mark written that the next request needs.
+    ///
+    /// # Errors
+    /// Why the node gives no timestamps now.
+    fn sample(&self, published: &Published) -> Result<(), Refused> {
+        self.read(published, Stamper::sample)
+    }
+
+    /// Reads the source, and passes the reading to the stamper.
+    fn read<T>(
+        &self,
+        published: &Published,
+        take: impl FnOnce(&mut Stamper, Epoch, Reading) -> Result<T, Uncertain>,
+    ) -> Result<T, Refused> {
         let ceiling = match (published.mode, published.interval_ceiling) {
             (Mode::Quorum, _) => return Err(Refused::QuorumMode),
             (Mode::Interval, None) => return Err(Refused::LeaseRuns),
@@ -173,7 +195,7 @@ impl Intervals {
         // Read under the lock, after the request has arrived.
         let reading = inner.source.read(self.setting.as_deref())?;
         stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
-        let outcome = stamper.stamp(ceiling, reading, n);
+        let outcome = take(stamper, ceiling, reading);
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
             write_mark(mark_ns);
         }
@@ -277,7 +299,7 @@ mod tests {
     use std::sync::Arc;
 
     use epicepoch_core::publication::Identity;
-    use epicepoch_wire::{BootId, Epoch, StoreId};
+    use epicepoch_wire::{BootId, StoreId};
 
     use super::*;
 
@@ -335,6 +357,24 @@ mod tests {
         let intervals = intervals(0, Some("fixed=1ms"));
         let refused = Err(Refused::Uncertain(Uncertain::MarkBehind));
         assert_eq!(intervals.stamp(&open(), 1).await, refused);
+    }
+
+    #[test]
+    fn after_samples_the_first_request_is_answered_at_once() {
+        let (intervals, written) = with_disk(0, "fixed=1ms");
+        let refused = Err(Refused::Uncertain(Uncertain::MarkBehind));
+        assert_eq!(intervals.stamp_at_once(&open(), 1), refused, "nothing was sampled");
+        let began = std::time::Instant::now();
+        // A mark may come late from the disk, so samples go on, as the sampler's do.
+        let mut count = written.lock().unwrap().len();
+        while intervals.stamp_at_once(&open(), 1).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(30), "after {count} marks");
+            assert_eq!(intervals.sample(&open()), Ok(()));
+            count = written.lock().unwrap().len();
+            std::thread::yield_now();
+        }
+        let quorum = published(Mode::Quorum, None);
+        assert_eq!(intervals.sample(&quorum), Err(Refused::QuorumMode));
     }
 
     #[tokio::test]

@@ -27,6 +27,7 @@ use crate::faults::{Faults, FaultsError};
 use crate::front::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::front::{self, http3};
 use crate::intervals::Intervals;
+use crate::intervals::sampler::Sampler;
 use crate::lease_clock::LeaseClock;
 use crate::metrics::Metrics;
 use crate::metrics::hiccup::HiccupMeter;
@@ -55,6 +56,7 @@ pub struct Node {
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
     _hiccups: HiccupMeter,
+    _sampler: Sampler,
     _reloader: Reloader,
     /// Second handles of the HTTP/3 sockets, which keep all of them open until the node ends. The
     /// system divides datagrams among the open sockets. So if a worker that ends first closed its
@@ -269,6 +271,7 @@ impl Node {
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
         let hiccups = HiccupMeter::spawn(metrics.hiccups.clone())?;
+        let sampler = Sampler::spawn(shared.clone())?;
         let planes = (&workers, &metrics, &shared);
         let acceptors = open_ports((clients, operations), accept, planes, &faults)?;
         let reloader = read_again(shared.clone())?;
@@ -290,6 +293,7 @@ impl Node {
             consensus,
             fate,
             _hiccups: hiccups,
+            _sampler: sampler,
             _reloader: reloader,
             _http3: http3,
         })

@@ -167,7 +167,7 @@ impl Subscriber for Lines {
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Lines::default()));
 
 /// Returns the lines that `act` logs on this thread, from level INFO on.
-pub(super) fn logged(act: impl FnOnce()) -> Vec<String> {
+pub(crate) fn logged(act: impl FnOnce()) -> Vec<String> {
     LazyLock::force(&SECOND);
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), act);

@@ -20,7 +20,7 @@ mod admin_documents;
 mod bootstrap;
 mod error;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod inbox;
 mod link;
 mod old_members;

@@ -238,21 +238,37 @@ fn one_mode_is_open_at_a_time_and_interval_timestamps_are_above_those_of_quorum_
         cluster.assert_refused(&["settings", "set", change], &words);
     }
     cluster.order(&["settings", "set", "MAX_N=77"]);
-    // A clean stop leaves the exact mark, and a kill one that is ahead. A run begins above it.
+    // A clean stop leaves the exact mark, so the next run is not ahead of its clock: its interval is
+    // as wide as its bound. A kill leaves a mark that is ahead. A run begins above it.
     let exact = stamp_of(&cluster.nodes[0]).expect("an answer").latest_ns();
     cluster.nodes[0].terminate();
     cluster.nodes[0].start();
     wait_until("it is back in interval mode", WAIT_MAX, || cluster.nodes[0].is_ready());
-    assert_eq!(mark(&cluster.nodes[0]), exact);
     let first = stamp_of(&cluster.nodes[0]).expect("an answer");
     assert!(first.latest_ns() > exact);
+    assert_eq!(first.latest_ns() - first.earliest_ns(), 2_000_000);
     assert_eq!(first.count(), 0, "a new run");
+    let ahead = mark(&cluster.nodes[0]);
+    assert!(ahead > first.latest_ns());
     cluster.nodes[0].kill();
     cluster.nodes[0].start();
     wait_until("it is back in interval mode", WAIT_MAX, || cluster.nodes[0].is_ready());
-    let ahead = mark(&cluster.nodes[0]);
-    assert!(ahead > first.latest_ns());
     assert!(stamp_of(&cluster.nodes[0]).expect("an answer").latest_ns() > ahead);
+    assert_well(&mut cluster);
+}
+
+/// The source is read while nobody asks, and the mark stays ahead of the clock. So the first request
+/// after a pause need not wait for one.
+#[test]
+fn the_mark_stays_ahead_while_nobody_asks() {
+    let mut cluster = quorum_cluster();
+    change_mode(&cluster);
+    for node in &cluster.nodes {
+        let before = mark(node);
+        // Each mark is a second ahead, so this takes two further ones.
+        wait_until("two further marks", WAIT_MAX, || mark(node) > before + 1_000_000_000);
+        assert!(native(node).is_ok());
+    }
     assert_well(&mut cluster);
 }
 
