@@ -5,10 +5,16 @@
 //! A timestamp is the latest time that it can be, then the node's id, then a count (S23). It lies at
 //! or below a *mark* that is durable in the data directory, so a later run begins above it. The idea
 //! of waiting is Spanner's commit wait (Corbett et al., OSDI 2012, section 4).
+//!
+//! - [`peers`]: the intervals of the other voters, with which this node's own is compared (S27).
+
+pub mod peers;
 
 use epicepoch_wire::interval::{INTERVAL_COUNTS, INTERVAL_NODE_MAX, IntervalStamp};
 use epicepoch_wire::{Epoch, NodeId, Timestamp};
 use thiserror::Error;
+
+use self::peers::PeerIntervals;
 
 /// A mark is made durable this far ahead of the timestamp that needs it, nanoseconds. After a crash,
 /// clients of the node may have to wait that much longer, once.
@@ -30,6 +36,11 @@ pub struct Reading {
     pub latest_ns: u64,
     /// Another number than in the last reading: the machine was paused or moved in between.
     pub disruption: u64,
+    /// The clock was read between these two times of the machine's raw clock, which is never set or
+    /// slewed, nanoseconds.
+    pub raw_from_ns: u64,
+    /// See `raw_from_ns`.
+    pub raw_until_ns: u64,
 }
 
 /// Why a node gives no interval timestamp now. Ask another node, or this one in a moment.
@@ -62,6 +73,21 @@ pub enum Uncertain {
     /// The timestamps of quorum mode may be ahead of the clock.
     #[error("the clock is not beyond the timestamps of quorum mode yet")]
     BelowCeiling,
+    /// The intervals of most other voters have no moment in common with that of this node, so at
+    /// least one clock is wrong (S27). Correct it, or its source.
+    #[error(
+        "the interval of this node contradicts {others} of the {known} other voters that it knows: \
+         a clock is wrong, or its source"
+    )]
+    Contradicted {
+        /// Voters whose intervals have no moment in common with this node's.
+        others: usize,
+        /// Other voters whose intervals are known.
+        known: usize,
+    },
+    /// The node has just begun, and has not heard enough of the other voters' intervals yet.
+    #[error("this node has just begun to compare its interval with those of the others")]
+    Unheard,
     /// The mark is not durable yet. Ask again when it is.
     #[error("the mark is not on the disk yet")]
     MarkBehind,
@@ -124,7 +150,8 @@ impl Stamper {
 
     /// Takes `n` timestamps, from 1 up, that share the interval and have consecutive counts. The
     /// answer names the first. `reading` was taken after the last request of the batch had arrived.
-    /// `ceiling` is that of quorum mode, as the state has it where the mode begins.
+    /// `ceiling` is that of quorum mode, as the state has it where the mode begins. `peers` has the
+    /// intervals of the others.
     ///
     /// Afterwards, take what [`Stamper::poll_mark`] has.
     ///
@@ -132,15 +159,16 @@ impl Stamper {
     /// Why nothing was given.
     ///
     /// # Panics
-    /// When an invariant is broken (S23, S24), or `n` is 0 or above the number of counts.
+    /// When an invariant is broken (S23, S24, S27), or `n` is 0 or above the number of counts.
     pub fn stamp(
         &mut self,
         ceiling: Epoch,
         reading: Reading,
+        peers: &PeerIntervals,
         n: u64,
     ) -> Result<IntervalStamp, Uncertain> {
         assert!((1..=INTERVAL_COUNTS).contains(&n), "{n} timestamps");
-        let latest_ns = self.check(ceiling, reading)?;
+        let latest_ns = self.check(ceiling, reading, peers)?;
         // The node's own timestamps rise, whatever its clock does.
         let mut epoch_ns = latest_ns.max(self.floor_ns);
         let mut count = self.count;
@@ -160,6 +188,8 @@ impl Stamper {
         assert_eq!(stamp.node(), self.node, "S23: another node's index");
         // S24: above every timestamp of quorum mode.
         assert!(reading.earliest_ns > ceiling.0, "S24: stamped at or below the ceiling");
+        // S27: nothing is stamped from an interval that contradicts most of those that are known.
+        assert!(peers.compare(&reading).is_majority(), "S27: stamped against a majority");
         self.floor_ns = epoch_ns;
         self.count = count + n;
         let last = IntervalStamp::new(reading.earliest_ns, epoch_ns, self.node, count + n - 1);
@@ -172,8 +202,13 @@ impl Stamper {
     ///
     /// # Errors
     /// Why no timestamp would be given.
-    pub fn sample(&mut self, ceiling: Epoch, reading: Reading) -> Result<(), Uncertain> {
-        let latest_ns = self.check(ceiling, reading)?;
+    pub fn sample(
+        &mut self,
+        ceiling: Epoch,
+        reading: Reading,
+        peers: &PeerIntervals,
+    ) -> Result<(), Uncertain> {
+        let latest_ns = self.check(ceiling, reading, peers)?;
         self.ask_mark(latest_ns.max(self.floor_ns));
         Ok(())
     }
@@ -181,21 +216,34 @@ impl Stamper {
     /// Why no timestamp would be given for this reading, for people. A mark that is not there yet is
     /// no reason: a request asks for it and waits. Changes nothing.
     #[must_use]
-    pub fn would_refuse(&self, ceiling: Epoch, reading: Reading) -> Option<Uncertain> {
+    pub fn would_refuse(
+        &self,
+        ceiling: Epoch,
+        reading: Reading,
+        peers: &PeerIntervals,
+    ) -> Option<Uncertain> {
         if self.is_stopped {
             return Some(Uncertain::Stopped);
         }
-        self.judge(ceiling, reading, self.disrupted_by(reading)).err()
+        let judged = self.judge(ceiling, reading, self.disrupted_by(reading));
+        judged.and_then(|_| peers.check(&reading)).err()
     }
 
     /// Checks that a timestamp can be given for this reading, and returns its latest time.
-    fn check(&mut self, ceiling: Epoch, reading: Reading) -> Result<u64, Uncertain> {
+    fn check(
+        &mut self,
+        ceiling: Epoch,
+        reading: Reading,
+        peers: &PeerIntervals,
+    ) -> Result<u64, Uncertain> {
         if self.is_stopped {
             return Err(Uncertain::Stopped);
         }
         self.disrupted_ns = self.disrupted_by(reading);
         self.disruption = Some(reading.disruption);
-        self.judge(ceiling, reading, self.disrupted_ns)
+        let latest_ns = self.judge(ceiling, reading, self.disrupted_ns)?;
+        peers.check(&reading)?;
+        Ok(latest_ns)
     }
 
     /// The time that the earliest time must be above because of a disruption; 0 without one. The node
@@ -206,7 +254,7 @@ impl Stamper {
     }
 
     fn judge(&self, ceiling: Epoch, reading: Reading, disrupted_ns: u64) -> Result<u64, Uncertain> {
-        let Reading { earliest_ns, latest_ns, disruption: _ } = reading;
+        let Reading { earliest_ns, latest_ns, .. } = reading;
         let width_ns = latest_ns.checked_sub(earliest_ns).ok_or(Uncertain::Empty)?;
         let (bound_ns, max_ns) = (width_ns.div_ceil(2), self.bound_max_ns);
         if bound_ns > max_ns {
@@ -274,13 +322,23 @@ mod tests {
     }
 
     fn reading(at_ns: u64, bound_ns: u64) -> Reading {
-        Reading { earliest_ns: at_ns - bound_ns, latest_ns: at_ns + bound_ns, disruption: 1 }
+        Reading {
+            earliest_ns: at_ns - bound_ns,
+            latest_ns: at_ns + bound_ns,
+            disruption: 1,
+            raw_from_ns: 0,
+            raw_until_ns: 0,
+        }
+    }
+
+    fn alone() -> PeerIntervals {
+        PeerIntervals::new(NodeId(7))
     }
 
     /// Stamps, and makes marks durable as they are asked for.
     fn stamp(stamper: &mut Stamper, reading: Reading, n: u64) -> Result<IntervalStamp, Uncertain> {
         loop {
-            let outcome = stamper.stamp(CEILING, reading, n);
+            let outcome = stamper.stamp(CEILING, reading, &alone(), n);
             if let Some(mark_ns) = stamper.poll_mark() {
                 stamper.handle_mark(mark_ns);
             }
@@ -314,27 +372,27 @@ mod tests {
     #[test]
     fn nothing_is_stamped_above_the_durable_mark() {
         let mut it = stamper(0);
-        assert_eq!(it.stamp(CEILING, reading(NOW, MS), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1), Err(Uncertain::MarkBehind));
         let mark_ns = it.poll_mark().unwrap();
         assert_eq!((mark_ns, it.poll_mark()), (NOW + MS + MARK_AHEAD_NS, None));
         // It is asked for once, and counts only when it is durable.
-        assert_eq!(it.stamp(CEILING, reading(NOW, MS), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1), Err(Uncertain::MarkBehind));
         assert_eq!(it.poll_mark(), None);
         it.handle_mark(mark_ns);
-        assert!(it.stamp(CEILING, reading(NOW, MS), 1).is_ok());
+        assert!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1).is_ok());
         // The next one is asked for before this one is used up.
         let half = NOW + MARK_AHEAD_NS / 2 + 1;
-        assert!(it.stamp(CEILING, reading(half, MS), 1).is_ok());
+        assert!(it.stamp(CEILING, reading(half, MS), &alone(), 1).is_ok());
         assert_eq!(it.poll_mark(), Some(half + MS + MARK_AHEAD_NS));
         let beyond = NOW + 2 * MARK_AHEAD_NS;
-        assert_eq!(it.stamp(CEILING, reading(beyond, MS), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.stamp(CEILING, reading(beyond, MS), &alone(), 1), Err(Uncertain::MarkBehind));
     }
 
     #[test]
     fn samples_keep_the_mark_ahead_and_notice_a_disruption() {
         let mut it = stamper(0);
         let sample = |it: &mut Stamper, reading| {
-            let outcome = it.sample(CEILING, reading);
+            let outcome = it.sample(CEILING, reading, &alone());
             let mark_ns = it.poll_mark();
             mark_ns.into_iter().for_each(|mark_ns| it.handle_mark(mark_ns));
             (outcome, mark_ns.is_some())
@@ -344,12 +402,12 @@ mod tests {
         let later = NOW + 600 * MS;
         assert_eq!(sample(&mut it, reading(later, MS)), (Ok(()), true));
         // So a request needs no mark that is not there, however long nobody has asked.
-        assert!(it.stamp(CEILING, reading(later + 100 * MS, MS), 1).is_ok());
+        assert!(it.stamp(CEILING, reading(later + 100 * MS, MS), &alone(), 1).is_ok());
         // The source names the disruption in one reading between two requests.
         let mark_ns = it.mark_ns();
         let moved = |at_ns| Reading { disruption: 2, ..reading(at_ns, MS) };
         assert_eq!(sample(&mut it, moved(later)), (Err(Uncertain::Disrupted), false));
-        let refused = it.stamp(CEILING, moved(later + 200 * MS), 1);
+        let refused = it.stamp(CEILING, moved(later + 200 * MS), &alone(), 1);
         assert_eq!(refused, Err(Uncertain::Disrupted));
         assert_eq!(sample(&mut it, moved(mark_ns + 2 * MS)), (Ok(()), true));
         it.stop();
@@ -363,7 +421,7 @@ mod tests {
         assert_eq!((first.latest_ns(), first.count()), (NOW + 500 * MS + 1, 0));
         assert_eq!(it.stop(), NOW + 500 * MS + 1);
         it.handle_mark(NOW + 9_000 * MS);
-        assert_eq!(it.stamp(CEILING, reading(NOW, MS), 1), Err(Uncertain::Stopped));
+        assert_eq!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1), Err(Uncertain::Stopped));
         assert_eq!((it.poll_mark(), it.stop()), (None, NOW + 500 * MS + 1));
         assert_eq!(stamper(77).stop(), 77, "a run that gave nothing changes nothing");
     }
@@ -373,16 +431,37 @@ mod tests {
         let mut it = stamper(0);
         let wide = Err(Uncertain::TooWide { bound_ns: 10 * MS + 1, max_ns: 10 * MS });
         assert_eq!(stamp(&mut it, reading(NOW, 10 * MS + 1), 1), wide);
-        let empty = Reading { earliest_ns: NOW, latest_ns: NOW - 1, disruption: 1 };
+        let empty = Reading { earliest_ns: NOW, latest_ns: NOW - 1, ..reading(NOW, MS) };
         assert_eq!(stamp(&mut it, empty, 1), Err(Uncertain::Empty));
         let at = |ceiling| {
             let mut it = stamper(0);
             it.handle_mark(NOW * 2);
-            it.stamp(Epoch(ceiling), reading(NOW, MS), 1).map(|_| ())
+            it.stamp(Epoch(ceiling), reading(NOW, MS), &alone(), 1).map(|_| ())
         };
         assert_eq!(at(NOW - MS), Err(Uncertain::BelowCeiling));
         assert_eq!(at(NOW - MS - 1), Ok(()));
         assert!(stamp(&mut it, reading(NOW, 10 * MS), 1).is_ok());
+    }
+
+    #[test]
+    fn a_node_whose_interval_contradicts_the_others_stamps_nothing() {
+        let mut it = stamper(0);
+        let mut peers = alone();
+        peers.set_voters([7, 8].map(NodeId).into_iter());
+        peers.begin(0);
+        let told = |at_ns| Some((at_ns - MS, at_ns + MS));
+        let unheard = it.stamp(CEILING, reading(NOW, MS), &peers, 1);
+        assert_eq!((unheard, it.poll_mark()), (Err(Uncertain::Unheard), None));
+        peers.handle_report(NodeId(8), told(NOW + 9 * MS), 0, 0);
+        let contradicted = Uncertain::Contradicted { others: 1, known: 1 };
+        let refused = it.stamp(CEILING, reading(NOW, MS), &peers, 1);
+        assert_eq!((refused, it.poll_mark()), (Err(contradicted), None));
+        assert_eq!(it.sample(CEILING, reading(NOW, MS), &peers), Err(contradicted));
+        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS), &peers), Some(contradicted));
+        peers.handle_report(NodeId(8), told(NOW + MS), 0, 0);
+        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS), &peers), None);
+        it.handle_mark(NOW * 2);
+        assert!(it.stamp(CEILING, reading(NOW, MS), &peers, 1).is_ok());
     }
 
     #[test]
@@ -406,7 +485,7 @@ mod tests {
         stamp(&mut it, reading(wrong, MS), 1).unwrap();
         let refused = stamp(&mut it, reading(NOW, MS), 1);
         assert_eq!(refused, Err(Uncertain::Ahead { ahead_ns: wrong - NOW }));
-        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS)), refused.err());
+        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS), &alone()), refused.err());
         let near = wrong - AHEAD_NS_MAX;
         assert!(stamp(&mut it, reading(near, MS), 1).is_ok());
         // After a restart, too.

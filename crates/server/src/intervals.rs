@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use epicepoch_core::interval::peers::{Agreement, PeerIntervals};
 use epicepoch_core::interval::{NodeIdTooHigh, Reading, Stamper, Uncertain};
 use epicepoch_core::publication::Published;
-use epicepoch_time_source::{SourceSetting, TimeSource};
+use epicepoch_time_source::{SourceSetting, TimeSource, raw_ns};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Epoch, Mode, NodeId};
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::Config;
+use crate::faults::Faults;
 
 /// A request waits at most this long for a mark on the disk.
 const MARK_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -37,6 +39,11 @@ pub struct Intervals {
     /// `INTERVAL_SOURCE`; `None` if it is not set.
     setting: Option<String>,
     inner: Mutex<Inner>,
+    /// What the other voters have told of the time, taken after `inner`. The consensus thread takes
+    /// it alone: it must not wait for a clock source.
+    peers: Mutex<PeerIntervals>,
+    /// The last reading of the sampler, which is told to the others; taken alone.
+    sampled: Mutex<Option<Reading>>,
     /// The highest mark that is on the disk, for the stamper. The storage thread must not wait for
     /// `inner`: a worker may ask the clock source under that lock.
     durable_ns: AtomicU64,
@@ -54,6 +61,8 @@ struct Inner {
 #[derive(Default)]
 struct Source {
     open: Option<TimeSource>,
+    /// Makes the clock wrong in tests.
+    faults: Faults,
     /// When the source last gave no reading, and why.
     failed: Option<(Instant, Refused)>,
 }
@@ -113,6 +122,8 @@ pub struct IntervalState {
     pub bound_ns: Option<u64>,
     /// The durable mark, Unix nanoseconds.
     pub mark_ns: u64,
+    /// The intervals of this node and the other voters; `None` if this node's own is not known.
+    pub agreement: Option<Agreement>,
     /// Why the node gives no interval timestamps; `None` if it does.
     pub refusal: Option<String>,
 }
@@ -123,16 +134,24 @@ impl Intervals {
     pub fn new(node: NodeId, mark_ns: u64, setting: Option<String>, bound_max: Duration) -> Self {
         let bound_max_ns = u64::try_from(bound_max.as_nanos()).unwrap_or(u64::MAX);
         let stamper = Stamper::new(node, mark_ns, bound_max_ns);
-        let inner = Mutex::new(Inner { stamper, source: Source::default() });
-        let (durable_ns, marked) = (AtomicU64::new(mark_ns), watch::Sender::new(mark_ns));
-        Self { setting, inner, durable_ns, marked, write_mark: OnceLock::new() }
+        Self {
+            setting,
+            inner: Mutex::new(Inner { stamper, source: Source::default() }),
+            peers: Mutex::new(PeerIntervals::new(node)),
+            sampled: Mutex::new(None),
+            durable_ns: AtomicU64::new(mark_ns),
+            marked: watch::Sender::new(mark_ns),
+            write_mark: OnceLock::new(),
+        }
     }
 
     /// The intervals of a run of the node with this configuration.
     #[must_use]
-    pub fn of(config: &Config, mark_ns: u64) -> Self {
+    pub fn of(config: &Config, mark_ns: u64, faults: Faults) -> Self {
         let settings = config.intervals.clone();
-        Self::new(config.node_id, mark_ns, settings.source, settings.bound_max)
+        let mut it = Self::new(config.node_id, mark_ns, settings.source, settings.bound_max);
+        it.inner.get_mut().unwrap_or_else(PoisonError::into_inner).source.faults = faults;
+        it
     }
 
     /// Gives the function that writes marks. Until then, no timestamp needs one that is not there.
@@ -166,7 +185,10 @@ impl Intervals {
     /// # Errors
     /// Why nothing is given now.
     pub fn stamp_at_once(&self, published: &Published, n: u64) -> Result<IntervalStamp, Refused> {
-        self.read(published, |stamper, ceiling, reading| stamper.stamp(ceiling, reading, n))
+        let outcome = self.read(published, |stamper, ceiling, reading, peers| {
+            stamper.stamp(ceiling, reading, peers, n)
+        });
+        outcome.map(|(_, stamp)| stamp)
     }
 
     /// Reads the source while nobody asks, so that it notices what happens to the clock, and has the
@@ -175,31 +197,69 @@ impl Intervals {
     /// # Errors
     /// Why the node gives no timestamps now.
     fn sample(&self, published: &Published) -> Result<(), Refused> {
-        self.read(published, Stamper::sample)
+        let taken = self.read(published, |stamper, ceiling, reading, peers| {
+            // A node that refuses goes on to tell the others its time: they compare it with theirs.
+            Ok(stamper.sample(ceiling, reading, peers))
+        });
+        *lock(&self.sampled) = taken.as_ref().ok().map(|(reading, _)| *reading);
+        let (_, outcome) = taken?;
+        Ok(outcome?)
     }
 
     /// Reads the source, and passes the reading to the stamper.
     fn read<T>(
         &self,
         published: &Published,
-        take: impl FnOnce(&mut Stamper, Epoch, Reading) -> Result<T, Uncertain>,
-    ) -> Result<T, Refused> {
+        take: impl FnOnce(&mut Stamper, Epoch, Reading, &PeerIntervals) -> Result<T, Uncertain>,
+    ) -> Result<(Reading, T), Refused> {
         let ceiling = match (published.mode, published.interval_ceiling) {
             (Mode::Quorum, _) => return Err(Refused::QuorumMode),
             (Mode::Interval, None) => return Err(Refused::LeaseRuns),
             (Mode::Interval, Some(ceiling)) => ceiling,
         };
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         let inner = &mut *inner;
         let stamper = inner.stamper.as_mut().map_err(|error| *error)?;
         // Read under the lock, after the request has arrived.
         let reading = inner.source.read(self.setting.as_deref())?;
         stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
-        let outcome = take(stamper, ceiling, reading);
+        let outcome = {
+            let mut peers = lock(&self.peers);
+            peers.begin(reading.raw_from_ns);
+            take(stamper, ceiling, reading, &peers)
+        };
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
             write_mark(mark_ns);
         }
-        Ok(outcome?)
+        Ok((reading, outcome?))
+    }
+
+    /// Names the voters, whose intervals are compared.
+    pub fn set_voters(&self, voters: impl Iterator<Item = NodeId>) {
+        lock(&self.peers).set_voters(voters);
+    }
+
+    /// Takes what a peer told of the time when it answered a ping, and the round trip of that by the
+    /// monotonic clock, nanoseconds; `None` if the peer does not know the time. The answer had arrived
+    /// at `arrived_raw_ns` of the raw clock.
+    pub fn handle_report(
+        &self,
+        peer: NodeId,
+        told: Option<((u64, u64), u64)>,
+        arrived_raw_ns: u64,
+    ) {
+        // The monotonic clock may be slewed by up to an eleventh.
+        let trip_ns = told.map_or(0, |(_, trip_ns)| trip_ns.saturating_add(trip_ns / 8));
+        let told = told.map(|(interval, _)| interval);
+        lock(&self.peers).handle_report(peer, told, trip_ns, arrived_raw_ns);
+    }
+
+    /// What this node tells a peer of the time now: the earliest and the latest time. `None` in
+    /// quorum mode, and if the sampler's last reading has failed or is old.
+    #[must_use]
+    pub fn told(&self) -> Option<(u64, u64)> {
+        let sampled = *lock(&self.sampled);
+        sampled?.at(raw_ns())
     }
 
     /// A mark is on the disk.
@@ -211,7 +271,7 @@ impl Intervals {
     /// Gives nothing any more, and has the exact mark written. Called after the workers have ended
     /// and before the storage thread does.
     pub fn stop(&self) {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         let Ok(stamper) = &mut inner.stamper else { return };
         stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
         let (before_ns, exact_ns) = (stamper.mark_ns(), stamper.stop());
@@ -225,32 +285,35 @@ impl Intervals {
     /// Reads the clock, for people, and says whether this node would give timestamps. It takes none.
     #[must_use]
     pub fn state(&self, published: &Published) -> IntervalState {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         let inner = &mut *inner;
         let reading = inner.source.read(self.setting.as_deref());
         let bound_ns = reading.as_ref().ok().and_then(|it| {
             it.latest_ns.checked_sub(it.earliest_ns).map(|width_ns| width_ns.div_ceil(2))
         });
+        let peers = lock(&self.peers);
+        let agreement = reading.as_ref().ok().map(|reading| peers.compare(reading));
         let refusal = match (published.mode, published.interval_ceiling, &inner.stamper, reading) {
             (Mode::Quorum, ..) => Some(Refused::QuorumMode),
             (Mode::Interval, None, ..) => Some(Refused::LeaseRuns),
             (_, _, Err(error), _) => Some(Refused::Node(*error)),
             (_, _, _, Err(refused)) => Some(refused),
             (_, Some(ceiling), Ok(stamper), Ok(reading)) => {
-                stamper.would_refuse(ceiling, reading).map(Refused::Uncertain)
+                stamper.would_refuse(ceiling, reading, &peers).map(Refused::Uncertain)
             }
         };
         IntervalState {
             source: self.setting.clone(),
             bound_ns,
             mark_ns: *self.marked.borrow(),
+            agreement,
             refusal: refusal.map(|refused| refused.to_string()),
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Source {
@@ -276,7 +339,9 @@ impl Source {
             let parsed = setting.parse::<SourceSetting>().map_err(|it| unknown(it.to_string()))?;
             self.open.insert(TimeSource::open(&parsed).map_err(|it| unknown(it.to_string()))?)
         };
+        let raw_from_ns = raw_ns();
         let reading = source.read();
+        let raw_until_ns = raw_ns();
         if reading.is_err() && source.is_of_segment() {
             // Only a segment that is opened again is that of a daemon which was started again. Its
             // readings name the disruption, so the stamper waits.
@@ -284,7 +349,12 @@ impl Source {
         }
         let reading = reading.map_err(|it| unknown(it.to_string()))?;
         let epicepoch_time_source::Reading { earliest_ns, latest_ns, disruption } = reading;
-        Ok(Reading { earliest_ns, latest_ns, disruption })
+        let wrong_ns = self.faults.wall_offset_ns();
+        let (earliest_ns, latest_ns) = (
+            earliest_ns.saturating_add_signed(wrong_ns),
+            latest_ns.saturating_add_signed(wrong_ns),
+        );
+        Ok(Reading { earliest_ns, latest_ns, disruption, raw_from_ns, raw_until_ns })
     }
 }
 
@@ -375,6 +445,36 @@ mod tests {
         }
         let quorum = published(Mode::Quorum, None);
         assert_eq!(intervals.sample(&quorum), Err(Refused::QuorumMode));
+    }
+
+    /// Another node of the same machine, so that the raw clocks are one.
+    #[test]
+    fn a_node_tells_its_time_and_refuses_if_another_contradicts_it() {
+        let (intervals, _disk) = with_disk(0, "fixed=1ms");
+        assert_eq!(intervals.told(), None, "nothing was sampled");
+        intervals.set_voters([NODE, NodeId(4)].into_iter());
+        let unheard = Err(Refused::Uncertain(Uncertain::Unheard));
+        assert_eq!(intervals.sample(&open()), unheard);
+        // A node that refuses tells its time, too.
+        let (earliest_ns, latest_ns) = intervals.told().unwrap();
+        assert!(latest_ns - earliest_ns >= 2_000_000);
+        let told = |ahead_ns: u64| Some(((earliest_ns + ahead_ns, latest_ns + ahead_ns), 0));
+        intervals.handle_report(NodeId(4), told(1_000_000_000_000), raw_ns());
+        let refusal = intervals.state(&open()).refusal.unwrap();
+        assert!(refusal.contains("contradicts 1 of the 1 other voters"), "{refusal}");
+        let contradicted = Uncertain::Contradicted { others: 1, known: 1 };
+        assert_eq!(intervals.sample(&open()), Err(Refused::Uncertain(contradicted)));
+        let refused = intervals.stamp_at_once(&open(), 1);
+        assert_eq!(refused, Err(Refused::Uncertain(contradicted)));
+        // An interval that holds every moment contradicts none.
+        let wide = Some(((0, u64::MAX), 0));
+        intervals.handle_report(NodeId(4), wide, raw_ns());
+        assert_eq!(intervals.sample(&open()), Ok(()));
+        let agreement = Agreement { known: 2, agreeing: 2 };
+        assert_eq!(intervals.state(&open()).agreement, Some(agreement));
+        intervals.handle_report(NodeId(4), None, raw_ns());
+        let agreement = Agreement { known: 1, agreeing: 1 };
+        assert_eq!(intervals.state(&open()).agreement, Some(agreement));
     }
 
     #[tokio::test]

@@ -81,6 +81,8 @@ impl NodeShared {
         use epicepoch_core::publication::Published;
         use epicepoch_wire::Term;
 
+        use crate::faults::Faults;
+
         let core = Arc::new(Shared::new(Term(0), Published::nothing(identity)));
         let interval_ns = nanos(config.epoch_interval);
         Arc::new(Self {
@@ -91,7 +93,7 @@ impl NodeShared {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(trusted_ns),
             lease_clock: LeaseClock::new(config.leases.clock),
-            intervals: Intervals::of(&config, 0),
+            intervals: Intervals::of(&config, 0, Faults::none()),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: None,
@@ -221,6 +223,7 @@ impl NodeShared {
             },
             formats: self.formats(),
             version: self.build.version.to_owned(),
+            reads_intervals: true,
         }
     }
 }

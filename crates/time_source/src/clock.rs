@@ -21,6 +21,13 @@ pub(crate) fn realtime() -> Result<u64, Unknown> {
     read(ClockId::Realtime).ok_or(Unknown::BeforeEpoch)
 }
 
+/// `CLOCK_MONOTONIC_RAW`, nanoseconds: the clock of the machine's oscillator, which nobody sets and
+/// which is not slewed. It stands still while the machine is suspended.
+#[must_use]
+pub fn raw_ns() -> u64 {
+    read(ClockId::MonotonicRaw).unwrap_or(0)
+}
+
 /// `CLOCK_MONOTONIC_COARSE`, nanoseconds: the clock of ClockBound's segment.
 pub(crate) fn coarse() -> u64 {
     read(ClockId::MonotonicCoarse).unwrap_or(0)

@@ -14,6 +14,7 @@ pub mod tracking;
 
 use std::time::Duration;
 
+pub use clock::raw_ns;
 pub use reading::{OpenError, Reading, Unknown};
 pub use setting::{BadSource, ChronyAddress, SourceSetting};
 

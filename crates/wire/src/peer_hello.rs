@@ -58,6 +58,9 @@ const FIELD_WORKERS: u16 = 1;
 const FIELD_SETTINGS: u16 = 2;
 const FIELD_FORMATS: u16 = 3;
 const FIELD_VERSION: u16 = 4;
+const FIELD_READS: u16 = 5;
+/// The bit of [`FIELD_READS`] of a node that reads the interval in a pong.
+const READS_INTERVALS: u32 = 1;
 
 /// The identity of a node, sent as [`PeerHello`](crate::frame::FrameKind::PeerHello) and as
 /// [`Welcome`](crate::frame::FrameKind::Welcome). The sender's node id and cluster id are in the
@@ -93,6 +96,9 @@ pub struct PeerHello {
     pub formats: Formats,
     /// The sender's version, for people; at most [`VERSION_LEN_MAX`] bytes.
     pub version: String,
+    /// Whether the sender reads the interval in a [`Pong`](crate::gossip::Pong). Versions up to 0.2.0
+    /// close the link for it.
+    pub reads_intervals: bool,
 }
 
 impl PeerHello {
@@ -117,7 +123,7 @@ impl PeerHello {
             out.put_u16(tag);
             out.put_bytes(value);
         };
-        out.put_count(4);
+        out.put_count(5);
         field(out, FIELD_WORKERS, &self.workers.to_le_bytes());
         let SharedSettings { epoch_interval_ms, reservation_ms, .. } = self.settings;
         let SharedSettings { clock_offset_max_ms, election_timeout_ms, max_n, .. } = self.settings;
@@ -133,6 +139,8 @@ impl PeerHello {
         formats.put_u32(self.formats.newest);
         field(out, FIELD_FORMATS, &formats);
         field(out, FIELD_VERSION, self.version.as_bytes());
+        let reads = if self.reads_intervals { READS_INTERVALS } else { 0 };
+        field(out, FIELD_READS, &reads.to_le_bytes());
     }
 
     /// Decodes the payload of a hello.
@@ -163,6 +171,7 @@ impl PeerHello {
             settings: SharedSettings::default(),
             formats: Formats { oldest: 1, newest: 1 },
             version: String::new(),
+            reads_intervals: false,
         };
         let mut last = None;
         for _ in 0..reader.count("fields", FIELDS_MAX)? {
@@ -201,6 +210,7 @@ impl PeerHello {
                     std::str::from_utf8(value).map_err(|_| DecodeError::BadText("version"))?;
                 text[..text.floor_char_boundary(VERSION_LEN_MAX)].clone_into(&mut self.version);
             }
+            FIELD_READS => self.reads_intervals = reader.u32("reads")? & READS_INTERVALS != 0,
             _ => {}
         }
         Ok(())
@@ -342,6 +352,7 @@ mod tests {
             settings: SharedSettings { max_n: 5, ..SharedSettings::default() },
             formats: Formats { oldest: 1, newest: 2 },
             version: "0.1.0".into(),
+            reads_intervals: true,
         }
     }
 
@@ -367,7 +378,7 @@ mod tests {
     fn taken_apart(hello: &PeerHello) -> (Vec<u8>, Vec<(u16, Vec<u8>)>) {
         let mut bytes = Vec::new();
         hello.encode(&mut bytes);
-        let at = bytes.windows(6).position(|window| window == [4, 0, 0, 0, 1, 0]).expect("fields");
+        let at = bytes.windows(6).position(|window| window == [5, 0, 0, 0, 1, 0]).expect("fields");
         let mut reader = Reader::new(&bytes[at..]);
         let count = reader.count("fields", FIELDS_MAX).expect("a count");
         let field = |_| {
@@ -397,10 +408,12 @@ mod tests {
         assert_eq!(PeerHello::decode(&put_together(&head, &fields)), Ok(known.clone()));
         let more = [&fields[..], &[(4_711, b"of a later version".to_vec())]].concat();
         assert_eq!(PeerHello::decode(&put_together(&head, &more)), Ok(known.clone()));
-        // Every field except the last one gets more bytes. The last field, `version`, is a text up
-        // to its end.
-        for grown in 0..fields.len() - 1 {
+        // Every field except `version`, which is a text up to its end, gets more bytes.
+        for grown in 0..fields.len() {
             let mut fields = fields.clone();
+            if fields[grown].0 == FIELD_VERSION {
+                continue;
+            }
             fields[grown].1.extend_from_slice(b"of a later version");
             let read = PeerHello::decode(&put_together(&head, &fields));
             assert_eq!(read, Ok(known.clone()), "field {}", fields[grown].0);
@@ -416,6 +429,7 @@ mod tests {
             settings: SharedSettings::default(),
             formats: Formats { oldest: 1, newest: 1 },
             version: String::new(),
+            reads_intervals: false,
             ..known
         };
         assert_eq!(PeerHello::decode(&put_together(&head, &[])), Ok(expected));
@@ -429,9 +443,9 @@ mod tests {
         let swapped: Vec<_> = fields.iter().rev().cloned().collect();
         assert!(PeerHello::decode(&put_together(&head, &swapped)).is_err());
         let all = put_together(&head, &fields);
-        let more = [&all[..], &all[all.len() - 11..]].concat();
+        let more = [&all[..], &all[all.len() - 10..]].concat();
         assert!(PeerHello::decode(&more).is_err(), "more than was counted");
-        for shorter in 0..fields.len() - 1 {
+        for shorter in (0..fields.len()).filter(|at| fields[*at].0 != FIELD_VERSION) {
             let mut fields = fields.clone();
             fields[shorter].1.pop();
             assert!(PeerHello::decode(&put_together(&head, &fields)).is_err());

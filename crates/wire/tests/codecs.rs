@@ -115,6 +115,7 @@ fn codecs() -> Vec<Codec> {
         },
         formats: Formats { oldest: 1, newest: 2 },
         version: "0.1.0".into(),
+        reads_intervals: true,
     };
     let confirm = Confirm { store, boot, worker, term, round };
     let reply = ConfirmReply { leader, store, boot, worker, term, round, promise: Term(6) };
@@ -127,7 +128,7 @@ fn codecs() -> Vec<Codec> {
     };
     let refusal = Refusal::new(RefusalCode::WrongStore, "restore it");
     let question = Ping { sent_ns: 1 };
-    let answer = Pong { sent_ns: 1, wall_ns: 2, position: StorePosition(3) };
+    let answer = Pong { sent_ns: 1, wall_ns: 2, position: StorePosition(3), interval: None };
     let mut codecs = vec![
         codec("hello", &hello, PeerHello::encode, PeerHello::decode),
         codec("refusal", &refusal, Refusal::encode, Refusal::decode),

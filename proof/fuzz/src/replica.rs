@@ -292,7 +292,7 @@ impl Bench {
         since: StorePosition,
     ) -> Result<(), RolledBack> {
         let now_ns = self.now_ns;
-        let pong = Pong { sent_ns: now_ns, wall_ns: START_NS + now_ns, position };
+        let pong = Pong { sent_ns: now_ns, wall_ns: START_NS + now_ns, position, interval: None };
         self.node.handle_pong(now_ns, from, boot, since, &pong, now_ns)
     }
 

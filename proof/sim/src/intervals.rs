@@ -7,11 +7,16 @@
 //! an operation, its wait included, ended before another one began, the first has the smaller
 //! timestamp. Some runs begin in quorum mode, and the order holds over the change.
 //!
+//! Nodes tell each other their intervals, late or never. In some runs the source of one node lies;
+//! then it must refuse once it has heard another node, and the others must go on (S27).
+//!
 //! - `plant`: the rules that can be broken on purpose.
 //! - `node`: a machine, its clock, its source, its disk and its process.
+//! - `reports`: what the nodes tell each other of the time.
 
 mod node;
 mod plant;
+mod reports;
 
 use std::collections::HashSet;
 
@@ -22,9 +27,10 @@ use fastrand::Rng;
 
 use node::{BOUND_MAX_NS, Node, TICK_NS};
 pub use plant::IntervalPlant;
+use reports::Report;
 
 /// Steps of a run.
-const STEPS: usize = 1_500;
+const STEPS: usize = 2_500;
 const NODES: usize = 3;
 /// At most this many operations are under way.
 const OPERATIONS_MAX: usize = 6;
@@ -48,6 +54,12 @@ pub struct IntervalCounts {
     pub stops: u64,
     /// Timestamps of quorum mode, before the change.
     pub of_quorum: u64,
+    /// Reports of other nodes' intervals that arrived.
+    pub reports: u64,
+    /// Requests that were refused because the interval contradicts the others'.
+    pub contradicted: u64,
+    /// Requests that were refused because too few other intervals were known yet.
+    pub unheard: u64,
 }
 
 impl IntervalCounts {
@@ -60,6 +72,9 @@ impl IntervalCounts {
         self.restarts += other.restarts;
         self.stops += other.stops;
         self.of_quorum += other.of_quorum;
+        self.reports += other.reports;
+        self.contradicted += other.contradicted;
+        self.unheard += other.unheard;
     }
 }
 
@@ -105,6 +120,14 @@ struct World {
     now_ns: i64,
     nodes: Vec<Node>,
     operations: Vec<Operation>,
+    /// Reports that are under way.
+    under_way: Vec<Report>,
+    /// The node whose source lies.
+    liar: Option<usize>,
+    /// When each node has last heard each other one, in its present run, if that surely counted.
+    heard: [[Option<i64>; NODES]; NODES],
+    /// Whether each node has heard any other one in its present run.
+    has_heard: [bool; NODES],
     /// The largest timestamp of an operation that has ended.
     highest: Option<Timestamp>,
     seen: HashSet<Timestamp>,
@@ -121,6 +144,7 @@ impl World {
         let now_ns = 10_000 * TICK_NS;
         let begins_in_quorum = random.bool();
         let nodes = (0..NODES).map(|at| Node::new(at, now_ns, &mut random, plant)).collect();
+        let liar = reports::liar(&mut random, plant);
         let quorum = Timestamp::new(Epoch(now_ns as u64), EpochIndex(0));
         let mut world = Self {
             random,
@@ -128,6 +152,10 @@ impl World {
             now_ns,
             nodes,
             operations: vec![],
+            under_way: vec![],
+            liar,
+            heard: [[None; NODES]; NODES],
+            has_heard: [false; NODES],
             highest: None,
             seen: HashSet::new(),
             quorum,
@@ -135,6 +163,9 @@ impl World {
             violation: None,
             counts: IntervalCounts::default(),
         };
+        if let Some(liar) = liar {
+            world.nodes[liar].lie(&mut world.random);
+        }
         if !begins_in_quorum {
             world.change_mode();
             for node in &mut world.nodes {
@@ -235,9 +266,11 @@ impl World {
                 self.counts.refused += 1;
                 self.counts.behind_mark += u64::from(why == Some(Uncertain::MarkBehind));
                 self.counts.disrupted += u64::from(why == Some(Uncertain::Disrupted));
+                self.check_refusal(at, why);
                 return;
             }
         };
+        self.check_heard(at);
         let timestamp = self.planted_timestamp(&stamp);
         self.check_stamp(at, at_ns, &stamp, timestamp, n);
         let width_ns = (stamp.latest_ns() - stamp.earliest_ns()) as i64;
@@ -283,7 +316,8 @@ impl World {
     ) {
         let now_ns = self.now_ns;
         let (earliest, latest) = (stamp.earliest_ns() as i64, stamp.latest_ns() as i64);
-        if latest < arrived_ns || earliest > now_ns {
+        let is_wrong = latest < arrived_ns || earliest > now_ns;
+        if is_wrong && self.liar != Some(at) {
             self.violate(|| {
                 format!(
                     "INTERVAL: [{earliest}, {latest}] holds no moment of [{arrived_ns}, {now_ns}]"
@@ -308,6 +342,10 @@ impl World {
     fn end(&mut self, which: usize) {
         let Stage::Waiting { timestamp, .. } = self.operations[which].stage else { return };
         let Operation { node, floor, .. } = self.operations.swap_remove(which);
+        self.counts.ended += 1;
+        if self.liar == Some(node) {
+            return;
+        }
         let is_low = if self.is(IntervalPlant::SeedOtherKey) {
             floor.is_some_and(|floor| timestamp.epoch < floor.epoch)
         } else {
@@ -317,7 +355,6 @@ impl World {
             self.violate(|| format!("ORDER: n{node} gave {timestamp} after {floor:?}"));
         }
         self.highest = self.highest.max(Some(timestamp));
-        self.counts.ended += 1;
     }
 
     /// An operation at this stage, drawn at random.
@@ -331,6 +368,9 @@ impl World {
         if self.nodes[at].is_up() {
             let is_waiting = |it: &Operation| matches!(it.stage, Stage::Waiting { .. });
             self.operations.retain(|it| it.node != at || is_waiting(it));
+            self.under_way.retain(|it| it.to != at);
+            self.heard[at] = [None; NODES];
+            self.has_heard[at] = false;
             self.nodes[at].end(is_clean, &mut self.random);
             self.counts.stops += u64::from(is_clean);
         }
@@ -339,6 +379,9 @@ impl World {
     fn step(&mut self) {
         self.advance();
         let at = self.random.usize(..NODES);
+        if self.random.u8(..10) < 4 {
+            return self.exchange(at);
+        }
         let is_asked = |stage: &Stage| matches!(stage, Stage::Asked);
         let has_arrived = |stage: &Stage| matches!(stage, Stage::Arrived { .. });
         let is_over = |stage: &Stage| matches!(stage, Stage::Waiting { left, .. } if *left <= 0);

@@ -17,8 +17,10 @@ fn nodes_whose_clocks_drift_step_and_are_disrupted_keep_every_rule() {
         sum.add(&counts);
     }
     println!("{sum:?}");
-    let IntervalCounts { ended, refused, behind_mark, disrupted, restarts, stops, of_quorum } = sum;
-    let all = [ended / 10, refused, behind_mark, disrupted, restarts, stops, of_quorum];
+    let IntervalCounts { ended, refused, behind_mark, disrupted, restarts, stops, .. } = sum;
+    let IntervalCounts { of_quorum, reports, contradicted, unheard, .. } = sum;
+    let all = [ended / 10, refused, behind_mark, disrupted, restarts, stops];
+    let all = [&all[..], &[of_quorum, reports, contradicted, unheard]].concat();
     assert!(all.iter().all(|count| *count > SEEDS / 20), "{all:?}");
 }
 

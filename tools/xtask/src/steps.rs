@@ -229,6 +229,8 @@ pub(crate) const STEPS: &[Step] = &[
         .after(&["tests"]),
     Step::new("moves", "A node that moves is soon found while its name server fails", NIGHT, 300,
         Commands(&["scripts/moves --trials 10"])).after(&["release"]),
+    Step::new("chrony", "Order holds in interval mode while real chronyds are stopped, killed and lose their server",
+        NIGHT, 400, Commands(&["scripts/chrony"])).after(&["tests"]),
     Step::new("gate", "The cost of a request is within the accepted limits", NIGHT, 400, Commands(&["scripts/gate"])),
     Step::new("http3", "HTTP/3 clients of other projects work with a cluster", NIGHT, 700,
         Commands(&["scripts/http3-clients"])),

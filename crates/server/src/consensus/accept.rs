@@ -298,7 +298,7 @@ impl Accepted {
             raft_addr: hello.raft_addr.clone(),
             client_addr: hello.client_addr.clone(),
         };
-        let store = hello.store;
+        let (store, reads_intervals) = (hello.store, hello.reads_intervals);
         self.inbox.send(Event::PeerHello { member, hello }).await;
         let cluster = self.shared.core.published().cluster;
         let (reader, mut writer) = stream.into_split();
@@ -340,7 +340,8 @@ impl Accepted {
                 FrameKind::Ping => {
                     let Ok(Ping { sent_ns }) = Ping::decode(payload) else { break };
                     let position = self.shared.core.positions().own;
-                    let pong = Pong { sent_ns, wall_ns: wall_ns(&self.faults), position };
+                    let interval = self.shared.intervals.told().filter(|_| reads_intervals);
+                    let pong = Pong { sent_ns, wall_ns: wall_ns(&self.faults), position, interval };
                     let me = self.shared.identity.node;
                     write_frame(&mut frames, FrameKind::Pong, cluster, me, |out| pong.encode(out));
                     if write_frames(&mut writer, &mut frames).await.is_err() {

@@ -291,8 +291,14 @@ impl Dialler {
                             return LinkError::WrongPeer(format!("unexpected {:?}", header.kind));
                         };
                         heard_at = Instant::now();
+                        // In this order: the round trip is not shorter than it was at the arrival
+                        // by the raw clock.
+                        let arrived_raw_ns = epicepoch_time_source::raw_ns();
                         let received_ns = self.shared.clock.monotonic_ns();
                         let node = self.peer.node;
+                        let trip_ns = received_ns.checked_sub(pong.sent_ns);
+                        let told = pong.interval.zip(trip_ns);
+                        self.shared.intervals.handle_report(node, told, arrived_raw_ns);
                         let is_last = pong.sent_ns == pinged.0;
                         let since = if is_last { pinged.1 } else { StorePosition(0) };
                         self.inbox.send(Event::Pong { node, boot, since, pong, received_ns }).await;

@@ -566,6 +566,7 @@ impl Plane {
             self.metrics.consensus.leader_since_ns.set(self.shared.clock.monotonic_ns());
         }
         let me = self.shared.identity.node;
+        self.shared.intervals.set_voters(published.voters.iter().map(|(node, _)| node));
         if let Some(settings) = &published.settings {
             self.apply_settings(settings);
         }

@@ -90,7 +90,10 @@ impl Log {
 
 /// Whether the reason belongs to a start or a change of the mode, and passes by itself.
 const fn passes(reason: &Refused) -> bool {
-    matches!(reason, Refused::LeaseRuns | Refused::Uncertain(Uncertain::BelowCeiling))
+    matches!(
+        reason,
+        Refused::LeaseRuns | Refused::Uncertain(Uncertain::BelowCeiling | Uncertain::Unheard)
+    )
 }
 
 /// Whether two states are the same, but for the numbers in them.

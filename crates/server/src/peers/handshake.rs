@@ -299,6 +299,7 @@ mod tests {
             settings: SharedSettings::default(),
             formats: Formats { oldest, newest },
             version: "9.9.9".into(),
+            reads_intervals: true,
         };
         check_formats(NodeId(1), NodeId(2), &hello, NEEDED)
     }

@@ -43,6 +43,7 @@ pub(crate) fn hello(link: LinkKind, to: u64) -> PeerHello {
         },
         formats: FORMATS,
         version: String::new(),
+        reads_intervals: false,
     }
 }
 

@@ -118,6 +118,7 @@ fn frames_and_payloads() -> io::Result<()> {
             settings,
             formats: FORMATS,
             version: "0.1.0".into(),
+            reads_intervals: true,
         };
         payload(FrameKind::PeerHello, 0, name, &encoded(|out| hello.encode(out)))?;
     }
@@ -132,8 +133,10 @@ fn frames_and_payloads() -> io::Result<()> {
     payload(FrameKind::ConfirmReply, 3, "reply", &encoded(|out| reply.encode(out)))?;
     let (sent_ns, wall_ns) = (1 << 40, 1_700_000_000_000_000_000);
     payload(FrameKind::Ping, 4, "ping", &encoded(|out| Ping { sent_ns }.encode(out)))?;
-    let pong = Pong { sent_ns, wall_ns, position: StorePosition(4_711) };
+    let mut pong = Pong { sent_ns, wall_ns, position: StorePosition(4_711), interval: None };
     payload(FrameKind::Pong, 5, "pong", &encoded(|out| pong.encode(out)))?;
+    pong.interval = Some((wall_ns - 1_000_000, wall_ns + 1_000_000));
+    payload(FrameKind::Pong, 5, "pong-interval", &encoded(|out| pong.encode(out)))?;
     let peers = (1..=3).map(|node| (NodeId(node), member(node).raft_addr)).collect();
     let claim = Some(Claim { backup: Some((wall_ns, 7)), floor: Epoch(wall_ns), wall_ns });
     let empty = Empty { store, client_addr: "a:1".into(), bootstrapping: true, peers, claim };

@@ -1,11 +1,13 @@
 //! A machine in the simulator of interval mode: its wall clock, the daemon that synchronizes it and
 //! states the bound, its disk, and the process with the shipped stamper.
 
+use epicepoch_core::interval::peers::PeerIntervals;
 use epicepoch_core::interval::{Reading, Stamper, Uncertain};
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Epoch, NodeId, Timestamp};
 use fastrand::Rng;
 
+use super::NODES;
 use super::plant::IntervalPlant;
 
 /// A step of the world's clocks, nanoseconds.
@@ -14,6 +16,8 @@ pub(super) const TICK_NS: i64 = 10_000_000;
 pub(super) const BOUND_MAX_NS: i64 = 60 * TICK_NS;
 /// The rate error of a clock between two synchronizations, in hundredths.
 const DRIFT_PERCENT: i64 = 10;
+/// The rate error of a raw clock, parts per million.
+const RAW_PPM: i64 = 500;
 /// A statement of the source is void after this time, nanoseconds.
 const VOID_AFTER_NS: i64 = 400 * TICK_NS;
 
@@ -40,6 +44,16 @@ pub(super) struct Node {
     writing_ns: Option<u64>,
     /// The process; `None` while it is down.
     stamper: Option<Stamper>,
+    /// What the process has heard of others, and the reading that it tells them.
+    peers: PeerIntervals,
+    sampled: Option<Reading>,
+    /// When the process might first have given a timestamp, for the checker.
+    pub(super) began_ns: Option<i64>,
+    /// The raw clock: its value at true time 0, and its rate error, parts per million.
+    raw_at_zero_ns: i64,
+    raw_ppm: i64,
+    /// What the source adds to every reading.
+    lie_ns: i64,
     /// The ceiling of quorum mode, if the node has applied interval mode.
     pub(super) applied: Option<Epoch>,
     /// The last timestamp over all runs, which only the checker knows.
@@ -81,6 +95,12 @@ impl Node {
             mark_ns: 0,
             writing_ns: None,
             stamper: None,
+            peers: PeerIntervals::new(NodeId(0)),
+            sampled: None,
+            began_ns: None,
+            raw_at_zero_ns: random.i64(0..1_000) * TICK_NS,
+            raw_ppm: extreme(random, RAW_PPM),
+            lie_ns: 0,
             applied: None,
             given: None,
             stale: stated,
@@ -97,6 +117,18 @@ impl Node {
 
     pub(super) const fn is_up(&self) -> bool {
         self.stamper.is_some()
+    }
+
+    /// The source lies from now on, by more than any two bounds and a round trip.
+    pub(super) fn lie(&mut self, random: &mut Rng) {
+        let ns = random.i64(500..=2_000) * TICK_NS;
+        self.lie_ns = if random.bool() { ns } else { -ns };
+    }
+
+    /// The raw clock of the machine.
+    pub(super) fn raw_ns(&self, now_ns: i64) -> u64 {
+        let drifted_ns = i128::from(now_ns) * i128::from(self.raw_ppm) / 1_000_000;
+        (self.raw_at_zero_ns + now_ns + drifted_ns as i64) as u64
     }
 
     /// True time passes.
@@ -139,12 +171,15 @@ impl Node {
         if bound_ns > BOUND_MAX_NS && self.is(IntervalPlant::TooWideAnswered) {
             bound_ns = BOUND_MAX_NS / 2;
         }
-        let wall_ns = self.torn_ns.take().unwrap_or(now_ns + self.offset_ns);
+        let wall_ns = self.torn_ns.take().unwrap_or(now_ns + self.offset_ns) + self.lie_ns;
+        let raw_ns = self.raw_ns(now_ns);
         let is_blind = self.is(IntervalPlant::DisruptionIgnored);
         Some(Reading {
             earliest_ns: (wall_ns - bound_ns) as u64,
             latest_ns: (wall_ns + bound_ns) as u64,
             disruption: if is_blind { 0 } else { stated.marker },
+            raw_from_ns: raw_ns,
+            raw_until_ns: raw_ns,
         })
     }
 
@@ -174,11 +209,13 @@ impl Node {
     ) -> Result<IntervalStamp, Option<Uncertain>> {
         let Some(ceiling) = self.applied.filter(|_| self.is_up()) else { return Err(None) };
         let reading = self.cached.or_else(|| self.reading(now_ns)).ok_or(None)?;
+        self.begin(now_ns);
         let is_early = self.is(IntervalPlant::MarkAfterStamp);
         let ceiling = if self.is(IntervalPlant::CeilingIgnored) { Epoch(0) } else { ceiling };
+        let peers = self.compared(&reading);
         let stamper = self.stamper.as_mut().ok_or(None)?;
         // A request waits for the mark that it needs. Often the disk is fast enough.
-        let mut outcome = stamper.stamp(ceiling, reading, n);
+        let mut outcome = stamper.stamp(ceiling, reading, &peers, n);
         if let Some(mark_ns) = stamper.poll_mark() {
             self.writing_ns = Some(mark_ns);
             if is_early {
@@ -189,10 +226,69 @@ impl Node {
             if outcome == Err(Uncertain::MarkBehind)
                 && let Some(stamper) = &mut self.stamper
             {
-                outcome = stamper.stamp(ceiling, reading, n);
+                outcome = stamper.stamp(ceiling, reading, &peers, n);
             }
         }
         outcome.map_err(Some)
+    }
+
+    fn begin(&mut self, now_ns: i64) {
+        self.began_ns.get_or_insert(now_ns);
+        let is_heard = self.is(IntervalPlant::PeersUnheard);
+        self.peers.begin(if is_heard { 0 } else { self.raw_ns(now_ns) });
+    }
+
+    /// The intervals of the others for a comparison; with some planted bugs, none.
+    fn compared(&self, reading: &Reading) -> PeerIntervals {
+        let agreement = self.peers.compare(reading);
+        let is_half = 2 * agreement.agreeing == agreement.known;
+        if self.is(IntervalPlant::PeersIgnored)
+            || self.is(IntervalPlant::HalfIsEnough) && is_half
+        {
+            return PeerIntervals::new(self.id);
+        }
+        self.peers.clone()
+    }
+
+    /// The process reads its source while nobody asks.
+    pub(super) fn sample(&mut self, now_ns: i64, random: &mut Rng) {
+        let Some(ceiling) = self.applied.filter(|_| self.is_up()) else { return };
+        self.sampled = self.reading(now_ns);
+        let Some(reading) = self.sampled else { return };
+        self.begin(now_ns);
+        let Some(stamper) = &mut self.stamper else { return };
+        let _refused = stamper.sample(ceiling, reading, &self.peers);
+        if let Some(mark_ns) = stamper.poll_mark() {
+            self.writing_ns = Some(mark_ns);
+            if random.bool() {
+                self.sync_disk();
+            }
+        }
+    }
+
+    /// What the process tells another one of the time.
+    pub(super) fn told(&self, now_ns: i64) -> Option<(u64, u64)> {
+        let sampled = self.sampled.filter(|_| self.is_up())?;
+        if self.is(IntervalPlant::ReportOfOldReading) {
+            return Some((sampled.earliest_ns, sampled.latest_ns));
+        }
+        sampled.at(self.raw_ns(now_ns))
+    }
+
+    /// The process hears what node `from` told. It had asked at `asked_ns` of true time.
+    pub(super) fn hear(
+        &mut self,
+        from: usize,
+        told: Option<(u64, u64)>,
+        asked_ns: i64,
+        now_ns: i64,
+    ) {
+        let arrived_ns = self.raw_ns(now_ns);
+        let trip_ns = arrived_ns - self.raw_ns(asked_ns);
+        // The monotonic clock, which measures the trip, may be slewed.
+        let trip_ns =
+            if self.is(IntervalPlant::ReportWithoutTrip) { 0 } else { trip_ns + trip_ns / 8 };
+        self.peers.handle_report(NodeId(from as u64 + 1), told, trip_ns, arrived_ns);
     }
 
     /// The mark on its way is durable now, and the process hears of it.
@@ -216,12 +312,16 @@ impl Node {
         }
         self.cached = None;
         self.torn_ns = None;
+        self.sampled = None;
     }
 
     pub(super) fn start(&mut self) {
         let mark_ns = if self.is(IntervalPlant::MarkForgotten) { 0 } else { self.mark_ns };
         let stamper = Stamper::new(self.id, mark_ns, BOUND_MAX_NS as u64);
         self.stamper = Some(stamper.expect("a low node id"));
+        self.peers = PeerIntervals::new(self.id);
+        self.peers.set_voters((1..=NODES as u64).map(NodeId));
+        self.began_ns = None;
         self.stale = self.stated;
     }
 }

@@ -46,6 +46,11 @@ plants! {
     CeilingIgnored: "A node does not wait for the ceiling of quorum mode to pass.",
     MixedWithQuorum: "The leader of quorum mode goes on to answer.",
     SeedOtherKey: "Truncated time, no wait, and a retry only where the same key is read.",
+    PeersIgnored: "A node does not compare its interval with the others'.",
+    PeersUnheard: "A node that has just begun does not wait for the others' intervals.",
+    HalfIsEnough: "A node that half of the intervals contradict goes on.",
+    ReportWithoutTrip: "A report does not grow by its round trip.",
+    ReportOfOldReading: "A node tells the others a reading as it was, not as of now.",
     WorldBoundLies: "The source states a bound that does not hold.",
     WorldClientFast: "A client's clock runs twice as fast as is allowed.",
 }

@@ -130,7 +130,7 @@ impl World {
         let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
         let hello = self.at(id).hello();
         let position = self.at(id).running().replica().position();
-        let answer = Pong { sent_ns: ping.sent_ns, wall_ns, position };
+        let answer = Pong { sent_ns: ping.sent_ns, wall_ns, position, interval: None };
         self.send(id, from, &Event::Pong { from: id, hello, boot, since, pong: answer });
     }
 

@@ -21,7 +21,7 @@ use epicepoch_wire::native::{
 use epicepoch_wire::{Timestamp, TimestampRange};
 
 use crate::support::wire::{Answer, Wire};
-use crate::support::{Cluster, Node, WAIT_MAX, wait_until};
+use crate::support::{Cluster, Faults, Node, WAIT_MAX, wait_until};
 
 /// How many nodes are killed, and how many are stopped.
 const OUTAGES: usize = 3;
@@ -296,6 +296,41 @@ fn a_node_that_is_not_certain_refuses_and_says_why() {
         assert!(ready.text().contains("interval=uncertain ("), "{}", ready.text());
         assert_eq!(node.metric("epicepoch_interval_certain"), Some(0.0));
     }
+}
+
+/// A node whose source lies tells the others a time that contradicts theirs. It refuses, the others
+/// go on, and it answers again when the source is right again.
+#[test]
+fn a_node_whose_source_lies_refuses_while_the_others_go_on() {
+    let mut cluster = quorum_cluster();
+    change_mode(&cluster);
+    let agreement = |node: &Node| {
+        let of = |name: &str| node.metric(&format!("epicepoch_interval_clocks_{name}"));
+        (of("known"), of("agreeing"))
+    };
+    for node in &cluster.nodes {
+        wait_until("all agree", WAIT_MAX, || agreement(node) == (Some(3.0), Some(3.0)));
+    }
+    for wrong_ms in [-400, 400] {
+        let liar = cluster.nodes.len() - 1;
+        let faults = Faults { wall_offset_ms: wrong_ms, ..Faults::NONE };
+        cluster.nodes[liar].break_with(faults);
+        let node = &cluster.nodes[liar];
+        wait_until("the node refuses", WAIT_MAX, || code(node, "/interval") == "503 UNCERTAIN");
+        wait_until("it says why", WAIT_MAX, || {
+            let ready = node.ask("/ready").expect("an answer");
+            ready.status == 503 && ready.text().contains("contradicts 2 of the 2 other voters")
+        });
+        wait_until("it shows that", WAIT_MAX, || agreement(node) == (Some(3.0), Some(1.0)));
+        for right in cluster.others(liar) {
+            let right = &cluster.nodes[right];
+            wait_until("it is seen", WAIT_MAX, || agreement(right) == (Some(3.0), Some(2.0)));
+            wait_until("the others answer", WAIT_MAX, || stamp_of(right).is_some());
+        }
+        cluster.nodes[liar].break_with(Faults::NONE);
+        wait_until("it answers again", WAIT_MAX, || stamp_of(&cluster.nodes[liar]).is_some());
+    }
+    assert_well(&mut cluster);
 }
 
 /// The client asks any node that is certain, and its waits put its timestamps in order, whichever node

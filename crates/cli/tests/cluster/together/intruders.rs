@@ -145,6 +145,7 @@ fn hello(to: u64, formats: Formats) -> PeerHello {
         settings: SharedSettings::default(),
         formats,
         version: "99.0.0".into(),
+        reads_intervals: true,
     }
 }
 

@@ -350,7 +350,21 @@ impl Page<'_, '_> {
     fn intervals(&mut self) -> fmt::Result {
         let state = self.shared.interval_state();
         let is_certain = state.as_ref().is_some_and(|it| it.refusal.is_none());
-        let bound_ns = state.and_then(|it| it.bound_ns).unwrap_or_default();
+        let bound_ns = state.as_ref().and_then(|it| it.bound_ns).unwrap_or_default();
+        let agreement = state.and_then(|it| it.agreement);
+        self.gauge(
+            "interval_clocks_known",
+            "Voters whose interval this node knows, itself among them; 0 if its own is not known, and in \
+             quorum mode.",
+            None,
+            agreement.map_or(0, |it| it.known) as f64,
+        )?;
+        self.gauge(
+            "interval_clocks_agreeing",
+            "Those of interval_clocks_known whose interval has a moment in common with this node's.",
+            None,
+            agreement.map_or(0, |it| it.agreeing) as f64,
+        )?;
         self.gauge(
             "interval_certain",
             "1 if this node gives interval timestamps; 0 if it refuses, and in quorum mode.",

@@ -107,6 +107,8 @@ struct Interval {
     source: Option<String>,
     bound_ns: Option<u64>,
     mark: String,
+    clocks_known: usize,
+    clocks_agreeing: usize,
     refusal: Option<String>,
 }
 
@@ -245,8 +247,10 @@ impl<'a> Document<'a> {
 
 impl From<IntervalState> for Interval {
     fn from(state: IntervalState) -> Self {
-        let IntervalState { source, bound_ns, mark_ns, refusal } = state;
-        Self { source, bound_ns, mark: mark_ns.to_string(), refusal }
+        let IntervalState { source, bound_ns, mark_ns, agreement, refusal } = state;
+        let (clocks_known, clocks_agreeing) =
+            agreement.map_or((0, 0), |it| (it.known, it.agreeing));
+        Self { source, bound_ns, mark: mark_ns.to_string(), clocks_known, clocks_agreeing, refusal }
     }
 }
 
