@@ -17,8 +17,8 @@ pub const REPORT_AGE_NS_MAX: u64 = 2_000_000_000;
 /// A report whose round trip was longer is dropped, nanoseconds: it would be wider than any clock
 /// that is off by so little that nobody notices.
 pub const REPORT_TRIP_NS_MAX: u64 = 1_000_000_000;
-/// A node that has heard too few others refuses for this long after it began, nanoseconds. Then they
-/// are taken for dead.
+/// A node that has not known a majority of the intervals once refuses for this long after it began,
+/// nanoseconds. Then the others are taken for dead.
 pub const FIRST_REPORTS_NS_MAX: u64 = 2_000_000_000;
 /// A reading is told to others for this long, nanoseconds.
 const TOLD_AGE_NS_MAX: u64 = 1_000_000_000;
@@ -84,13 +84,15 @@ pub struct PeerIntervals {
     others: BTreeMap<NodeId, Option<Report>>,
     /// When this node might first have given a timestamp, by its raw clock.
     began_raw_ns: Option<u64>,
+    /// Whether the intervals of a majority of the voters, its own among them, were known at once.
+    has_known_majority: bool,
 }
 
 impl PeerIntervals {
     /// Of a node that knows no other.
     #[must_use]
     pub const fn new(me: NodeId) -> Self {
-        Self { me, others: BTreeMap::new(), began_raw_ns: None }
+        Self { me, others: BTreeMap::new(), began_raw_ns: None, has_known_majority: false }
     }
 
     /// Names the voters. What others have told is forgotten.
@@ -125,6 +127,11 @@ impl PeerIntervals {
             let high_ns = i128::from(latest_ns) + i128::from(trip_ns) - arrived_ns;
             Report { low_ns: i128::from(earliest_ns) - arrived_ns, high_ns, arrived_raw_ns }
         });
+        let age_ns = |report: &Report| arrived_raw_ns.saturating_sub(report.arrived_raw_ns);
+        let reports = self.others.values().flatten();
+        let known = 1 + reports.filter(|report| age_ns(report) <= REPORT_AGE_NS_MAX).count();
+        // Of the voters, and this node if it is none.
+        self.has_known_majority |= 2 * known > self.others.len() + 1;
     }
 
     /// Compares a reading of this node with what the others have told lately.
@@ -158,8 +165,8 @@ impl PeerIntervals {
         }
         let began_ns = self.began_raw_ns.unwrap_or(reading.raw_until_ns);
         let is_early = reading.raw_until_ns.saturating_sub(began_ns) < FIRST_REPORTS_NS_MAX;
-        // The voters, and this node if it is none.
-        if 2 * known <= self.others.len() + 1 && is_early {
+        let is_alone = self.others.is_empty();
+        if !is_alone && !self.has_known_majority && is_early {
             return Err(Uncertain::Unheard);
         }
         Ok(())
@@ -294,6 +301,13 @@ mod tests {
         assert_eq!(it.check(&at(RAW + FIRST_REPORTS_NS_MAX)), Ok(()));
         report(&mut it, 3, 0, (0, 1), RAW);
         assert_eq!(it.check(&at(RAW)), Ok(()), "two of three are known");
+        it.handle_report(NodeId(3), None, 0, RAW);
+        assert_eq!(it.check(&at(RAW)), Ok(()), "they were known once");
+        let mut five = peers(4);
+        report(&mut five, 3, 0, (0, 1), RAW);
+        assert_eq!(five.check(&at(RAW)), Err(Uncertain::Unheard), "two of five");
+        report(&mut five, 4, 0, (0, 1), RAW);
+        assert_eq!(five.check(&at(RAW)), Ok(()));
         assert_eq!(PeerIntervals::new(NodeId(1)).check(&at(RAW)), Ok(()));
         // Before it begins, a node with others refuses.
         let mut new = PeerIntervals::new(NodeId(1));
