@@ -196,7 +196,7 @@ impl Intervals {
     ///
     /// # Errors
     /// Why the node gives no timestamps now.
-    fn sample(&self, published: &Published) -> Result<(), Refused> {
+    pub(crate) fn sample(&self, published: &Published) -> Result<(), Refused> {
         let taken = self.read(published, |stamper, ceiling, reading, peers| {
             // A node that refuses goes on to tell the others its time: they compare it with theirs.
             Ok(stamper.sample(ceiling, reading, peers))

@@ -55,8 +55,7 @@ pub struct Node {
     acceptors: Vec<Acceptor>,
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
-    _hiccups: HiccupMeter,
-    _sampler: Sampler,
+    _clocks: (HiccupMeter, Sampler),
     _reloader: Reloader,
     /// Second handles of the HTTP/3 sockets, which keep all of them open until the node ends. The
     /// system divides datagrams among the open sockets. So if a worker that ends first closed its
@@ -270,8 +269,7 @@ impl Node {
         };
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
-        let hiccups = HiccupMeter::spawn(metrics.hiccups.clone())?;
-        let sampler = Sampler::spawn(shared.clone())?;
+        let clocks = watch_clocks(&shared, &metrics)?;
         let planes = (&workers, &metrics, &shared);
         let acceptors = open_ports((clients, operations), accept, planes, &faults)?;
         let reloader = read_again(shared.clone())?;
@@ -292,8 +290,7 @@ impl Node {
             acceptors,
             consensus,
             fate,
-            _hiccups: hiccups,
-            _sampler: sampler,
+            _clocks: clocks,
             _reloader: reloader,
             _http3: http3,
         })
@@ -517,6 +514,11 @@ fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
         tracing::info!("{ignored} ignored: data exists");
     }
     Ok(())
+}
+
+/// Starts the threads that measure how long the machine stalls, and that sample the clock source.
+fn watch_clocks(shared: &Arc<NodeShared>, metrics: &Metrics) -> io::Result<(HiccupMeter, Sampler)> {
+    Ok((HiccupMeter::spawn(metrics.hiccups.clone())?, Sampler::spawn(shared.clone())?))
 }
 
 /// Starts a thread that reloads tokens and certificates when their files change.

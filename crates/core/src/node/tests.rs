@@ -76,7 +76,8 @@ fn at(monotonic_ns: u64, ahead_ns: u64) -> ClockReading {
 /// A peer whose clock is right answers a ping, which took `took_ns`.
 fn answer(node: &mut Node, from: NodeId, now_ns: u64, took_ns: u64) {
     let wall_ns = START_NS + now_ns - took_ns / 2;
-    let pong = Pong { sent_ns: now_ns - took_ns, wall_ns, position: StorePosition(0), interval: None };
+    let pong =
+        Pong { sent_ns: now_ns - took_ns, wall_ns, position: StorePosition(0), interval: None };
     let heard = node.handle_pong(now_ns, from, BOOT, StorePosition(0), &pong, now_ns);
     assert_eq!(heard, Ok(()));
 }

@@ -339,9 +339,7 @@ impl Accepted {
                 },
                 FrameKind::Ping => {
                     let Ok(Ping { sent_ns }) = Ping::decode(payload) else { break };
-                    let position = self.shared.core.positions().own;
-                    let interval = self.shared.intervals.told().filter(|_| reads_intervals);
-                    let pong = Pong { sent_ns, wall_ns: wall_ns(&self.faults), position, interval };
+                    let pong = pong(&self.shared, &self.faults, sent_ns, reads_intervals);
                     let me = self.shared.identity.node;
                     write_frame(&mut frames, FrameKind::Pong, cluster, me, |out| pong.encode(out));
                     if write_frames(&mut writer, &mut frames).await.is_err() {
@@ -357,6 +355,12 @@ impl Accepted {
             self.inbox.send(Event::Closed { node }).await;
         }
     }
+}
+
+/// The answer to a ping. A peer that does not read the interval in it would close the link.
+fn pong(shared: &NodeShared, faults: &Faults, sent_ns: u64, reads_intervals: bool) -> Pong {
+    let interval = shared.intervals.told().filter(|_| reads_intervals);
+    Pong { sent_ns, wall_ns: wall_ns(faults), position: shared.core.positions().own, interval }
 }
 
 /// The last refusal of each peer. It is logged once, however often the peer tries again.
@@ -397,8 +401,29 @@ enum Answer {
 mod tests {
     use RefusalCode::{Removed, UnknownNode, WrongCertificate};
 
-    use super::super::fixture::logged;
+    use epicepoch_core::publication::Published;
+    use epicepoch_wire::{Epoch, Mode};
+
+    use super::super::fixture::{logged, shared_with};
     use super::*;
+
+    #[test]
+    fn only_a_peer_that_reads_intervals_is_told_one() {
+        let shared = shared_with(|config| config.intervals.source = Some("fixed=1ms".to_owned()));
+        let told = |reads_intervals| pong(&shared, &Faults::none(), 7, reads_intervals).interval;
+        assert_eq!((told(true), told(false)), (None, None), "quorum mode");
+        let nothing = Published::nothing(shared.identity);
+        let interval_ceiling = Some(Epoch(1));
+        let published = Published { mode: Mode::Interval, interval_ceiling, ..nothing };
+        assert_eq!(shared.intervals.sample(&published), Ok(()));
+        let (earliest_ns, latest_ns) = told(true).unwrap();
+        assert!(latest_ns - earliest_ns >= 2_000_000);
+        assert_eq!(told(false), None);
+        // An older node reads the answer that it gets.
+        let mut bytes = Vec::new();
+        pong(&shared, &Faults::none(), 7, false).encode(&mut bytes);
+        assert_eq!(bytes.len(), 24);
+    }
 
     #[test]
     fn a_refusal_is_logged_when_it_is_new() {

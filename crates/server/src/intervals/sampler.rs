@@ -59,21 +59,20 @@ impl Drop for Sampler {
 /// What was logged last.
 #[derive(Debug, Default)]
 struct Log {
-    /// The state of the last line: certain, or why not.
-    last: Option<Option<Refused>>,
-    logged_at: Option<Instant>,
+    /// When, and the reason in that line; `None` in it if the node was certain.
+    last: Option<(Instant, Option<Refused>)>,
 }
 
 impl Log {
     /// Logs a state that is not that of the last line, at most once in a pause.
     fn record(&mut self, refused: Option<Refused>, now: Instant) {
-        let is_silent = matches!(
-            &refused,
-            Some(Refused::QuorumMode | Refused::Uncertain(Uncertain::Stopped))
-        );
-        let is_known = self.last.as_ref().is_some_and(|last| is_same(last.as_ref(), refused.as_ref()));
-        let is_early = self.logged_at.is_some_and(|at| now.duration_since(at) < LOG_PAUSE);
-        if is_silent || is_known || is_early {
+        let is_silent =
+            matches!(&refused, Some(Refused::QuorumMode | Refused::Uncertain(Uncertain::Stopped)));
+        let is_known = self.last.as_ref().is_some_and(|(at, last)| {
+            let is_early = now.duration_since(*at) < LOG_PAUSE;
+            is_early || is_same(last.as_ref(), refused.as_ref())
+        });
+        if is_silent || is_known {
             return;
         }
         match &refused {
@@ -83,8 +82,7 @@ impl Log {
             }
             Some(reason) => tracing::warn!(%reason, "no interval timestamps"),
         }
-        self.last = Some(refused);
-        self.logged_at = Some(now);
+        self.last = Some((now, refused));
     }
 }
 

@@ -242,7 +242,8 @@ impl Node {
     fn compared(&self, reading: &Reading) -> PeerIntervals {
         let agreement = self.peers.compare(reading);
         let is_half = 2 * agreement.agreeing == agreement.known;
-        if self.is(IntervalPlant::PeersIgnored)
+        let is_known = agreement.known > 1;
+        if self.is(IntervalPlant::PeersIgnored) && is_known
             || self.is(IntervalPlant::HalfIsEnough) && is_half
         {
             return PeerIntervals::new(self.id);

@@ -3,7 +3,9 @@
 //! compared.
 
 use epicepoch_core::interval::Uncertain;
-use epicepoch_core::interval::peers::{FIRST_REPORTS_NS_MAX, REPORT_AGE_NS_MAX, REPORT_TRIP_NS_MAX};
+use epicepoch_core::interval::peers::{
+    FIRST_REPORTS_NS_MAX, REPORT_AGE_NS_MAX, REPORT_TRIP_NS_MAX,
+};
 use fastrand::Rng;
 
 use super::plant::IntervalPlant;
@@ -18,8 +20,14 @@ pub(super) struct Report {
     from: usize,
     pub(super) to: usize,
     asked_ns: i64,
-    /// Whether it was told, and what.
-    told: Option<Option<(u64, u64)>>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Asked,
+    /// `None`: the node does not know the time.
+    Told(Option<(u64, u64)>),
 }
 
 /// Whether a planted bug shows only if a source lies.
@@ -47,13 +55,13 @@ impl World {
     pub(super) fn exchange(&mut self, at: usize) {
         if !self.under_way.is_empty() && self.random.u8(..4) > 0 {
             let which = self.random.usize(..self.under_way.len());
-            let Report { from, to, asked_ns, told } = self.under_way[which];
-            let Some(told) = told else {
+            let Report { from, to, asked_ns, stage } = self.under_way[which];
+            let Stage::Told(told) = stage else {
                 // The reading that is told may be old.
                 if self.random.bool() {
                     self.nodes[from].sample(self.now_ns, &mut self.random);
                 }
-                self.under_way[which].told = Some(self.nodes[from].told(self.now_ns));
+                self.under_way[which].stage = Stage::Told(self.nodes[from].told(self.now_ns));
                 return;
             };
             self.under_way.swap_remove(which);
@@ -68,7 +76,12 @@ impl World {
             self.nodes[at].sample(self.now_ns, &mut self.random);
         } else if self.under_way.len() < UNDER_WAY_MAX && self.nodes[at].is_up() {
             let from = (at + self.random.usize(1..NODES)) % NODES;
-            self.under_way.push(Report { from, to: at, asked_ns: self.now_ns, told: None });
+            self.under_way.push(Report {
+                from,
+                to: at,
+                asked_ns: self.now_ns,
+                stage: Stage::Asked,
+            });
         }
     }
 
