@@ -7,14 +7,17 @@
 //! of waiting is Spanner's commit wait (Corbett et al., OSDI 2012, section 4).
 //!
 //! - [`peers`]: the intervals of the other voters, with which this node's own is compared (S27).
+//! - `reading`: what a source says, now and a moment later.
 
 pub mod peers;
+mod reading;
 
 use epicepoch_wire::interval::{INTERVAL_COUNTS, INTERVAL_NODE_MAX, IntervalStamp};
 use epicepoch_wire::{Epoch, NodeId, Timestamp};
 use thiserror::Error;
 
-use self::peers::PeerIntervals;
+use self::peers::{Objection, PeerIntervals};
+pub use self::reading::Reading;
 
 /// A mark is made durable this far ahead of the timestamp that needs it, nanoseconds. After a crash,
 /// clients of the node may have to wait that much longer, once.
@@ -26,22 +29,6 @@ const MARK_LEFT_MIN_NS: u64 = MARK_AHEAD_NS / 2;
 /// refuses: it has given timestamps by a clock that was wrong, or was set back since. A crash leaves
 /// a node at most one and a half marks ahead.
 const AHEAD_NS_MAX: u64 = 2 * MARK_AHEAD_NS;
-
-/// An interval that holds true time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// True time is not below this, Unix nanoseconds.
-    pub earliest_ns: u64,
-    /// True time is not above this, Unix nanoseconds.
-    pub latest_ns: u64,
-    /// Another number than in the last reading: the machine was paused or moved in between.
-    pub disruption: u64,
-    /// The clock was read between these two times of the machine's raw clock, which is never set or
-    /// slewed, nanoseconds.
-    pub raw_from_ns: u64,
-    /// See `raw_from_ns`.
-    pub raw_until_ns: u64,
-}
 
 /// Why a node gives no interval timestamp now. Ask another node, or this one in a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -94,6 +81,15 @@ pub enum Uncertain {
     /// The node stops.
     #[error("this node stops")]
     Stopped,
+}
+
+impl From<Objection> for Uncertain {
+    fn from(objection: Objection) -> Self {
+        match objection {
+            Objection::Contradicted { others, known } => Self::Contradicted { others, known },
+            Objection::Unheard => Self::Unheard,
+        }
+    }
 }
 
 /// A node id that does not fit into the index of an interval timestamp.
@@ -226,7 +222,7 @@ impl Stamper {
             return Some(Uncertain::Stopped);
         }
         let judged = self.judge(ceiling, reading, self.disrupted_by(reading));
-        judged.and_then(|_| peers.check(&reading)).err()
+        judged.and_then(|_| Ok(peers.check(&reading)?)).err()
     }
 
     /// Checks that a timestamp can be given for this reading, and returns its latest time.
@@ -394,7 +390,9 @@ mod tests {
         let sample = |it: &mut Stamper, reading| {
             let outcome = it.sample(CEILING, reading, &alone());
             let mark_ns = it.poll_mark();
-            mark_ns.into_iter().for_each(|mark_ns| it.handle_mark(mark_ns));
+            if let Some(mark_ns) = mark_ns {
+                it.handle_mark(mark_ns);
+            }
             (outcome, mark_ns.is_some())
         };
         assert_eq!(sample(&mut it, reading(NOW, MS)), (Ok(()), true));

@@ -518,7 +518,9 @@ fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
 
 /// Starts the threads that measure how long the machine stalls, and that sample the clock source.
 fn watch_clocks(shared: &Arc<NodeShared>, metrics: &Metrics) -> io::Result<(HiccupMeter, Sampler)> {
-    Ok((HiccupMeter::spawn(metrics.hiccups.clone())?, Sampler::spawn(shared.clone())?))
+    let shared = shared.clone();
+    let sample = move || shared.intervals.sample(&shared.core.published());
+    Ok((HiccupMeter::spawn(metrics.hiccups.clone())?, Sampler::spawn(sample)?))
 }
 
 /// Starts a thread that reloads tokens and certificates when their files change.

@@ -25,13 +25,12 @@ use epicepoch_wire::interval::{INTERVAL_COUNTS, IntervalStamp};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 use fastrand::Rng;
 
-use node::{BOUND_MAX_NS, Node, TICK_NS};
+use node::{BOUND_MAX_NS, NODES, Node, TICK_NS};
 pub use plant::IntervalPlant;
 use reports::Report;
 
 /// Steps of a run.
 const STEPS: usize = 2_500;
-const NODES: usize = 3;
 /// At most this many operations are under way.
 const OPERATIONS_MAX: usize = 6;
 /// The interval to which the planted rule truncates time: at least twice the largest bound.

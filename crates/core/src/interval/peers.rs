@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use epicepoch_wire::NodeId;
 
-use super::{Reading, Uncertain};
+use super::reading::{Reading, drift_ns};
 
 /// A report does not count any more when it is older than this, nanoseconds: its sender is gone.
 pub const REPORT_AGE_NS_MAX: u64 = 2_000_000_000;
@@ -20,34 +20,6 @@ pub const REPORT_TRIP_NS_MAX: u64 = 1_000_000_000;
 /// A node that has not known a majority of the intervals once refuses for this long after it began,
 /// nanoseconds. Then the others are taken for dead.
 pub const FIRST_REPORTS_NS_MAX: u64 = 2_000_000_000;
-/// A reading is told to others for this long, nanoseconds.
-const TOLD_AGE_NS_MAX: u64 = 1_000_000_000;
-/// How far the rate of a raw clock may be from true, parts per million.
-const RAW_PPM_MAX: u64 = 500;
-
-/// What a raw clock may have drifted in a time that it measured, nanoseconds. A clock that is slow by
-/// 500 ppm has measured 999,500 of a million.
-const fn drift_ns(age_ns: u64) -> u64 {
-    // `age_ns` is at most a few seconds where this matters.
-    age_ns.saturating_mul(RAW_PPM_MAX) / (1_000_000 - RAW_PPM_MAX) + 1
-}
-
-impl Reading {
-    /// The interval at a later time of the raw clock: earliest and latest, to tell others. `None` if
-    /// the reading is too old, or from later.
-    #[must_use]
-    pub fn at(&self, raw_ns: u64) -> Option<(u64, u64)> {
-        let shortest_ns = raw_ns.checked_sub(self.raw_until_ns)?;
-        let longest_ns = raw_ns.checked_sub(self.raw_from_ns)?;
-        if longest_ns > TOLD_AGE_NS_MAX {
-            return None;
-        }
-        let earliest_ns = self.earliest_ns.checked_add(shortest_ns)?;
-        let latest_ns = self.latest_ns.checked_add(longest_ns)?;
-        let latest_ns = latest_ns.checked_add(drift_ns(longest_ns))?;
-        Some((earliest_ns.saturating_sub(drift_ns(shortest_ns)), latest_ns))
-    }
-}
 
 /// How the interval of this node compares with those of the others that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +37,21 @@ impl Agreement {
     pub const fn is_majority(self) -> bool {
         2 * self.agreeing > self.known
     }
+}
+
+/// Why the intervals of the others forbid a timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objection {
+    /// The intervals of `others` of the `known` other voters have no moment in common with this
+    /// node's.
+    Contradicted {
+        /// See above.
+        others: usize,
+        /// See above.
+        known: usize,
+    },
+    /// The node has just begun, and has not known a majority of the intervals yet.
+    Unheard,
 }
 
 /// What a peer has told about true time.
@@ -157,17 +144,17 @@ impl PeerIntervals {
     }
 
     /// Checks that the others do not forbid a timestamp for this reading (S27).
-    pub(super) fn check(&self, reading: &Reading) -> Result<(), Uncertain> {
+    pub(super) fn check(&self, reading: &Reading) -> Result<(), Objection> {
         let agreement = self.compare(reading);
         let Agreement { known, agreeing } = agreement;
         if !agreement.is_majority() {
-            return Err(Uncertain::Contradicted { others: known - agreeing, known: known - 1 });
+            return Err(Objection::Contradicted { others: known - agreeing, known: known - 1 });
         }
         let began_ns = self.began_raw_ns.unwrap_or(reading.raw_until_ns);
         let is_early = reading.raw_until_ns.saturating_sub(began_ns) < FIRST_REPORTS_NS_MAX;
         let is_alone = self.others.is_empty();
         if !is_alone && !self.has_known_majority && is_early {
-            return Err(Uncertain::Unheard);
+            return Err(Objection::Unheard);
         }
         Ok(())
     }
@@ -217,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_node_that_contradicts_most_of_the_others_refuses_and_they_go_on() {
-        let refused = Err(Uncertain::Contradicted { others: 2, known: 2 });
+        let refused = Err(Objection::Contradicted { others: 2, known: 2 });
         for lie in [-5, 5] {
             let mut wrong = peers(2);
             for other in [2, 3] {
@@ -238,13 +225,13 @@ mod tests {
     fn half_is_no_majority_and_a_node_alone_agrees_with_itself() {
         let mut two = peers(1);
         report(&mut two, 2, 50, (0, 1), RAW);
-        let refused = Err(Uncertain::Contradicted { others: 1, known: 1 });
+        let refused = Err(Objection::Contradicted { others: 1, known: 1 });
         assert_eq!(two.check(&reading(RAW, 0, 1)), refused);
         let mut four = peers(3);
         report(&mut four, 2, 0, (0, 1), RAW);
         report(&mut four, 3, 50, (0, 1), RAW);
         report(&mut four, 4, 50, (0, 1), RAW);
-        let refused = Err(Uncertain::Contradicted { others: 2, known: 3 });
+        let refused = Err(Objection::Contradicted { others: 2, known: 3 });
         assert_eq!(four.check(&reading(RAW, 0, 1)), refused);
         assert_eq!(peers(0).check(&reading(RAW, 0, 1)), Ok(()));
     }
@@ -296,8 +283,8 @@ mod tests {
     fn a_node_that_has_just_begun_waits_for_the_others_but_not_for_ever() {
         let mut it = peers(2);
         let at = |raw_ns| reading(raw_ns, 0, 1);
-        assert_eq!(it.check(&at(RAW)), Err(Uncertain::Unheard));
-        assert_eq!(it.check(&at(RAW + FIRST_REPORTS_NS_MAX - 1)), Err(Uncertain::Unheard));
+        assert_eq!(it.check(&at(RAW)), Err(Objection::Unheard));
+        assert_eq!(it.check(&at(RAW + FIRST_REPORTS_NS_MAX - 1)), Err(Objection::Unheard));
         assert_eq!(it.check(&at(RAW + FIRST_REPORTS_NS_MAX)), Ok(()));
         report(&mut it, 3, 0, (0, 1), RAW);
         assert_eq!(it.check(&at(RAW)), Ok(()), "two of three are known");
@@ -305,23 +292,13 @@ mod tests {
         assert_eq!(it.check(&at(RAW)), Ok(()), "they were known once");
         let mut five = peers(4);
         report(&mut five, 3, 0, (0, 1), RAW);
-        assert_eq!(five.check(&at(RAW)), Err(Uncertain::Unheard), "two of five");
+        assert_eq!(five.check(&at(RAW)), Err(Objection::Unheard), "two of five");
         report(&mut five, 4, 0, (0, 1), RAW);
         assert_eq!(five.check(&at(RAW)), Ok(()));
         assert_eq!(PeerIntervals::new(NodeId(1)).check(&at(RAW)), Ok(()));
         // Before it begins, a node with others refuses.
         let mut new = PeerIntervals::new(NodeId(1));
         new.set_voters([1, 2].map(NodeId).into_iter());
-        assert_eq!(new.check(&at(RAW + 9 * FIRST_REPORTS_NS_MAX)), Err(Uncertain::Unheard));
-    }
-
-    #[test]
-    fn a_reading_is_told_as_of_a_later_moment_and_not_for_long() {
-        let it = Reading { raw_from_ns: RAW, raw_until_ns: RAW + 10, ..reading(RAW, 0, 1) };
-        let told = it.at(RAW + 100 * MS).unwrap();
-        let expected = (it.earliest_ns + 100 * MS - 10, it.latest_ns + 100 * MS);
-        assert_eq!((expected.0 - told.0, told.1 - expected.1), (50_026, 50_026));
-        assert_eq!(it.at(RAW + TOLD_AGE_NS_MAX + 1), None);
-        assert_eq!(it.at(RAW), None, "before the reading");
+        assert_eq!(new.check(&at(RAW + 9 * FIRST_REPORTS_NS_MAX)), Err(Objection::Unheard));
     }
 }

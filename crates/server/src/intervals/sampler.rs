@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use epicepoch_core::interval::Uncertain;
 
 use super::Refused;
-use crate::shared::NodeShared;
 
 /// Time between two samples. A tenth of what a mark is ahead, so the mark of a node that nobody asks
 /// is never behind its clock. A step of the clock by another program than chronyd is seen if it is
@@ -29,18 +28,19 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Starts the thread.
+    /// Starts the thread, which calls `sample`.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub(crate) fn spawn(shared: Arc<NodeShared>) -> io::Result<Self> {
+    pub(crate) fn spawn(
+        sample: impl Fn() -> Result<(), Refused> + Send + 'static,
+    ) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let told = is_over.clone();
         let body = move || {
             let mut log = Log::default();
             while !told.load(Ordering::Relaxed) {
-                let outcome = shared.intervals.sample(&shared.core.published());
-                log.record(outcome.err(), Instant::now());
+                log.record(sample().err(), Instant::now());
                 thread::park_timeout(PERIOD);
             }
         };

@@ -7,9 +7,10 @@ use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Epoch, NodeId, Timestamp};
 use fastrand::Rng;
 
-use super::NODES;
 use super::plant::IntervalPlant;
 
+/// The nodes of a run.
+pub(super) const NODES: usize = 3;
 /// A step of the world's clocks, nanoseconds.
 pub(super) const TICK_NS: i64 = 10_000_000;
 /// The largest bound that a node accepts, nanoseconds.

@@ -8,8 +8,9 @@ use epicepoch_core::interval::peers::{
 };
 use fastrand::Rng;
 
+use super::World;
+use super::node::NODES;
 use super::plant::IntervalPlant;
-use super::{NODES, World};
 
 /// At most this many reports are under way.
 const UNDER_WAY_MAX: usize = 4;
