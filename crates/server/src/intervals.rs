@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use epicepoch_core::interval::{NodeIdTooHigh, Reading, Stamper, Uncertain};
+use epicepoch_core::interval::{NodeIdTooHigh, Opening, Reading, Stamper, Uncertain};
 use epicepoch_core::publication::Published;
+use epicepoch_storage::Intervals as Stored;
 use epicepoch_time_source::{SourceSetting, TimeSource};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::interval::IntervalStamp;
@@ -36,6 +37,9 @@ pub struct Intervals {
     /// The highest mark that is on the disk, for the stamper. The storage thread must not wait for
     /// `inner`: a worker may ask the clock source under that lock.
     durable_ns: AtomicU64,
+    /// The change of the mode for which this node is to stop giving timestamps; 0 for none. Whoever
+    /// has the lock of `inner` obeys it before the stamper is asked (S26).
+    closing: AtomicU64,
     /// The durable mark.
     marked: watch::Sender<u64>,
     write_mark: OnceLock<WriteMark>,
@@ -61,6 +65,12 @@ pub enum Refused {
     /// The cluster is in quorum mode, as far as this node knows.
     #[error("MODE is quorum here; ask for /timestamp, or have an operator change the mode")]
     QuorumMode,
+    /// Interval mode closes.
+    #[error(
+        "MODE becomes quorum, and this node gives no more intervals; epicepoch settings list \
+             says which nodes are waited for"
+    )]
+    Closing,
     /// An earlier leader may still answer by its lease.
     #[error("a lease of quorum mode may not be over; retry")]
     LeaseRuns,
@@ -91,7 +101,8 @@ impl Refused {
             _ if !published.is_joined() => ErrorCode::NotReady,
             Self::QuorumMode => ErrorCode::OtherMode,
             Self::Uncertain(Uncertain::Stopped) => ErrorCode::ShuttingDown,
-            Self::LeaseRuns
+            Self::Closing
+            | Self::LeaseRuns
             | Self::NoSource
             | Self::Source { .. }
             | Self::Node(_)
@@ -111,24 +122,28 @@ pub struct IntervalState {
     pub mark_ns: u64,
     /// Why the node gives no interval timestamps; `None` if it does.
     pub refusal: Option<String>,
+    /// Whether interval mode closes, as this node has applied it (S26).
+    pub is_closing: bool,
 }
 
 impl Intervals {
-    /// The intervals of a run of `node`, which begins above `mark_ns`, the mark in its data directory.
+    /// The intervals of a run of `node`, which begins with what its data directory has.
     #[must_use]
-    pub fn new(node: NodeId, mark_ns: u64, setting: Option<String>, bound_max: Duration) -> Self {
+    pub fn new(node: NodeId, stored: Stored, setting: Option<String>, bound_max: Duration) -> Self {
+        let Stored { mark_ns, closed } = stored;
         let bound_max_ns = u64::try_from(bound_max.as_nanos()).unwrap_or(u64::MAX);
-        let stamper = Stamper::new(node, mark_ns, bound_max_ns);
+        let stamper = Stamper::new(node, mark_ns, closed, bound_max_ns);
         let inner = Mutex::new(Inner { stamper, source: Source::default() });
         let (durable_ns, marked) = (AtomicU64::new(mark_ns), watch::Sender::new(mark_ns));
-        Self { setting, inner, durable_ns, marked, write_mark: OnceLock::new() }
+        let closing = AtomicU64::new(0);
+        Self { setting, inner, durable_ns, closing, marked, write_mark: OnceLock::new() }
     }
 
     /// The intervals of a run of the node with this configuration.
     #[must_use]
-    pub fn of(config: &Config, mark_ns: u64) -> Self {
+    pub fn of(config: &Config, stored: Stored) -> Self {
         let settings = config.intervals.clone();
-        Self::new(config.node_id, mark_ns, settings.source, settings.bound_max)
+        Self::new(config.node_id, stored, settings.source, settings.bound_max)
     }
 
     /// Gives the function that writes marks. Until then, no timestamp needs one that is not there.
@@ -162,18 +177,16 @@ impl Intervals {
     /// # Errors
     /// Why nothing is given now.
     pub fn stamp_at_once(&self, published: &Published, n: u64) -> Result<IntervalStamp, Refused> {
-        let ceiling = match (published.mode, published.interval_ceiling) {
-            (Mode::Quorum, _) => return Err(Refused::QuorumMode),
-            (Mode::Interval, None) => return Err(Refused::LeaseRuns),
-            (Mode::Interval, Some(ceiling)) => ceiling,
-        };
+        let opening = opening(published)?;
         let mut inner = self.lock();
         let inner = &mut *inner;
         let stamper = inner.stamper.as_mut().map_err(|error| *error)?;
+        // S26: `published` may have been read before the node was told to stop.
+        self.obey(stamper);
         // Read under the lock, after the request has arrived.
         let reading = inner.source.read(self.setting.as_deref())?;
         stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
-        let outcome = stamper.stamp(ceiling, reading, n);
+        let outcome = stamper.stamp(opening, reading, n);
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
             write_mark(mark_ns);
         }
@@ -184,6 +197,29 @@ impl Intervals {
     pub fn handle_mark(&self, mark_ns: u64) {
         self.durable_ns.fetch_max(mark_ns, Ordering::AcqRel);
         self.marked.send_replace(mark_ns);
+    }
+
+    /// Stops giving timestamps until a later change of the mode than `change` is applied (S26). Returns
+    /// the highest time that was given, or `None` while another thread holds the lock: then call it
+    /// again. Tell nobody before `change` is durable.
+    pub fn close(&self, change: u64) -> Option<u64> {
+        self.closing.fetch_max(change, Ordering::SeqCst);
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // A worker asks the clock source under the lock, and this thread must not wait for that.
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        match &mut inner.stamper {
+            Ok(stamper) => Some(self.obey(stamper)),
+            // A node with such an id has given nothing.
+            Err(NodeIdTooHigh(_)) => Some(0),
+        }
+    }
+
+    /// Closes the stamper if this node was told to stop. Returns the highest time that was given.
+    fn obey(&self, stamper: &mut Stamper) -> u64 {
+        stamper.close(self.closing.load(Ordering::SeqCst))
     }
 
     /// Gives nothing any more, and has the exact mark written. Called after the workers have ended
@@ -209,13 +245,11 @@ impl Intervals {
         let bound_ns = reading.as_ref().ok().and_then(|it| {
             it.latest_ns.checked_sub(it.earliest_ns).map(|width_ns| width_ns.div_ceil(2))
         });
-        let refusal = match (published.mode, published.interval_ceiling, &inner.stamper, reading) {
-            (Mode::Quorum, ..) => Some(Refused::QuorumMode),
-            (Mode::Interval, None, ..) => Some(Refused::LeaseRuns),
-            (_, _, Err(error), _) => Some(Refused::Node(*error)),
-            (_, _, _, Err(refused)) => Some(refused),
-            (_, Some(ceiling), Ok(stamper), Ok(reading)) => {
-                stamper.would_refuse(ceiling, reading).map(Refused::Uncertain)
+        let refusal = match (opening(published), &inner.stamper, reading) {
+            (Err(refused), ..) | (Ok(_), Ok(_), Err(refused)) => Some(refused),
+            (Ok(_), Err(error), _) => Some(Refused::Node(*error)),
+            (Ok(opening), Ok(stamper), Ok(reading)) => {
+                stamper.would_refuse(opening, reading).map(Refused::Uncertain)
             }
         };
         IntervalState {
@@ -223,11 +257,22 @@ impl Intervals {
             bound_ns,
             mark_ns: *self.marked.borrow(),
             refusal: refusal.map(|refused| refused.to_string()),
+            is_closing: published.closing.is_some(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Interval mode as this node has applied it, if it may give timestamps.
+fn opening(published: &Published) -> Result<Opening, Refused> {
+    match (published.mode, published.opening) {
+        (Mode::Quorum, _) => Err(Refused::QuorumMode),
+        (Mode::Interval, None) if published.closing.is_some() => Err(Refused::Closing),
+        (Mode::Interval, None) => Err(Refused::LeaseRuns),
+        (Mode::Interval, Some(opening)) => Ok(opening),
     }
 }
 
@@ -283,9 +328,10 @@ mod tests {
 
     const NODE: NodeId = NodeId(3);
 
-    fn published(mode: Mode, interval_ceiling: Option<Epoch>) -> Published {
+    fn published(mode: Mode, ceiling: Option<Epoch>) -> Published {
         let identity = Identity { node: NODE, store: StoreId(1), boot: BootId(1) };
-        Published { mode, interval_ceiling, ..Published::nothing(identity) }
+        let opening = ceiling.map(|ceiling| Opening { ceiling, change: 1 });
+        Published { mode, opening, ..Published::nothing(identity) }
     }
 
     fn open() -> Published {
@@ -294,7 +340,8 @@ mod tests {
 
     fn intervals(mark_ns: u64, source: Option<&str>) -> Arc<Intervals> {
         let source = source.map(str::to_owned);
-        Arc::new(Intervals::new(NODE, mark_ns, source, Duration::from_millis(10)))
+        let stored = Stored { mark_ns, closed: 0 };
+        Arc::new(Intervals::new(NODE, stored, source, Duration::from_millis(10)))
     }
 
     /// A node whose disk acknowledges every mark at once.
@@ -364,7 +411,27 @@ mod tests {
         assert!(matches!(refused, Err(Refused::Uncertain(Uncertain::TooWide { .. }))));
         assert!(wide.state(&open()).refusal.unwrap().contains("INTERVAL_BOUND_MAX_MS"));
         assert_eq!(without.state(&open()).source, None);
-        let high = Intervals::new(NodeId(40_000), 0, None, Duration::ZERO);
+        let high = Intervals::new(NodeId(40_000), Stored::default(), None, Duration::ZERO);
         assert!(matches!(high.stamp(&open(), 1).await, Err(Refused::Node(_))));
+    }
+
+    /// S26: the publication that a request was read with may be older than the order to stop.
+    #[tokio::test]
+    async fn a_node_that_was_told_to_stop_gives_nothing_by_an_older_publication() {
+        let (intervals, _) = with_disk(0, "fixed=1ms");
+        let last = intervals.stamp(&open(), 2).await.unwrap();
+        let lock = intervals.lock();
+        assert_eq!(intervals.close(2), None, "a worker holds the lock");
+        drop(lock);
+        let closed = Err(Refused::Uncertain(Uncertain::Closed { closed: 2 }));
+        assert_eq!(intervals.stamp(&open(), 1).await, closed);
+        assert_eq!(intervals.close(2), Some(last.latest_ns()));
+        let closing = Published { closing: Some(2), ..published(Mode::Interval, None) };
+        assert_eq!(intervals.stamp(&closing, 1).await, Err(Refused::Closing));
+        assert!(intervals.state(&closing).refusal.unwrap().contains("MODE becomes quorum"));
+        // The change is cancelled.
+        let opening = Some(Opening { ceiling: Epoch(1), change: 3 });
+        let again = Published { opening, ..open() };
+        assert!(intervals.stamp(&again, 1).await.unwrap().timestamp() > last.timestamp());
     }
 }

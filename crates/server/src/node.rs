@@ -237,7 +237,7 @@ impl Node {
             allocator: Allocator::new(core.clone(), nanos(config.epoch_interval)),
             clock: NodeClock::new(wall_ns()),
             lease_clock: LeaseClock::new(config.leases.clock),
-            intervals: Intervals::of(&config, storage.interval_mark_ns()),
+            intervals: Intervals::of(&config, storage.intervals()),
             health: Health::default(),
             authz,
             peer_tls,

@@ -91,7 +91,7 @@ impl NodeShared {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(trusted_ns),
             lease_clock: LeaseClock::new(config.leases.clock),
-            intervals: Intervals::of(&config, 0),
+            intervals: Intervals::of(&config, epicepoch_storage::Intervals::default()),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: None,

@@ -1,7 +1,7 @@
 //! A machine in the simulator of interval mode: its wall clock, the daemon that synchronizes it and
 //! states the bound, its disk, and the process with the shipped stamper.
 
-use epicepoch_core::interval::{Reading, Stamper, Uncertain};
+use epicepoch_core::interval::{Opening, Reading, Stamper, Uncertain};
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Epoch, NodeId, Timestamp};
 use fastrand::Rng;
@@ -176,9 +176,10 @@ impl Node {
         let reading = self.cached.or_else(|| self.reading(now_ns)).ok_or(None)?;
         let is_early = self.is(IntervalPlant::MarkAfterStamp);
         let ceiling = if self.is(IntervalPlant::CeilingIgnored) { Epoch(0) } else { ceiling };
+        let opening = Opening { ceiling, change: 0 };
         let stamper = self.stamper.as_mut().ok_or(None)?;
         // A request waits for the mark that it needs. Often the disk is fast enough.
-        let mut outcome = stamper.stamp(ceiling, reading, n);
+        let mut outcome = stamper.stamp(opening, reading, n);
         if let Some(mark_ns) = stamper.poll_mark() {
             self.writing_ns = Some(mark_ns);
             if is_early {
@@ -189,7 +190,7 @@ impl Node {
             if outcome == Err(Uncertain::MarkBehind)
                 && let Some(stamper) = &mut self.stamper
             {
-                outcome = stamper.stamp(ceiling, reading, n);
+                outcome = stamper.stamp(opening, reading, n);
             }
         }
         outcome.map_err(Some)
@@ -220,7 +221,7 @@ impl Node {
 
     pub(super) fn start(&mut self) {
         let mark_ns = if self.is(IntervalPlant::MarkForgotten) { 0 } else { self.mark_ns };
-        let stamper = Stamper::new(self.id, mark_ns, BOUND_MAX_NS as u64);
+        let stamper = Stamper::new(self.id, mark_ns, 0, BOUND_MAX_NS as u64);
         self.stamper = Some(stamper.expect("a low node id"));
         self.stale = self.stated;
     }

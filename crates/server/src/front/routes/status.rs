@@ -108,6 +108,7 @@ struct Interval {
     bound_ns: Option<u64>,
     mark: String,
     refusal: Option<String>,
+    closing: bool,
 }
 
 /// A member.
@@ -245,8 +246,8 @@ impl<'a> Document<'a> {
 
 impl From<IntervalState> for Interval {
     fn from(state: IntervalState) -> Self {
-        let IntervalState { source, bound_ns, mark_ns, refusal } = state;
-        Self { source, bound_ns, mark: mark_ns.to_string(), refusal }
+        let IntervalState { source, bound_ns, mark_ns, refusal, is_closing } = state;
+        Self { source, bound_ns, mark: mark_ns.to_string(), refusal, closing: is_closing }
     }
 }
 
