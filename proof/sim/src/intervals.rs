@@ -11,7 +11,7 @@
 //! - `node`: a machine, its clock, its source, its disk and its process.
 
 mod node;
-mod plant;
+pub(crate) mod plant;
 
 use std::collections::HashSet;
 
