@@ -21,7 +21,7 @@ use epicepoch_wire::{
 pub use command::{
     Command, FORMAT_OF_CLOSING, FORMAT_OF_COMPACT, FORMAT_OF_GIVING_BACK, FORMAT_OF_INTERVALS,
     FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, FORMATS, MembershipChange, MembershipStep, Owner,
-    check_readable,
+    REMOVED_MAX, check_readable,
 };
 pub use mode::IntervalMode;
 
@@ -41,11 +41,6 @@ pub const WIDTH_MIN_NS: u64 = 1_000;
 /// knows only [`WIDTH_MIN_NS`]: a reservation that a leader makes for another reason, such as a
 /// lease, must not move the ceiling further.
 pub const COMPACT_WIDTH_MIN_NS: u64 = COMPACT_LEAD_NS + 3 * COMPACT_EPOCH_NS;
-
-/// At most this many removed node ids are remembered. Ids are never used again. So this also limits
-/// members and removed ids together: a member is not admitted if its id could not be remembered
-/// after its removal.
-pub const REMOVED_MAX: usize = 4_096;
 
 /// The effect of a committed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +158,10 @@ impl State {
             // S15: the format rises by one at a time, and never goes back.
             Command::Raise(to) if *to == self.format + 1 => {
                 self.format = *to;
-                self.begin_to_remember_removed();
+                // Which of the removed nodes were members in interval mode is not known.
+                if let Some(it) = self.intervals.as_mut().filter(|_| *to == FORMAT_OF_CLOSING) {
+                    it.removed.clone_from(&self.removed);
+                }
                 Outcome::Raised(*to)
             }
             Command::Raise(_) => Outcome::Stale,
@@ -197,8 +195,11 @@ impl State {
             }
             (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {}
         }
-        if let Err(reason) = self.change_mode(settings) {
-            return Outcome::Refused(reason);
+        let (beyond, ceiling) = (self.node_beyond_intervals(), self.ceiling);
+        let (intervals, format) = (&mut self.intervals, self.format);
+        match mode::change(intervals, settings, format, ceiling, beyond) {
+            Err(reason) => return Outcome::Refused(reason),
+            Ok(is_new) => self.mode_changes += u64::from(is_new && format >= FORMAT_OF_CLOSING),
         }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
         let bound_ms = settings.clock_offset_max_ms;
@@ -249,6 +250,47 @@ impl State {
     #[must_use]
     pub fn timestamp_format(&self) -> TimestampFormat {
         self.settings.as_ref().map_or_else(TimestampFormat::default, |it| it.timestamp_format)
+    }
+
+    /// How the cluster gives timestamps (S24). While interval mode closes, this is interval mode.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        if self.intervals.is_some() { Mode::Interval } else { Mode::Quorum }
+    }
+
+    /// The number of the change by which interval mode closes; `None` if it does not.
+    #[must_use]
+    pub fn closing(&self) -> Option<u64> {
+        self.intervals.as_ref().filter(|it| it.is_closing).map(|_| self.mode_changes)
+    }
+
+    /// A member whose id does not fit into an interval timestamp.
+    #[must_use]
+    pub fn node_beyond_intervals(&self) -> Option<NodeId> {
+        self.members.keys().copied().find(|node| node.0 > INTERVAL_NODE_MAX)
+    }
+
+    /// The nodes that must have stopped before interval mode ends: the members, and those that were
+    /// removed in interval mode.
+    pub fn may_give_intervals(&self) -> impl Iterator<Item = NodeId> {
+        let removed = self.intervals.iter().flat_map(|it| &it.removed);
+        self.members.keys().chain(removed).copied()
+    }
+
+    /// Ends interval mode, if it closes by this change and each node that may give interval timestamps
+    /// has stopped. `given` has the highest time that each has given.
+    fn end_intervals(&mut self, change: u64, given: &BTreeMap<NodeId, u64>) -> Outcome {
+        let has_stopped = |node: NodeId| given.contains_key(&node);
+        if self.closing() != Some(change) || !self.may_give_intervals().all(has_stopped) {
+            return Outcome::Stale;
+        }
+        // S26: every range from here on begins at the ceiling, which is above all of these. The
+        // ranges that leaders reserved meanwhile were published to nobody.
+        let highest = given.values().copied().max().unwrap_or(0);
+        self.ceiling = self.ceiling.max(Epoch(highest));
+        self.owner = None;
+        self.intervals = None;
+        Outcome::IntervalsEnded(self.ceiling)
     }
 
     /// A range that a leader can use is at least this wide, nanoseconds.
@@ -366,7 +408,9 @@ impl State {
         for node in gone {
             self.members.remove(&node);
             self.removed.insert(node);
-            self.remember_removed(node);
+            if let Some(it) = self.intervals.as_mut().filter(|_| self.format >= FORMAT_OF_CLOSING) {
+                it.removed.insert(node);
+            }
         }
         Outcome::Changed
     }
@@ -416,7 +460,7 @@ impl State {
         if self.format >= FORMAT_OF_COMPACT {
             out.put_bool(self.timestamp_format() == TimestampFormat::Compact);
         }
-        self.encode_mode(&mut out);
+        mode::encode(self.intervals.as_ref(), self.mode_changes, self.format, &mut out);
         out
     }
 

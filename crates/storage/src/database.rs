@@ -28,13 +28,13 @@ use redb::{
 use thiserror::Error;
 
 use crate::identity::{Identity, IdentityError};
-use crate::intervals::{Intervals, IntervalsWrite};
+use crate::intervals::{CLOSED_KEY, Intervals, IntervalsWrite, MARK_KEY};
 use crate::stored::Stored;
 
 /// Memory for pages, bytes. It usually holds the whole file.
 const CACHE_LEN_MAX: usize = 1 << 20;
 
-pub(crate) const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
+const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 
 const IDENTITY_KEY: &str = "identity";
@@ -79,7 +79,7 @@ impl<E: Into<redb::Error>> From<E> for DatabaseError {
 }
 
 impl DatabaseError {
-    pub(crate) fn undecodable(what: &str, error: &DecodeError) -> Self {
+    fn undecodable(what: &str, error: &DecodeError) -> Self {
         Self::Damaged(format!("its {what} is not what was written: {error}"))
     }
 
@@ -129,7 +129,7 @@ impl Database {
             // Checks every page, because a page that is never read may be damaged, too.
             redb.check_integrity()?;
             let (identity, restored) = read(&redb)?;
-            let intervals = Intervals::read(&redb)?;
+            let intervals = read_intervals(&redb)?;
             Ok((redb, identity, restored, intervals))
         };
         // Some damage makes an assertion inside redb fail.
@@ -335,6 +335,17 @@ fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseE
     }
 }
 
+/// What is on the disk of interval mode.
+fn read_intervals(redb: &redb::Database) -> Result<Intervals, DatabaseError> {
+    let transaction = redb.begin_read()?;
+    let state = transaction.open_table(STATE)?;
+    let number = |key: &'static str| -> Result<u64, DatabaseError> {
+        let number = state.get(key)?.map(|it| decode(it.value(), |r| r.u64(key))).transpose();
+        Ok(number.map_err(|error| DatabaseError::undecodable(key, &error))?.unwrap_or_default())
+    };
+    Ok(Intervals { mark_ns: number(MARK_KEY)?, closed: number(CLOSED_KEY)? })
+}
+
 /// The positions of this directory and its peers; empty right after the founding.
 fn read_positions(
     state: &impl ReadableTable<&'static str, &'static [u8]>,
@@ -369,7 +380,7 @@ fn decode_hard_state(bytes: &[u8]) -> Result<HardState, DecodeError> {
 }
 
 /// Reads one value, and checks that no byte is left.
-pub(crate) fn decode<'a, T>(
+fn decode<'a, T>(
     bytes: &'a [u8],
     read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
 ) -> Result<T, DecodeError> {

@@ -1,13 +1,12 @@
 //! What a data directory remembers of interval mode: the mark, and the change of the mode for which
 //! this node has stopped giving interval timestamps (S23, S26). It decides nothing.
 
-use epicepoch_wire::cursor::Reader;
-use redb::{ReadableDatabase as _, Table};
+use redb::Table;
 
-use crate::database::{DatabaseError, STATE, decode};
-
-const MARK_KEY: &str = "interval mark";
-const CLOSED_KEY: &str = "intervals closed";
+/// The key of the mark.
+pub(crate) const MARK_KEY: &str = "interval mark";
+/// The key of the change for which this node has stopped.
+pub(crate) const CLOSED_KEY: &str = "intervals closed";
 
 /// What is on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,19 +41,6 @@ impl Intervals {
         // A node that was started again may apply an earlier change once more.
         let closed = self.closed.max(write.closed.unwrap_or(0));
         Self { mark_ns: write.mark_ns.unwrap_or(self.mark_ns), closed }
-    }
-
-    /// Reads both.
-    pub(crate) fn read(redb: &redb::Database) -> Result<Self, DatabaseError> {
-        let transaction = redb.begin_read()?;
-        let state = transaction.open_table(STATE)?;
-        let number = |key: &'static str| -> Result<u64, DatabaseError> {
-            let number = state.get(key)?;
-            let number = number.map(|it| decode(it.value(), |r: &mut Reader<'_>| r.u64(key)));
-            let number = number.transpose();
-            Ok(number.map_err(|error| DatabaseError::undecodable(key, &error))?.unwrap_or_default())
-        };
-        Ok(Self { mark_ns: number(MARK_KEY)?, closed: number(CLOSED_KEY)? })
     }
 
     /// Writes what differs from `before`.

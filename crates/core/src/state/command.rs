@@ -10,7 +10,6 @@ use epicepoch_wire::raft_message::{EntryKind, LogEntry};
 use epicepoch_wire::settings::{ClusterSettings, LEASE_MS_MAX};
 use epicepoch_wire::{BootId, DecodeError, Epoch, Mode, NodeId, Term, TimestampFormat};
 
-use super::REMOVED_MAX;
 use crate::epoch_range::EpochRange;
 
 /// The formats of state and log entries that this version reads. It writes the format of the state.
@@ -39,6 +38,11 @@ pub const FORMAT_OF_LEASES: u32 = 5;
 pub const FORMAT_OF_GIVING_BACK: u32 = 4;
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
+
+/// At most this many removed node ids are remembered. Ids are never used again. So this also limits
+/// members and removed ids together: a member is not admitted if its id could not be remembered
+/// after its removal.
+pub const REMOVED_MAX: usize = 4_096;
 
 /// The proposer of a reservation: the only process that may stamp in the assigned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
