@@ -333,7 +333,6 @@ impl Replica {
             (Mode::Interval, Mode::Quorum) if self.state.format < FORMAT_OF_CLOSING => {
                 Err(SettingsError::FormatOfClosing { format: self.state.format })
             }
-            (Mode::Interval, Mode::Quorum) => Ok(()),
             (Mode::Quorum, Mode::Interval) if self.state.format < FORMAT_OF_INTERVALS => {
                 Err(SettingsError::FormatOfIntervals { format: self.state.format })
             }
@@ -341,7 +340,9 @@ impl Replica {
                 let node = self.state.node_beyond_intervals();
                 node.map_or(Ok(()), |node| Err(SettingsError::NodeBeyondIntervals { node }))
             }
-            (Mode::Quorum, Mode::Quorum) | (Mode::Interval, Mode::Interval) => Ok(()),
+            (Mode::Interval, Mode::Quorum | Mode::Interval) | (Mode::Quorum, Mode::Quorum) => {
+                Ok(())
+            }
         }
     }
 
