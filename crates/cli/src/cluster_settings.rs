@@ -4,6 +4,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -13,6 +15,7 @@ use epicepoch_wire::http::{PATH_ADMIN_SET, PATH_ADMIN_SETTINGS};
 use epicepoch_wire::settings::SettingName;
 use serde_json::Value;
 
+use crate::addresses;
 use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, output};
 use crate::failure::Failure;
 use crate::operator::{self, Order};
@@ -33,8 +36,10 @@ pub(crate) fn command() -> Command {
              requests accept that if they name no guarantee. Then the order of timestamps depends on \
              clocks: read docs/operations/leases.md first. A leader that may take no lease refuses \
              LEASE_MS, except 0.\n\n\
-             MODE=interval lets every node answer alone, by its own clock, and clients have to wait. It \
-             cannot be taken back: read docs/operations/intervals.md first.\n\n\
+             MODE=interval lets every node answer alone, by its own clock, and clients have to wait: read \
+             docs/operations/intervals.md first. MODE=quorum ends that. The command then waits, for \
+             --timeout at most, until every node has confirmed that it has stopped; meanwhile no node \
+             answers. MODE=interval cancels a change back that is not over.\n\n\
              A zone without a voter is refused, because it may be misspelt. If a voter whose zone is \
              unknown could be there, the zone is set, with a warning.",
         )
@@ -51,6 +56,17 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::Append)
                 .num_args(1..)
                 .help("A setting and its value"),
+        )
+        .arg(
+            Arg::new("stopped")
+                .long("stopped")
+                .value_name("IDS")
+                .value_delimiter(',')
+                .value_parser(clap::value_parser!(u64).range(1..))
+                .help(
+                    "With MODE=quorum: these nodes were removed in interval mode, and you have made sure \
+                     that they run no more and never will. If one still runs, order is lost",
+                ),
         )
         .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help(
             "Accept zones in LEADER_ZONES that no voter is in yet; lifts no other check",
@@ -73,6 +89,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         return Err(Failure::usage(anyhow!("no command given; see epicepoch settings --help")));
     };
     let mut advice = "";
+    let mut is_change = false;
     let order = if name == "list" {
         Order::look(PATH_ADMIN_SETTINGS)
     } else {
@@ -85,9 +102,17 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         if matches.get_flag("force") {
             parameters.push(("force", Some("1".to_owned())));
         }
+        if let Some(stopped) = matches.get_many::<u64>("stopped") {
+            let ids: Vec<_> = stopped.map(ToString::to_string).collect();
+            parameters.push(("stopped", Some(ids.join(","))));
+        }
+        is_change = true;
         Order::change(PATH_ADMIN_SET, &parameters).shown_by("epicepoch settings list")
     };
-    let document = order.give(matches, environment)?;
+    let mut document = order.give(matches, environment)?;
+    if is_change {
+        document = await_mode(document, matches, environment)?;
+    }
     if let Some(doubt) = doubt(&document) {
         // The order was carried out. So it does not matter if the warning cannot be printed.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
@@ -95,6 +120,75 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     operator::print(matches, &document, |document| Some(table(document)? + advice))?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// Waits until the cluster is in quorum mode, if a change sent it there. Says on the standard error
+/// output what the leader waits for, whenever that changes.
+fn await_mode(
+    mut document: Value,
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<Value, Failure> {
+    let (_, deadline) = addresses::given(matches, environment)?;
+    let mut said = String::new();
+    loop {
+        let is_cancelled = !said.is_empty() && document["settings"]["MODE"] != "quorum";
+        let waiting = match mode_change(&document) {
+            // A new leader may not have applied the change yet.
+            None if is_cancelled => {
+                "MODE is interval; another operator may have cancelled".to_owned()
+            }
+            None => return Ok(document),
+            Some(waiting) => waiting,
+        };
+        if waiting != said {
+            // The order was carried out. So it does not matter if this cannot be printed.
+            let _unread = writeln!(io::stderr(), "MODE becomes quorum: {waiting}");
+            said = waiting;
+        }
+        if Instant::now() + PAUSE >= deadline {
+            return Err(anyhow!(
+                "the cluster is not in quorum mode yet: {said}. The change goes on, and no node gives \
+                 timestamps meanwhile; see epicepoch settings list. MODE=interval cancels it"
+            )
+            .into());
+        }
+        thread::sleep(PAUSE);
+        document = Order::look(PATH_ADMIN_SETTINGS).give(matches, environment)?;
+    }
+}
+
+/// What a change to quorum mode waits for; `None` if there is none.
+fn mode_change(document: &Value) -> Option<String> {
+    let change = document.get("modeChange").filter(|it| !it.is_null())?;
+    let nodes = |name: &str| {
+        let items = change[name].as_array().into_iter().flatten();
+        items.map(ToString::to_string).collect::<Vec<_>>().join(",")
+    };
+    let (missing, removed) = (nodes("missing"), nodes("removed"));
+    let mut waits = Vec::new();
+    if !missing.is_empty() {
+        waits.push(format!(
+            "these members have not confirmed that they have stopped: {missing} (start them; if one is \
+             gone for good, stop it, then epicepoch member remove)"
+        ));
+    }
+    if !removed.is_empty() {
+        waits.push(format!(
+            "these nodes were removed in interval mode, and may still answer: {removed} (make sure that \
+             they run no more, then repeat the command with --stopped={removed})"
+        ));
+    }
+    let ahead_ms = change["aheadMs"].as_f64().unwrap_or(0.0);
+    if ahead_ms >= AHEAD_SHOWN_MS {
+        waits.push(format!("nodes may have given timestamps {ahead_ms:.0} ms ahead of the clock"));
+    }
+    Some(if waits.is_empty() { "the last step is under way".to_owned() } else { waits.join("; ") })
+}
+
+/// Time between two questions while the mode changes.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A time ahead of the clock below this is not worth a line, milliseconds.
+const AHEAD_SHOWN_MS: f64 = 3_000.0;
 
 /// Parses `NAME=VALUE` and checks the value by itself. The leader also checks that it goes with the
 /// other settings.
@@ -165,6 +259,9 @@ fn table(document: &Value) -> Option<String> {
     for (name, value) in settings {
         let _infallible = writeln!(text, "{name}={}", value.as_str()?);
     }
+    if let Some(waiting) = mode_change(document) {
+        let _infallible = writeln!(text, "MODE is not quorum yet: {waiting}");
+    }
     Some(text)
 }
 
@@ -203,6 +300,24 @@ mod tests {
         assert!(after_change(["CLOCK_OFFSET_MAX_MS"].into_iter()).contains("new backup"));
         assert!(after_change(["LEASE_MS"].into_iter()).contains("new backup"));
         assert_eq!(after_change(["MAX_N", "EPOCH_INTERVAL_MS", "LEADER_ZONES"].into_iter()), "");
+    }
+
+    #[test]
+    fn a_change_to_quorum_mode_names_what_it_waits_for() {
+        assert_eq!(mode_change(&json!({"format": 8, "modeChange": null})), None);
+        assert_eq!(mode_change(&json!({"format": 7})), None, "an older leader");
+        let document = |missing: &[u64], removed: &[u64], ahead_ms: f64| {
+            let to = "quorum";
+            json!({"settings": {"MODE": to}, "modeChange": {
+                "to": to, "missing": missing, "removed": removed, "aheadMs": ahead_ms,
+            }})
+        };
+        let text = mode_change(&document(&[2, 3], &[4, 5], 7_000.0)).expect("it waits");
+        for part in ["confirmed that they have stopped: 2,3 ", "--stopped=4,5)", "7000 ms ahead"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let shown = table(&document(&[], &[], 1.0)).expect("a table");
+        assert!(shown.contains("MODE is not quorum yet: the last step is under way\n"), "{shown}");
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn wrong_values(command: &str, argument: &str) -> &'static [&'static str] {
         (
             _,
             "count" | "connections" | "pipeline" | "in-flight" | "threads" | "pid" | "seeds"
-            | "jobs" | "days" | "node" | "remove" | "to",
+            | "jobs" | "days" | "node" | "remove" | "to" | "stopped",
         ) => &["0", "x"],
         (_, "rate") => &["fast", "-1"],
         (_, "transport" | "arrivals" | "guarantee" | "verify" | "shell" | "plant") => &["no-such"],

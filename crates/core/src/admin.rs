@@ -54,6 +54,8 @@ pub enum Command {
         changes: Vec<(SettingName, String)>,
         /// Whether zones without a voter are accepted.
         is_forced: bool,
+        /// The nodes of which the operator states that they run no more and never will (S26).
+        gone: Vec<NodeId>,
     },
 }
 
@@ -271,9 +273,10 @@ fn begin(
             Ok(Begun::Change { change, is_applied: false })
         }
         // The values are proposed even if they are already in effect. So no barrier is needed.
-        Command::Set { changes, is_forced } => {
+        Command::Set { changes, is_forced, gone } => {
             let settings = changed_settings(replica, &published, &changes)?;
             let doubt = replica.judge_zones(&settings, is_forced)?;
+            replica.state_gone(&gone)?;
             replica.change_settings(now_ns, nonce, &settings)?;
             Ok(Begun::Set { nonce, doubt, is_applied: false })
         }

@@ -30,6 +30,25 @@ const MARK_LEFT_MIN_NS: u64 = MARK_AHEAD_NS / 2;
 /// a node at most one and a half marks ahead.
 const AHEAD_NS_MAX: u64 = 2 * MARK_AHEAD_NS;
 
+/// The largest bound of a clock with which a node may be configured to give timestamps, nanoseconds.
+pub const BOUND_NS_MAX: u64 = 1_000_000_000;
+
+/// A node whose clock is within its bound gives no timestamp further ahead of true time than this,
+/// nanoseconds: the latest time is ahead by two bounds, and the timestamp is ahead of it by
+/// [`AHEAD_NS_MAX`].
+pub const STAMP_AHEAD_NS_MAX: u64 = AHEAD_NS_MAX + 2 * BOUND_NS_MAX;
+
+/// Interval mode as a node has applied it: what a timestamp must be above, and which change of the
+/// mode the node goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// The ceiling of quorum mode where interval mode began (S24).
+    pub ceiling: Epoch,
+    /// The number of the last change of the mode
+    /// ([`State::mode_changes`](crate::state::State::mode_changes)).
+    pub change: u64,
+}
+
 /// Why a node gives no interval timestamp now. Ask another node, or this one in a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -78,6 +97,15 @@ pub enum Uncertain {
     /// The mark is not durable yet. Ask again when it is.
     #[error("the mark is not on the disk yet")]
     MarkBehind,
+    /// The node has stopped giving timestamps for a change back to quorum mode, and has not applied
+    /// a later change of the mode (S26).
+    #[error(
+        "this node has stopped for change {closed} of the mode, and has not applied a later one"
+    )]
+    Closed {
+        /// The number of the change.
+        closed: u64,
+    },
     /// The node stops.
     #[error("this node stops")]
     Stopped,
@@ -117,21 +145,30 @@ pub struct Stamper {
     /// After a disruption, the earliest time must be above this one.
     disrupted_ns: u64,
     is_stopped: bool,
+    /// The change of the mode for which this node has stopped giving timestamps; 0 for none.
+    closed: u64,
 }
 
 impl Stamper {
     /// A run of a node that begins above `mark_ns`, the mark in its data directory (0 if there is
-    /// none). The bound of its clock may be up to `bound_max_ns`.
+    /// none). `closed` is the change of the mode for which an earlier run stopped giving timestamps,
+    /// as the directory has it (0 for none). The bound of its clock may be up to `bound_max_ns`, and
+    /// [`BOUND_NS_MAX`].
     ///
     /// # Errors
     /// When the node id does not fit into an index.
-    pub fn new(node: NodeId, mark_ns: u64, bound_max_ns: u64) -> Result<Self, NodeIdTooHigh> {
+    pub fn new(
+        node: NodeId,
+        mark_ns: u64,
+        closed: u64,
+        bound_max_ns: u64,
+    ) -> Result<Self, NodeIdTooHigh> {
         if node.0 > INTERVAL_NODE_MAX {
             return Err(NodeIdTooHigh(node));
         }
         Ok(Self {
             node,
-            bound_max_ns,
+            bound_max_ns: bound_max_ns.min(BOUND_NS_MAX),
             mark_ns,
             mark_asked_ns: mark_ns,
             mark_due_ns: None,
@@ -141,13 +178,14 @@ impl Stamper {
             disruption: None,
             disrupted_ns: 0,
             is_stopped: false,
+            closed,
         })
     }
 
     /// Takes `n` timestamps, from 1 up, that share the interval and have consecutive counts. The
     /// answer names the first. `reading` was taken after the last request of the batch had arrived.
-    /// `ceiling` is that of quorum mode, as the state has it where the mode begins. `peers` has the
-    /// intervals of the others.
+    /// `opening` is interval mode as this node has applied it. `peers` has the intervals of the
+    /// others.
     ///
     /// Afterwards, take what [`Stamper::poll_mark`] has.
     ///
@@ -155,16 +193,16 @@ impl Stamper {
     /// Why nothing was given.
     ///
     /// # Panics
-    /// When an invariant is broken (S23, S24, S27), or `n` is 0 or above the number of counts.
+    /// When an invariant is broken (S23, S24, S26, S27), or `n` is 0 or above the number of counts.
     pub fn stamp(
         &mut self,
-        ceiling: Epoch,
+        opening: Opening,
         reading: Reading,
         peers: &PeerIntervals,
         n: u64,
     ) -> Result<IntervalStamp, Uncertain> {
         assert!((1..=INTERVAL_COUNTS).contains(&n), "{n} timestamps");
-        let latest_ns = self.check(ceiling, reading, peers)?;
+        let latest_ns = self.check(opening, reading, peers)?;
         // The node's own timestamps rise, whatever its clock does.
         let mut epoch_ns = latest_ns.max(self.floor_ns);
         let mut count = self.count;
@@ -183,7 +221,8 @@ impl Stamper {
         assert!(epoch_ns <= self.mark_ns, "S23: stamped above the durable mark");
         assert_eq!(stamp.node(), self.node, "S23: another node's index");
         // S24: above every timestamp of quorum mode.
-        assert!(reading.earliest_ns > ceiling.0, "S24: stamped at or below the ceiling");
+        assert!(reading.earliest_ns > opening.ceiling.0, "S24: stamped at or below the ceiling");
+        assert!(self.closed == 0 || opening.change > self.closed, "S26: stamped after closing");
         // S27: nothing is stamped from an interval that contradicts most of those that are known.
         assert!(peers.compare(&reading).is_majority(), "S27: stamped against a majority");
         self.floor_ns = epoch_ns;
@@ -200,11 +239,11 @@ impl Stamper {
     /// Why no timestamp would be given.
     pub fn sample(
         &mut self,
-        ceiling: Epoch,
+        opening: Opening,
         reading: Reading,
         peers: &PeerIntervals,
     ) -> Result<(), Uncertain> {
-        let latest_ns = self.check(ceiling, reading, peers)?;
+        let latest_ns = self.check(opening, reading, peers)?;
         self.ask_mark(latest_ns.max(self.floor_ns));
         Ok(())
     }
@@ -214,32 +253,40 @@ impl Stamper {
     #[must_use]
     pub fn would_refuse(
         &self,
-        ceiling: Epoch,
+        opening: Opening,
         reading: Reading,
         peers: &PeerIntervals,
     ) -> Option<Uncertain> {
-        if self.is_stopped {
-            return Some(Uncertain::Stopped);
-        }
-        let judged = self.judge(ceiling, reading, self.disrupted_by(reading));
-        judged.and_then(|_| Ok(peers.check(&reading)?)).err()
+        let judged = self.judge(opening.ceiling, reading, self.disrupted_by(reading));
+        let agreed = judged.and_then(|_| Ok(peers.check(&reading)?));
+        self.check_open(opening.change).and(agreed).err()
     }
 
     /// Checks that a timestamp can be given for this reading, and returns its latest time.
     fn check(
         &mut self,
-        ceiling: Epoch,
+        opening: Opening,
         reading: Reading,
         peers: &PeerIntervals,
     ) -> Result<u64, Uncertain> {
+        self.check_open(opening.change)?;
+        self.disrupted_ns = self.disrupted_by(reading);
+        self.disruption = Some(reading.disruption);
+        let latest_ns = self.judge(opening.ceiling, reading, self.disrupted_ns)?;
+        peers.check(&reading)?;
+        Ok(latest_ns)
+    }
+
+    /// S26: what this node has applied must be later than the change for which it has stopped. A
+    /// process that was started again may have applied less than the one before it.
+    const fn check_open(&self, change: u64) -> Result<(), Uncertain> {
         if self.is_stopped {
             return Err(Uncertain::Stopped);
         }
-        self.disrupted_ns = self.disrupted_by(reading);
-        self.disruption = Some(reading.disruption);
-        let latest_ns = self.judge(ceiling, reading, self.disrupted_ns)?;
-        peers.check(&reading)?;
-        Ok(latest_ns)
+        if self.closed > 0 && change <= self.closed {
+            return Err(Uncertain::Closed { closed: self.closed });
+        }
+        Ok(())
     }
 
     /// The time that the earliest time must be above because of a disruption; 0 without one. The node
@@ -294,6 +341,19 @@ impl Stamper {
     pub fn stop(&mut self) -> u64 {
         self.is_stopped = true;
         self.mark_due_ns = None;
+        self.given_ns()
+    }
+
+    /// Gives nothing any more until a later change of the mode than `change` is applied (S26).
+    /// Returns the highest time that was given in this run or before it. Tell nobody before `change`
+    /// is durable in the data directory.
+    pub fn close(&mut self, change: u64) -> u64 {
+        self.closed = self.closed.max(change);
+        self.given_ns()
+    }
+
+    /// No timestamp of this run or of an earlier one is above this time, Unix nanoseconds.
+    fn given_ns(&self) -> u64 {
         // Before the first timestamp, the floor is just above the mark of earlier runs.
         self.last.map_or(self.floor_ns - 1, |last| last.epoch.0)
     }
@@ -311,10 +371,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const NOW: u64 = 1_000_000 * MS;
-    const CEILING: Epoch = Epoch(1_000);
+    const OPENING: Opening = Opening { ceiling: Epoch(1_000), change: 0 };
 
     fn stamper(mark_ns: u64) -> Stamper {
-        Stamper::new(NodeId(7), mark_ns, 10 * MS).unwrap()
+        Stamper::new(NodeId(7), mark_ns, 0, 10 * MS).unwrap()
     }
 
     fn reading(at_ns: u64, bound_ns: u64) -> Reading {
@@ -334,7 +394,7 @@ mod tests {
     /// Stamps, and makes marks durable as they are asked for.
     fn stamp(stamper: &mut Stamper, reading: Reading, n: u64) -> Result<IntervalStamp, Uncertain> {
         loop {
-            let outcome = stamper.stamp(CEILING, reading, &alone(), n);
+            let outcome = stamper.stamp(OPENING, reading, &alone(), n);
             if let Some(mark_ns) = stamper.poll_mark() {
                 stamper.handle_mark(mark_ns);
             }
@@ -368,27 +428,27 @@ mod tests {
     #[test]
     fn nothing_is_stamped_above_the_durable_mark() {
         let mut it = stamper(0);
-        assert_eq!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.stamp(OPENING, reading(NOW, MS), &alone(), 1), Err(Uncertain::MarkBehind));
         let mark_ns = it.poll_mark().unwrap();
         assert_eq!((mark_ns, it.poll_mark()), (NOW + MS + MARK_AHEAD_NS, None));
         // It is asked for once, and counts only when it is durable.
-        assert_eq!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.stamp(OPENING, reading(NOW, MS), &alone(), 1), Err(Uncertain::MarkBehind));
         assert_eq!(it.poll_mark(), None);
         it.handle_mark(mark_ns);
-        assert!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1).is_ok());
+        assert!(it.stamp(OPENING, reading(NOW, MS), &alone(), 1).is_ok());
         // The next one is asked for before this one is used up.
         let half = NOW + MARK_AHEAD_NS / 2 + 1;
-        assert!(it.stamp(CEILING, reading(half, MS), &alone(), 1).is_ok());
+        assert!(it.stamp(OPENING, reading(half, MS), &alone(), 1).is_ok());
         assert_eq!(it.poll_mark(), Some(half + MS + MARK_AHEAD_NS));
         let beyond = NOW + 2 * MARK_AHEAD_NS;
-        assert_eq!(it.stamp(CEILING, reading(beyond, MS), &alone(), 1), Err(Uncertain::MarkBehind));
+        assert_eq!(it.stamp(OPENING, reading(beyond, MS), &alone(), 1), Err(Uncertain::MarkBehind));
     }
 
     #[test]
     fn samples_keep_the_mark_ahead_and_notice_a_disruption() {
         let mut it = stamper(0);
         let sample = |it: &mut Stamper, reading| {
-            let outcome = it.sample(CEILING, reading, &alone());
+            let outcome = it.sample(OPENING, reading, &alone());
             let mark_ns = it.poll_mark();
             if let Some(mark_ns) = mark_ns {
                 it.handle_mark(mark_ns);
@@ -400,12 +460,12 @@ mod tests {
         let later = NOW + 600 * MS;
         assert_eq!(sample(&mut it, reading(later, MS)), (Ok(()), true));
         // So a request needs no mark that is not there, however long nobody has asked.
-        assert!(it.stamp(CEILING, reading(later + 100 * MS, MS), &alone(), 1).is_ok());
+        assert!(it.stamp(OPENING, reading(later + 100 * MS, MS), &alone(), 1).is_ok());
         // The source names the disruption in one reading between two requests.
         let mark_ns = it.mark_ns();
         let moved = |at_ns| Reading { disruption: 2, ..reading(at_ns, MS) };
         assert_eq!(sample(&mut it, moved(later)), (Err(Uncertain::Disrupted), false));
-        let refused = it.stamp(CEILING, moved(later + 200 * MS), &alone(), 1);
+        let refused = it.stamp(OPENING, moved(later + 200 * MS), &alone(), 1);
         assert_eq!(refused, Err(Uncertain::Disrupted));
         assert_eq!(sample(&mut it, moved(mark_ns + 2 * MS)), (Ok(()), true));
         it.stop();
@@ -419,7 +479,7 @@ mod tests {
         assert_eq!((first.latest_ns(), first.count()), (NOW + 500 * MS + 1, 0));
         assert_eq!(it.stop(), NOW + 500 * MS + 1);
         it.handle_mark(NOW + 9_000 * MS);
-        assert_eq!(it.stamp(CEILING, reading(NOW, MS), &alone(), 1), Err(Uncertain::Stopped));
+        assert_eq!(it.stamp(OPENING, reading(NOW, MS), &alone(), 1), Err(Uncertain::Stopped));
         assert_eq!((it.poll_mark(), it.stop()), (None, NOW + 500 * MS + 1));
         assert_eq!(stamper(77).stop(), 77, "a run that gave nothing changes nothing");
     }
@@ -434,7 +494,8 @@ mod tests {
         let at = |ceiling| {
             let mut it = stamper(0);
             it.handle_mark(NOW * 2);
-            it.stamp(Epoch(ceiling), reading(NOW, MS), &alone(), 1).map(|_| ())
+            let opening = Opening { ceiling: Epoch(ceiling), change: 0 };
+            it.stamp(opening, reading(NOW, MS), &alone(), 1).map(|_| ())
         };
         assert_eq!(at(NOW - MS), Err(Uncertain::BelowCeiling));
         assert_eq!(at(NOW - MS - 1), Ok(()));
@@ -448,18 +509,18 @@ mod tests {
         peers.set_voters([7, 8].map(NodeId).into_iter());
         peers.begin(0);
         let told = |at_ns| Some((at_ns - MS, at_ns + MS));
-        let unheard = it.stamp(CEILING, reading(NOW, MS), &peers, 1);
+        let unheard = it.stamp(OPENING, reading(NOW, MS), &peers, 1);
         assert_eq!((unheard, it.poll_mark()), (Err(Uncertain::Unheard), None));
         peers.handle_report(NodeId(8), told(NOW + 9 * MS), 0, 0);
         let contradicted = Uncertain::Contradicted { others: 1, known: 1 };
-        let refused = it.stamp(CEILING, reading(NOW, MS), &peers, 1);
+        let refused = it.stamp(OPENING, reading(NOW, MS), &peers, 1);
         assert_eq!((refused, it.poll_mark()), (Err(contradicted), None));
-        assert_eq!(it.sample(CEILING, reading(NOW, MS), &peers), Err(contradicted));
-        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS), &peers), Some(contradicted));
+        assert_eq!(it.sample(OPENING, reading(NOW, MS), &peers), Err(contradicted));
+        assert_eq!(it.would_refuse(OPENING, reading(NOW, MS), &peers), Some(contradicted));
         peers.handle_report(NodeId(8), told(NOW + MS), 0, 0);
-        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS), &peers), None);
+        assert_eq!(it.would_refuse(OPENING, reading(NOW, MS), &peers), None);
         it.handle_mark(NOW * 2);
-        assert!(it.stamp(CEILING, reading(NOW, MS), &peers, 1).is_ok());
+        assert!(it.stamp(OPENING, reading(NOW, MS), &peers, 1).is_ok());
     }
 
     #[test]
@@ -483,7 +544,7 @@ mod tests {
         stamp(&mut it, reading(wrong, MS), 1).unwrap();
         let refused = stamp(&mut it, reading(NOW, MS), 1);
         assert_eq!(refused, Err(Uncertain::Ahead { ahead_ns: wrong - NOW }));
-        assert_eq!(it.would_refuse(CEILING, reading(NOW, MS), &alone()), refused.err());
+        assert_eq!(it.would_refuse(OPENING, reading(NOW, MS), &alone()), refused.err());
         let near = wrong - AHEAD_NS_MAX;
         assert!(stamp(&mut it, reading(near, MS), 1).is_ok());
         // After a restart, too.
@@ -501,8 +562,32 @@ mod tests {
 
     #[test]
     fn a_node_id_that_does_not_fit_is_refused() {
-        let new = |node| Stamper::new(NodeId(node), 0, MS).map(drop);
+        let new = |node| Stamper::new(NodeId(node), 0, 0, MS).map(drop);
         assert_eq!(new(INTERVAL_NODE_MAX), Ok(()));
         assert_eq!(new(INTERVAL_NODE_MAX + 1), Err(NodeIdTooHigh(NodeId(32_768))));
+    }
+
+    /// S26: a node that has stopped for a change goes on only after a later one, in later runs, too.
+    #[test]
+    fn a_closed_node_gives_nothing_until_a_later_change_is_applied() {
+        let opening = |change| Opening { change, ..OPENING };
+        let mut it = stamper(5);
+        it.handle_mark(NOW * 2);
+        assert_eq!(it.close(0), 5, "nothing was given above the mark of earlier runs");
+        let first = it.stamp(opening(1), reading(NOW, MS), &alone(), 1).unwrap();
+        assert_eq!(it.close(2), first.latest_ns());
+        let closed = Uncertain::Closed { closed: 2 };
+        // It may not have applied the change itself.
+        for change in [0, 1, 2] {
+            assert_eq!(it.stamp(opening(change), reading(NOW, MS), &alone(), 1), Err(closed));
+            assert_eq!(it.would_refuse(opening(change), reading(NOW, MS), &alone()), Some(closed));
+        }
+        assert_eq!(it.close(1), first.latest_ns(), "an earlier change opens nothing");
+        assert_eq!(it.stamp(opening(2), reading(NOW, MS), &alone(), 1), Err(closed));
+        let mut again = Stamper::new(NodeId(7), it.mark_ns(), 2, 10 * MS).unwrap();
+        assert_eq!(again.stamp(opening(1), reading(NOW * 2, MS), &alone(), 1), Err(closed));
+        assert_eq!(again.close(2), NOW * 2, "what the run before gave is not known");
+        let later = it.stamp(opening(3), reading(NOW, MS), &alone(), 1).unwrap();
+        assert!(later.timestamp() > first.timestamp());
     }
 }

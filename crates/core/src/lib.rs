@@ -31,6 +31,7 @@
 pub mod admin;
 pub mod allocator;
 pub mod clock;
+pub mod closing;
 pub mod confirm;
 pub mod durable;
 mod epoch_range;

@@ -15,6 +15,7 @@ use epicepoch_wire::{
 };
 
 pub use crate::epoch_range::EpochRange;
+use crate::interval::Opening;
 use crate::lease::Lease;
 use crate::positions::{PeerBoot, Positions, RolledBack};
 use crate::promise::Promise;
@@ -91,12 +92,15 @@ pub struct Published {
     /// published together with the grant, and a grant comes from applying an entry. So no grant of an
     /// entry behind the setting is used for wide timestamps.
     pub timestamp_format: TimestampFormat,
-    /// How the cluster gives timestamps, as applied here. It never goes back to quorum. A publication
-    /// with interval mode has no grant (S24).
+    /// How the cluster gives timestamps, as applied here. A publication with interval mode has no
+    /// grant (S24).
     pub mode: Mode,
-    /// The ceiling of quorum mode, once this node may give interval timestamps above it: interval
-    /// mode is applied here, and no lease of an earlier leader can run any more (S20, S24).
-    pub interval_ceiling: Option<Epoch>,
+    /// Interval mode, once this node may give interval timestamps: the mode is applied here and does
+    /// not close, the node is a member, and no lease of an earlier leader can run any more (S20, S24,
+    /// S26).
+    pub opening: Option<Opening>,
+    /// The number of the change by which interval mode closes; `None` if it does not (S26).
+    pub closing: Option<u64>,
 }
 
 impl Published {
@@ -119,7 +123,8 @@ impl Published {
             epoch_interval_ns: None,
             timestamp_format: TimestampFormat::Wide,
             mode: Mode::Quorum,
-            interval_ceiling: None,
+            opening: None,
+            closing: None,
         }
     }
 

@@ -36,7 +36,7 @@ use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::EntryKind;
 use epicepoch_wire::settings::LEASE_MS_MAX;
-use epicepoch_wire::{Epoch, HistoryId, LogIndex, NodeId};
+use epicepoch_wire::{Epoch, HistoryId, LogIndex, Mode, NodeId};
 use thiserror::Error;
 
 use crate::durable::Restored;
@@ -355,12 +355,19 @@ pub fn backup_of_directory(
     around: Surroundings,
 ) -> Result<Backup, RestoreError> {
     let (mut state, mut index) = committed(restored)?;
+    let mut is_of_intervals = state.mode() == Mode::Interval;
     for entry in restored.entries.iter().filter(|entry| entry.index > index) {
         // An unreadable entry may have raised the ceiling. Without it, the ceiling is not known.
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let command = Command::decode(&entry.data)?;
             let _raises_the_ceiling = state.apply(entry.term, &command);
+            is_of_intervals |= state.mode() == Mode::Interval;
         }
+    }
+    // S26: while interval mode closes, the settings name quorum mode already, and an end that is not
+    // committed may never come. The backup says interval mode, and so nobody relies on its floor.
+    if let Some(settings) = state.settings.as_mut().filter(|_| is_of_intervals) {
+        settings.mode = Mode::Interval;
     }
     if let Some(last) = restored.entries.last() {
         index = index.max(last.index);

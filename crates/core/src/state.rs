@@ -3,6 +3,7 @@
 //! outcome. It reads no clock. Only `apply` computes ranges.
 
 mod command;
+mod mode;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +19,11 @@ use epicepoch_wire::{
 };
 
 pub use command::{
-    Command, FORMAT_OF_COMPACT, FORMAT_OF_GIVING_BACK, FORMAT_OF_INTERVALS, FORMAT_OF_LEASES,
-    FORMAT_OF_SETTINGS, FORMATS, MembershipChange, MembershipStep, Owner, check_readable,
+    Command, FORMAT_OF_CLOSING, FORMAT_OF_COMPACT, FORMAT_OF_GIVING_BACK, FORMAT_OF_INTERVALS,
+    FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, FORMATS, MembershipChange, MembershipStep, Owner,
+    REMOVED_MAX, check_readable,
 };
+pub use mode::IntervalMode;
 
 use crate::allocator::COMPACT_LEAD_NS;
 use crate::epoch_range::EpochRange;
@@ -38,11 +41,6 @@ pub const WIDTH_MIN_NS: u64 = 1_000;
 /// knows only [`WIDTH_MIN_NS`]: a reservation that a leader makes for another reason, such as a
 /// lease, must not move the ceiling further.
 pub const COMPACT_WIDTH_MIN_NS: u64 = COMPACT_LEAD_NS + 3 * COMPACT_EPOCH_NS;
-
-/// At most this many removed node ids are remembered. Ids are never used again. So this also limits
-/// members and removed ids together: a member is not admitted if its id could not be remembered
-/// after its removal.
-pub const REMOVED_MAX: usize = 4_096;
 
 /// The effect of a committed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +60,9 @@ pub enum Outcome {
     Raised(u32),
     /// The settings have the requested values from now on.
     Set,
+    /// Interval mode has ended: every interval timestamp is at or below this epoch, and every later
+    /// range is above it.
+    IntervalsEnded(Epoch),
     /// The membership change can never be made; the reason is for people.
     Refused(&'static str),
     /// The members changed as requested.
@@ -103,9 +104,11 @@ pub struct State {
     /// The longest lease ever in the state, milliseconds; 0 if there was none. A node that has the
     /// state, and not the entries before it, waits for such a lease (S20).
     pub lease_longest_ms: u64,
-    /// The ceiling where interval mode began: every timestamp of quorum mode is at or below it (S24).
-    /// `None` in quorum mode.
-    pub interval_ceiling: Option<Epoch>,
+    /// Interval mode; `None` in quorum mode (S24, S26).
+    pub intervals: Option<IntervalMode>,
+    /// How often the mode has changed, from format 8 on: the number of the last change. Interval mode
+    /// begins, begins to close, or goes on instead.
+    pub mode_changes: u64,
 }
 
 impl State {
@@ -128,7 +131,8 @@ impl State {
             reservation_longest_ms: 0,
             clock_offset_widest_ms: 0,
             lease_longest_ms: 0,
-            interval_ceiling: None,
+            intervals: None,
+            mode_changes: 0,
         }
     }
 
@@ -154,11 +158,16 @@ impl State {
             // S15: the format rises by one at a time, and never goes back.
             Command::Raise(to) if *to == self.format + 1 => {
                 self.format = *to;
+                // Which of the removed nodes were members in interval mode is not known.
+                if let Some(it) = self.intervals.as_mut().filter(|_| *to == FORMAT_OF_CLOSING) {
+                    it.removed.clone_from(&self.removed);
+                }
                 Outcome::Raised(*to)
             }
             Command::Raise(_) => Outcome::Stale,
             Command::Settings { is_seed: true, .. } if self.settings.is_some() => Outcome::Stale,
             Command::Settings { settings, .. } => self.set(settings),
+            Command::EndIntervals { change, given } => self.end_intervals(*change, given),
         }
     }
 
@@ -186,19 +195,11 @@ impl State {
             }
             (TimestampFormat::Wide, _) | (TimestampFormat::Compact, TimestampFormat::Compact) => {}
         }
-        match (self.mode(), settings.mode) {
-            (Mode::Quorum, Mode::Interval) if self.format < FORMAT_OF_INTERVALS => {
-                return Outcome::Refused("the state has no room for interval mode yet");
-            }
-            (Mode::Quorum, Mode::Interval) if self.node_beyond_intervals().is_some() => {
-                return Outcome::Refused("a member's id is too high for interval timestamps");
-            }
-            // S24: what the nodes have given meanwhile is not known here.
-            (Mode::Interval, Mode::Quorum) => {
-                return Outcome::Refused("interval mode does not end");
-            }
-            (Mode::Quorum, Mode::Interval) => self.interval_ceiling = Some(self.ceiling),
-            (Mode::Quorum, Mode::Quorum) | (Mode::Interval, Mode::Interval) => {}
+        let (beyond, ceiling) = (self.node_beyond_intervals(), self.ceiling);
+        let (intervals, format) = (&mut self.intervals, self.format);
+        match mode::change(intervals, settings, format, ceiling, beyond) {
+            Err(reason) => return Outcome::Refused(reason),
+            Ok(is_new) => self.mode_changes += u64::from(is_new && format >= FORMAT_OF_CLOSING),
         }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
         let bound_ms = settings.clock_offset_max_ms;
@@ -251,16 +252,45 @@ impl State {
         self.settings.as_ref().map_or_else(TimestampFormat::default, |it| it.timestamp_format)
     }
 
-    /// How the cluster gives timestamps (S24).
+    /// How the cluster gives timestamps (S24). While interval mode closes, this is interval mode.
     #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.settings.as_ref().map_or_else(Mode::default, |it| it.mode)
+    pub const fn mode(&self) -> Mode {
+        if self.intervals.is_some() { Mode::Interval } else { Mode::Quorum }
+    }
+
+    /// The number of the change by which interval mode closes; `None` if it does not.
+    #[must_use]
+    pub fn closing(&self) -> Option<u64> {
+        self.intervals.as_ref().filter(|it| it.is_closing).map(|_| self.mode_changes)
     }
 
     /// A member whose id does not fit into an interval timestamp.
     #[must_use]
     pub fn node_beyond_intervals(&self) -> Option<NodeId> {
         self.members.keys().copied().find(|node| node.0 > INTERVAL_NODE_MAX)
+    }
+
+    /// The nodes that must have stopped before interval mode ends: the members, and those that were
+    /// removed in interval mode.
+    pub fn may_give_intervals(&self) -> impl Iterator<Item = NodeId> {
+        let removed = self.intervals.iter().flat_map(|it| &it.removed);
+        self.members.keys().chain(removed).copied()
+    }
+
+    /// Ends interval mode, if it closes by this change and each node that may give interval timestamps
+    /// has stopped. `given` has the highest time that each has given.
+    fn end_intervals(&mut self, change: u64, given: &BTreeMap<NodeId, u64>) -> Outcome {
+        let has_stopped = |node: NodeId| given.contains_key(&node);
+        if self.closing() != Some(change) || !self.may_give_intervals().all(has_stopped) {
+            return Outcome::Stale;
+        }
+        // S26: every range from here on begins at the ceiling, which is above all of these. The
+        // ranges that leaders reserved meanwhile were published to nobody.
+        let highest = given.values().copied().max().unwrap_or(0);
+        self.ceiling = self.ceiling.max(Epoch(highest));
+        self.owner = None;
+        self.intervals = None;
+        Outcome::IntervalsEnded(self.ceiling)
     }
 
     /// A range that a leader can use is at least this wide, nanoseconds.
@@ -373,14 +403,15 @@ impl State {
             &configuration.voters_outgoing,
             &configuration.learners_next,
         ];
-        let removed = &mut self.removed;
-        self.members.retain(|node, _| {
-            let is_named = lists.iter().any(|list| list.contains(node));
-            if !is_named {
-                removed.insert(*node);
+        let is_named = |node: &NodeId| lists.iter().any(|list| list.contains(node));
+        let gone: Vec<_> = self.members.keys().copied().filter(|it| !is_named(it)).collect();
+        for node in gone {
+            self.members.remove(&node);
+            self.removed.insert(node);
+            if let Some(it) = self.intervals.as_mut().filter(|_| self.format >= FORMAT_OF_CLOSING) {
+                it.removed.insert(node);
             }
-            is_named
-        });
+        }
         Outcome::Changed
     }
 
@@ -429,12 +460,7 @@ impl State {
         if self.format >= FORMAT_OF_COMPACT {
             out.put_bool(self.timestamp_format() == TimestampFormat::Compact);
         }
-        if self.format >= FORMAT_OF_INTERVALS {
-            out.put_bool(self.interval_ceiling.is_some());
-            if let Some(ceiling) = self.interval_ceiling {
-                out.put_u64(ceiling.0);
-            }
-        }
+        mode::encode(self.intervals.as_ref(), self.mode_changes, self.format, &mut out);
         out
     }
 
@@ -500,16 +526,8 @@ impl State {
                 settings.ok_or(DecodeError::BadValue { field: "is compact", value: 1 })?;
             settings.timestamp_format = TimestampFormat::Compact;
         }
-        let mut interval_ceiling = None;
-        if format >= FORMAT_OF_INTERVALS && reader.bool("is of intervals")? {
-            let epoch = Epoch(reader.u64("ceiling of quorum mode")?);
-            let bad = DecodeError::BadValue { field: "ceiling of quorum mode", value: epoch.0 };
-            let is_right = |it: &&mut ClusterSettings| {
-                epoch <= ceiling && it.timestamp_format == TimestampFormat::Wide
-            };
-            settings.as_mut().filter(is_right).ok_or(bad)?.mode = Mode::Interval;
-            interval_ceiling = Some(epoch);
-        }
+        let (intervals, mode_changes) =
+            mode::read(&mut reader, format, ceiling, settings.as_mut())?;
         reader.finish()?;
         Ok(Self {
             format,
@@ -523,7 +541,8 @@ impl State {
             reservation_longest_ms,
             clock_offset_widest_ms,
             lease_longest_ms,
-            interval_ceiling,
+            intervals,
+            mode_changes,
         })
     }
 }

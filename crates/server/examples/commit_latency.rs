@@ -40,7 +40,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writer.submit(Write { number, entries: vec![entry], ..Write::default() })?;
         match done.recv()? {
             Completion::Written { .. } => took.push(start.elapsed()),
-            Completion::Marked { .. } => unreachable!("no mark was submitted"),
+            Completion::Marked { .. } | Completion::IntervalsClosed { .. } => {
+                unreachable!("no mark was submitted, and no end of interval mode")
+            }
             Completion::Failed(error) => return Err(error.into()),
         }
     }

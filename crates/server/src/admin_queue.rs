@@ -144,7 +144,11 @@ mod tests {
         );
         assert_eq!(answers(AdminCommand::Decide(Command::Transfer(None))), taken);
         assert_eq!(
-            answers(AdminCommand::Decide(Command::Set { changes: vec![], is_forced: false })),
+            answers(AdminCommand::Decide(Command::Set {
+                changes: vec![],
+                is_forced: false,
+                gone: vec![],
+            })),
             taken
         );
         assert_eq!(answers(advance(false)), taken);

@@ -7,16 +7,17 @@ pub(crate) mod sampler;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use epicepoch_core::interval::peers::{Agreement, PeerIntervals};
-use epicepoch_core::interval::{NodeIdTooHigh, Reading, Stamper, Uncertain};
+use epicepoch_core::interval::{NodeIdTooHigh, Opening, Reading, Stamper, Uncertain};
 use epicepoch_core::publication::Published;
+use epicepoch_storage::Intervals as Stored;
 use epicepoch_time_source::{SourceSetting, TimeSource, raw_ns};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::interval::IntervalStamp;
-use epicepoch_wire::{Epoch, Mode, NodeId};
+use epicepoch_wire::{Mode, NodeId};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -47,6 +48,9 @@ pub struct Intervals {
     /// The highest mark that is on the disk, for the stamper. The storage thread must not wait for
     /// `inner`: a worker may ask the clock source under that lock.
     durable_ns: AtomicU64,
+    /// The change of the mode for which this node is to stop giving timestamps; 0 for none. Whoever
+    /// has the lock of `inner` obeys it before the stamper is asked (S26).
+    closing: AtomicU64,
     /// The durable mark.
     marked: watch::Sender<u64>,
     write_mark: OnceLock<WriteMark>,
@@ -74,6 +78,12 @@ pub enum Refused {
     /// The cluster is in quorum mode, as far as this node knows.
     #[error("MODE is quorum here; ask for /timestamp, or have an operator change the mode")]
     QuorumMode,
+    /// Interval mode closes.
+    #[error(
+        "MODE becomes quorum, and this node gives no more intervals; epicepoch settings list \
+             says which nodes are waited for"
+    )]
+    Closing,
     /// An earlier leader may still answer by its lease.
     #[error("a lease of quorum mode may not be over; retry")]
     LeaseRuns,
@@ -104,7 +114,8 @@ impl Refused {
             _ if !published.is_joined() => ErrorCode::NotReady,
             Self::QuorumMode => ErrorCode::OtherMode,
             Self::Uncertain(Uncertain::Stopped) => ErrorCode::ShuttingDown,
-            Self::LeaseRuns
+            Self::Closing
+            | Self::LeaseRuns
             | Self::NoSource
             | Self::Source { .. }
             | Self::Node(_)
@@ -126,20 +137,24 @@ pub struct IntervalState {
     pub agreement: Option<Agreement>,
     /// Why the node gives no interval timestamps; `None` if it does.
     pub refusal: Option<String>,
+    /// Whether interval mode closes, as this node has applied it (S26).
+    pub is_closing: bool,
 }
 
 impl Intervals {
-    /// The intervals of a run of `node`, which begins above `mark_ns`, the mark in its data directory.
+    /// The intervals of a run of `node`, which begins with what its data directory has.
     #[must_use]
-    pub fn new(node: NodeId, mark_ns: u64, setting: Option<String>, bound_max: Duration) -> Self {
+    pub fn new(node: NodeId, stored: Stored, setting: Option<String>, bound_max: Duration) -> Self {
+        let Stored { mark_ns, closed } = stored;
         let bound_max_ns = u64::try_from(bound_max.as_nanos()).unwrap_or(u64::MAX);
-        let stamper = Stamper::new(node, mark_ns, bound_max_ns);
+        let stamper = Stamper::new(node, mark_ns, closed, bound_max_ns);
         Self {
             setting,
             inner: Mutex::new(Inner { stamper, source: Source::default() }),
             peers: Mutex::new(PeerIntervals::new(node)),
             sampled: Mutex::new(None),
             durable_ns: AtomicU64::new(mark_ns),
+            closing: AtomicU64::new(0),
             marked: watch::Sender::new(mark_ns),
             write_mark: OnceLock::new(),
         }
@@ -147,9 +162,9 @@ impl Intervals {
 
     /// The intervals of a run of the node with this configuration.
     #[must_use]
-    pub fn of(config: &Config, mark_ns: u64, faults: Faults) -> Self {
+    pub fn of(config: &Config, stored: Stored, faults: Faults) -> Self {
         let settings = config.intervals.clone();
-        let mut it = Self::new(config.node_id, mark_ns, settings.source, settings.bound_max);
+        let mut it = Self::new(config.node_id, stored, settings.source, settings.bound_max);
         it.inner.get_mut().unwrap_or_else(PoisonError::into_inner).source.faults = faults;
         it
     }
@@ -185,8 +200,8 @@ impl Intervals {
     /// # Errors
     /// Why nothing is given now.
     pub fn stamp_at_once(&self, published: &Published, n: u64) -> Result<IntervalStamp, Refused> {
-        let outcome = self.read(published, |stamper, ceiling, reading, peers| {
-            stamper.stamp(ceiling, reading, peers, n)
+        let outcome = self.read(published, |stamper, opening, reading, peers| {
+            stamper.stamp(opening, reading, peers, n)
         });
         outcome.map(|(_, stamp)| stamp)
     }
@@ -197,9 +212,9 @@ impl Intervals {
     /// # Errors
     /// Why the node gives no timestamps now.
     pub(crate) fn sample(&self, published: &Published) -> Result<(), Refused> {
-        let taken = self.read(published, |stamper, ceiling, reading, peers| {
+        let taken = self.read(published, |stamper, opening, reading, peers| {
             // A node that refuses goes on to tell the others its time: they compare it with theirs.
-            Ok(stamper.sample(ceiling, reading, peers))
+            Ok(stamper.sample(opening, reading, peers))
         });
         *lock(&self.sampled) = taken.as_ref().ok().map(|(reading, _)| *reading);
         let (_, outcome) = taken?;
@@ -210,23 +225,21 @@ impl Intervals {
     fn read<T>(
         &self,
         published: &Published,
-        take: impl FnOnce(&mut Stamper, Epoch, Reading, &PeerIntervals) -> Result<T, Uncertain>,
+        take: impl FnOnce(&mut Stamper, Opening, Reading, &PeerIntervals) -> Result<T, Uncertain>,
     ) -> Result<(Reading, T), Refused> {
-        let ceiling = match (published.mode, published.interval_ceiling) {
-            (Mode::Quorum, _) => return Err(Refused::QuorumMode),
-            (Mode::Interval, None) => return Err(Refused::LeaseRuns),
-            (Mode::Interval, Some(ceiling)) => ceiling,
-        };
+        let opening = opening(published)?;
         let mut inner = lock(&self.inner);
         let inner = &mut *inner;
         let stamper = inner.stamper.as_mut().map_err(|error| *error)?;
+        // S26: `published` may have been read before the node was told to stop.
+        self.obey(stamper);
         // Read under the lock, after the request has arrived.
         let reading = inner.source.read(self.setting.as_deref())?;
         stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
         let outcome = {
             let mut peers = lock(&self.peers);
             peers.begin(reading.raw_from_ns);
-            take(stamper, ceiling, reading, &peers)
+            take(stamper, opening, reading, &peers)
         };
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
             write_mark(mark_ns);
@@ -268,6 +281,29 @@ impl Intervals {
         self.marked.send_replace(mark_ns);
     }
 
+    /// Stops giving timestamps until a later change of the mode than `change` is applied (S26). Returns
+    /// the highest time that was given, or `None` while another thread holds the lock: then call it
+    /// again. Tell nobody before `change` is durable.
+    pub fn close(&self, change: u64) -> Option<u64> {
+        self.closing.fetch_max(change, Ordering::SeqCst);
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // A worker asks the clock source under the lock, and this thread must not wait for that.
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        match &mut inner.stamper {
+            Ok(stamper) => Some(self.obey(stamper)),
+            // A node with such an id has given nothing.
+            Err(NodeIdTooHigh(_)) => Some(0),
+        }
+    }
+
+    /// Closes the stamper if this node was told to stop. Returns the highest time that was given.
+    fn obey(&self, stamper: &mut Stamper) -> u64 {
+        stamper.close(self.closing.load(Ordering::SeqCst))
+    }
+
     /// Gives nothing any more, and has the exact mark written. Called after the workers have ended
     /// and before the storage thread does.
     pub fn stop(&self) {
@@ -293,13 +329,11 @@ impl Intervals {
         });
         let peers = lock(&self.peers);
         let agreement = reading.as_ref().ok().map(|reading| peers.compare(reading));
-        let refusal = match (published.mode, published.interval_ceiling, &inner.stamper, reading) {
-            (Mode::Quorum, ..) => Some(Refused::QuorumMode),
-            (Mode::Interval, None, ..) => Some(Refused::LeaseRuns),
-            (_, _, Err(error), _) => Some(Refused::Node(*error)),
-            (_, _, _, Err(refused)) => Some(refused),
-            (_, Some(ceiling), Ok(stamper), Ok(reading)) => {
-                stamper.would_refuse(ceiling, reading, &peers).map(Refused::Uncertain)
+        let refusal = match (opening(published), &inner.stamper, reading) {
+            (Err(refused), ..) | (Ok(_), Ok(_), Err(refused)) => Some(refused),
+            (Ok(_), Err(error), _) => Some(Refused::Node(*error)),
+            (Ok(opening), Ok(stamper), Ok(reading)) => {
+                stamper.would_refuse(opening, reading, &peers).map(Refused::Uncertain)
             }
         };
         IntervalState {
@@ -308,12 +342,23 @@ impl Intervals {
             mark_ns: *self.marked.borrow(),
             agreement,
             refusal: refusal.map(|refused| refused.to_string()),
+            is_closing: published.closing.is_some(),
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Interval mode as this node has applied it, if it may give timestamps.
+fn opening(published: &Published) -> Result<Opening, Refused> {
+    match (published.mode, published.opening) {
+        (Mode::Quorum, _) => Err(Refused::QuorumMode),
+        (Mode::Interval, None) if published.closing.is_some() => Err(Refused::Closing),
+        (Mode::Interval, None) => Err(Refused::LeaseRuns),
+        (Mode::Interval, Some(opening)) => Ok(opening),
+    }
 }
 
 impl Source {
@@ -369,15 +414,16 @@ mod tests {
     use std::sync::Arc;
 
     use epicepoch_core::publication::Identity;
-    use epicepoch_wire::{BootId, StoreId};
+    use epicepoch_wire::{BootId, Epoch, StoreId};
 
     use super::*;
 
     const NODE: NodeId = NodeId(3);
 
-    fn published(mode: Mode, interval_ceiling: Option<Epoch>) -> Published {
+    fn published(mode: Mode, ceiling: Option<Epoch>) -> Published {
         let identity = Identity { node: NODE, store: StoreId(1), boot: BootId(1) };
-        Published { mode, interval_ceiling, ..Published::nothing(identity) }
+        let opening = ceiling.map(|ceiling| Opening { ceiling, change: 1 });
+        Published { mode, opening, ..Published::nothing(identity) }
     }
 
     fn open() -> Published {
@@ -386,7 +432,8 @@ mod tests {
 
     fn intervals(mark_ns: u64, source: Option<&str>) -> Arc<Intervals> {
         let source = source.map(str::to_owned);
-        Arc::new(Intervals::new(NODE, mark_ns, source, Duration::from_millis(10)))
+        let stored = Stored { mark_ns, closed: 0 };
+        Arc::new(Intervals::new(NODE, stored, source, Duration::from_millis(10)))
     }
 
     /// A node whose disk acknowledges every mark at once.
@@ -504,7 +551,27 @@ mod tests {
         assert!(matches!(refused, Err(Refused::Uncertain(Uncertain::TooWide { .. }))));
         assert!(wide.state(&open()).refusal.unwrap().contains("INTERVAL_BOUND_MAX_MS"));
         assert_eq!(without.state(&open()).source, None);
-        let high = Intervals::new(NodeId(40_000), 0, None, Duration::ZERO);
+        let high = Intervals::new(NodeId(40_000), Stored::default(), None, Duration::ZERO);
         assert!(matches!(high.stamp(&open(), 1).await, Err(Refused::Node(_))));
+    }
+
+    /// S26: the publication that a request was read with may be older than the order to stop.
+    #[tokio::test]
+    async fn a_node_that_was_told_to_stop_gives_nothing_by_an_older_publication() {
+        let (intervals, _) = with_disk(0, "fixed=1ms");
+        let last = intervals.stamp(&open(), 2).await.unwrap();
+        let held = lock(&intervals.inner);
+        assert_eq!(intervals.close(2), None, "a worker holds the lock");
+        drop(held);
+        let closed = Err(Refused::Uncertain(Uncertain::Closed { closed: 2 }));
+        assert_eq!(intervals.stamp(&open(), 1).await, closed);
+        assert_eq!(intervals.close(2), Some(last.latest_ns()));
+        let closing = Published { closing: Some(2), ..published(Mode::Interval, None) };
+        assert_eq!(intervals.stamp(&closing, 1).await, Err(Refused::Closing));
+        assert!(intervals.state(&closing).refusal.unwrap().contains("MODE becomes quorum"));
+        // The change is cancelled.
+        let opening = Some(Opening { ceiling: Epoch(1), change: 3 });
+        let again = Published { opening, ..open() };
+        assert!(intervals.stamp(&again, 1).await.unwrap().timestamp() > last.timestamp());
     }
 }

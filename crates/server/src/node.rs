@@ -238,7 +238,7 @@ impl Node {
             allocator: Allocator::new(core.clone(), nanos(config.epoch_interval)),
             clock: NodeClock::new(wall_ns()),
             lease_clock: LeaseClock::new(config.leases.clock),
-            intervals: Intervals::of(&config, storage.interval_mark_ns(), faults.clone()),
+            intervals: Intervals::of(&config, storage.intervals(), faults.clone()),
             health: Health::default(),
             authz,
             peer_tls,

@@ -93,7 +93,11 @@ impl NodeShared {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(trusted_ns),
             lease_clock: LeaseClock::new(config.leases.clock),
-            intervals: Intervals::of(&config, 0, Faults::none()),
+            intervals: Intervals::of(
+                &config,
+                epicepoch_storage::Intervals::default(),
+                Faults::none(),
+            ),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: None,

@@ -9,6 +9,7 @@
 //! | `state` | `position` | number of the last write, over all boots: `u64` |
 //! | `state` | `peers` | the positions that peers have named: node, boot and position, `u64` each |
 //! | `state` | `interval mark` | no interval timestamp was given above it, Unix nanoseconds: `u64` |
+//! | `state` | `intervals closed` | the change of the mode for which this node has stopped: `u64` |
 //! | `log` | log index | [`LogEntry`], in the codec of the wire |
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use redb::{
 use thiserror::Error;
 
 use crate::identity::{Identity, IdentityError};
+use crate::intervals::{CLOSED_KEY, Intervals, IntervalsWrite, MARK_KEY};
 use crate::stored::Stored;
 
 /// Memory for pages, bytes. It usually holds the whole file.
@@ -40,7 +42,6 @@ const HARD_STATE_KEY: &str = "hard state";
 const RECORD_KEY: &str = "record";
 const POSITION_KEY: &str = "position";
 const PEERS_KEY: &str = "peers";
-const INTERVAL_MARK_KEY: &str = "interval mark";
 /// Bytes of one peer in the value of [`PEERS_KEY`].
 const PEER_LEN: usize = 24;
 
@@ -50,8 +51,8 @@ pub struct Database {
     redb: redb::Database,
     /// `None` before the founding.
     stored: Option<Stored>,
-    /// The mark of interval mode; 0 if none was written.
-    interval_mark_ns: u64,
+    /// What is on the disk of interval mode.
+    intervals: Intervals,
 }
 
 /// Why a database was not created or opened. Its content is unchanged.
@@ -103,7 +104,8 @@ impl Database {
     /// # Errors
     /// When the disk failed.
     pub fn create(backend: impl StorageBackend, identity: &Identity) -> Result<(), DatabaseError> {
-        let database = Self { redb: open_redb(backend)?, stored: None, interval_mark_ns: 0 };
+        let database =
+            Self { redb: open_redb(backend)?, stored: None, intervals: Intervals::default() };
         let transaction = database.begin()?;
         {
             let mut state = transaction.open_table(STATE)?;
@@ -127,23 +129,22 @@ impl Database {
             // Checks every page, because a page that is never read may be damaged, too.
             redb.check_integrity()?;
             let (identity, restored) = read(&redb)?;
-            let interval_mark_ns = read_interval_mark(&redb)?;
-            Ok((redb, identity, restored, interval_mark_ns))
+            let intervals = read_intervals(&redb)?;
+            Ok((redb, identity, restored, intervals))
         };
         // Some damage makes an assertion inside redb fail.
         let opened = catch_unwind(AssertUnwindSafe(open))
             .unwrap_or_else(|_| Err(DatabaseError::Damaged("its log.redb is malformed".into())));
-        let (redb, identity, restored, interval_mark_ns) = opened?;
+        let (redb, identity, restored, intervals) = opened?;
         let stored = restored.as_ref().map(Stored::restored).transpose();
         let stored = stored.map_err(DatabaseError::Damaged)?;
-        Ok((Self { redb, stored, interval_mark_ns }, identity, restored))
+        Ok((Self { redb, stored, intervals }, identity, restored))
     }
 
-    /// The mark of interval mode, as it is on the disk (S23): no interval timestamp was given above it,
-    /// Unix nanoseconds. 0 if there is none.
+    /// What is on the disk of interval mode.
     #[must_use]
-    pub const fn interval_mark_ns(&self) -> u64 {
-        self.interval_mark_ns
+    pub const fn intervals(&self) -> Intervals {
+        self.intervals
     }
 
     /// Whether there is a record.
@@ -185,26 +186,26 @@ impl Database {
     /// # Panics
     /// When a write breaks an invariant of stored data. Then none of the writes is on disk.
     pub fn write(&mut self, writes: &[Write]) -> Result<(), redb::Error> {
-        self.write_marked(writes, None)
+        self.write_with(writes, IntervalsWrite::default())
     }
 
-    /// Makes writes and a mark of interval mode durable in one transaction. The mark may be lower than
-    /// the last one: a run that ends writes the exact mark.
+    /// Makes writes, and what a node remembers of interval mode, durable in one transaction.
     ///
     /// # Errors
     /// As for [`Database::write`].
     ///
     /// # Panics
     /// As for [`Database::write`].
-    pub fn write_marked(
+    pub fn write_with(
         &mut self,
         writes: &[Write],
-        interval_mark_ns: Option<u64>,
+        intervals: IntervalsWrite,
     ) -> Result<(), redb::Error> {
         let mut stored = self.stored.expect("founded before it is written");
-        if writes.iter().all(Write::is_empty) && interval_mark_ns.is_none() {
+        if writes.iter().all(Write::is_empty) && intervals.is_empty() {
             return Ok(());
         }
+        let intervals = self.intervals.after(intervals);
         let transaction = self.begin()?;
         {
             let mut state = transaction.open_table(STATE)?;
@@ -214,13 +215,11 @@ impl Database {
                 stored = before.after(write);
                 apply(write, before, &mut state, &mut log)?;
             }
-            if let Some(mark_ns) = interval_mark_ns {
-                state.insert(INTERVAL_MARK_KEY, mark_ns.to_le_bytes().as_slice())?;
-            }
+            intervals.write(self.intervals, &mut state)?;
         }
         transaction.commit()?;
         self.stored = Some(stored);
-        self.interval_mark_ns = interval_mark_ns.unwrap_or(self.interval_mark_ns);
+        self.intervals = intervals;
         Ok(())
     }
 
@@ -336,14 +335,15 @@ fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseE
     }
 }
 
-/// The mark of interval mode; 0 if there is none.
-fn read_interval_mark(redb: &redb::Database) -> Result<u64, DatabaseError> {
+/// What is on the disk of interval mode.
+fn read_intervals(redb: &redb::Database) -> Result<Intervals, DatabaseError> {
     let transaction = redb.begin_read()?;
     let state = transaction.open_table(STATE)?;
-    let mark = state.get(INTERVAL_MARK_KEY)?;
-    let mark = mark.map(|value| decode(value.value(), |r| r.u64("interval mark"))).transpose();
-    let mark = mark.map_err(|error| DatabaseError::undecodable("interval mark", &error))?;
-    Ok(mark.unwrap_or_default())
+    let number = |key: &'static str| -> Result<u64, DatabaseError> {
+        let number = state.get(key)?.map(|it| decode(it.value(), |r| r.u64(key))).transpose();
+        Ok(number.map_err(|error| DatabaseError::undecodable(key, &error))?.unwrap_or_default())
+    };
+    Ok(Intervals { mark_ns: number(MARK_KEY)?, closed: number(CLOSED_KEY)? })
 }
 
 /// The positions of this directory and its peers; empty right after the founding.
@@ -453,22 +453,30 @@ mod tests {
         Ok(())
     }
 
-    /// S23: a mark is there after a power loss once its write was acknowledged, alone or with writes.
+    /// S23, S26: what a node remembers of interval mode is there after a power loss once its write was
+    /// acknowledged, alone or with writes.
     #[test]
     fn an_acknowledged_mark_survives_a_power_loss_and_may_be_lowered() {
         let mut random = Rng::with_seed(3);
         let mut disk = SimulatedDisk::default();
         let mut database = founded(&disk);
-        assert_eq!(database.interval_mark_ns(), 0);
+        assert_eq!(database.intervals(), Intervals::default());
         let write = Write { number: 1, entries: vec![entry(2, 1, 8)], ..Write::default() };
-        for (writes, mark_ns) in [(vec![], u64::MAX), (vec![write], 900), (vec![], 7)] {
-            database.write_marked(&writes, Some(mark_ns)).unwrap();
-            assert_eq!(database.interval_mark_ns(), mark_ns);
+        for (writes, mark_ns, closed, after) in [
+            (vec![], Some(u64::MAX), None, (u64::MAX, 0)),
+            (vec![write], Some(900), None, (900, 0)),
+            (vec![], None, Some(2), (900, 2)),
+            (vec![], Some(7), Some(4), (7, 4)),
+            (vec![], Some(8), None, (8, 4)),
+        ] {
+            database.write_with(&writes, IntervalsWrite { mark_ns, closed }).unwrap();
+            let after = Intervals { mark_ns: after.0, closed: after.1 };
+            assert_eq!(database.intervals(), after);
             drop(database);
             disk = disk.after_power_loss(&mut random);
             let (again, _, restored) = Database::open(disk.clone()).unwrap();
-            assert_eq!(again.interval_mark_ns(), mark_ns);
-            assert_eq!(restored.unwrap().entries.len(), usize::from(mark_ns != u64::MAX));
+            assert_eq!(again.intervals(), after);
+            assert_eq!(restored.unwrap().entries.len(), usize::from(mark_ns != Some(u64::MAX)));
             database = again;
         }
     }

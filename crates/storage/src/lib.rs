@@ -6,6 +6,7 @@
 //!
 //! - [`database`]: the tables and their transactions.
 //! - [`identity`]: the node, cluster and store that the data belongs to.
+//! - [`intervals`]: what a node remembers of interval mode.
 //! - `stored`: the invariants of stored data, checked at every write and every opening.
 //!
 //! # Commits
@@ -21,7 +22,9 @@
 
 pub mod database;
 pub mod identity;
+pub mod intervals;
 mod stored;
 
 pub use database::{Database, DatabaseError};
 pub use identity::{Identity, IdentityError};
+pub use intervals::{Intervals, IntervalsWrite};

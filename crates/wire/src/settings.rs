@@ -136,7 +136,7 @@ pub struct ClusterSettings {
     pub guarantee_default: Guarantee,
     /// `TIMESTAMP_FORMAT`. It came later, too. It never goes back from compact to wide (S21).
     pub timestamp_format: TimestampFormat,
-    /// `MODE`. It came later, too. It never goes back from interval to quorum (S24).
+    /// `MODE`. It came later, too. While interval mode closes, it is quorum already (S26).
     pub mode: Mode,
 }
 

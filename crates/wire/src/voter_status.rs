@@ -59,6 +59,19 @@ pub struct VoterStatus {
     /// Whether the voter would wait for leases of former leaders if it led now. Older versions say
     /// nothing of it, and it is `false`.
     pub waits_for_leases: bool,
+    /// The change of the mode for which the node has stopped giving interval timestamps; `None` if it
+    /// has not. Not only voters say it.
+    pub closed: Option<Closed>,
+}
+
+/// A node's word that it has stopped giving interval timestamps, durably: it gives none until it has
+/// applied a later change of the mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// The number of the change for which it has stopped.
+    pub change: u64,
+    /// None of its timestamps is above this time, Unix nanoseconds.
+    pub given_ns: u64,
 }
 
 /// Bit of the flags: the voter could lead.
@@ -67,22 +80,29 @@ const IS_FIT: u8 = 1;
 const HAS_SLOWEST_WRITE: u8 = 2;
 /// Bit of the flags: the voter would wait for leases.
 const WAITS_FOR_LEASES: u8 = 4;
+/// Bit of the flags: the change of the mode for which the node has stopped follows the others.
+const HAS_CLOSED: u8 = 8;
 
 impl VoterStatus {
     /// Encodes the status as the context of a message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let zone = self.zone.as_ref().map_or("", Zone::name);
-        let mut out = Vec::with_capacity(12 + zone.len());
+        let mut out = Vec::with_capacity(28 + zone.len());
         let fit = if self.is_fit { IS_FIT } else { 0 };
         let slowest = self.slowest_write_ms.map_or(0, |_| HAS_SLOWEST_WRITE);
         let waits = if self.waits_for_leases { WAITS_FOR_LEASES } else { 0 };
         out.put_u8(VERSION);
-        out.put_u8(fit | slowest | waits);
+        let closed = self.closed.map_or(0, |_| HAS_CLOSED);
+        out.put_u8(fit | slowest | waits | closed);
         out.put_u32(self.preference);
         out.put_bytes(zone.as_bytes());
         if let Some(ms) = self.slowest_write_ms {
             out.put_u16(ms);
+        }
+        if let Some(Closed { change, given_ns }) = self.closed {
+            out.put_u64(change);
+            out.put_u64(given_ns);
         }
         out
     }
@@ -105,7 +125,14 @@ impl VoterStatus {
         let has_slowest = flags & HAS_SLOWEST_WRITE != 0;
         let slowest_write_ms = if has_slowest { Some(reader.u16("slowest write")?) } else { None };
         let (is_fit, waits_for_leases) = (flags & IS_FIT != 0, flags & WAITS_FOR_LEASES != 0);
-        Ok(Self { is_fit, preference, zone, slowest_write_ms, waits_for_leases })
+        let has_closed = flags & HAS_CLOSED != 0;
+        let closed = if has_closed {
+            let change = reader.u64("change of the mode")?;
+            Some(Closed { change, given_ns: reader.u64("highest time given")? })
+        } else {
+            None
+        };
+        Ok(Self { is_fit, preference, zone, slowest_write_ms, waits_for_leases, closed })
     }
 }
 
@@ -130,11 +157,12 @@ mod tests {
         #[test]
         fn a_status_round_trips_and_fits_into_a_context(
             is_fit: bool, preference: u32, name in "[a-zA-Z0-9._-]{0,32}", more: u8,
-            slowest_write_ms: Option<u16>, waits_for_leases: bool,
+            slowest_write_ms: Option<u16>, waits_for_leases: bool, closed: Option<(u64, u64)>,
         ) {
+            let closed = closed.map(|(change, given_ns)| Closed { change, given_ns });
             let zone = Zone::new(&name);
             let status =
-                VoterStatus { is_fit, preference, zone, slowest_write_ms, waits_for_leases };
+                VoterStatus { is_fit, preference, zone, slowest_write_ms, waits_for_leases, closed };
             let mut bytes = status.encode();
             prop_assert!(bytes.len() <= CONTEXT_LEN_MAX);
             prop_assert_eq!(VoterStatus::decode(&bytes), Ok(status.clone()));

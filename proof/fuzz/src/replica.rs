@@ -205,6 +205,7 @@ impl Bench {
                     zone: zone(script),
                     slowest_write_ms,
                     waits_for_leases,
+                    closed: None,
                 };
                 let is_readable = script.byte() & 7 != 0;
                 let context = if is_readable { said.encode() } else { script.bytes(24) };

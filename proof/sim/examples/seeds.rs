@@ -4,10 +4,12 @@
 //! shows which of the seeds find that bug. A single seed that fails also prints its trace. With
 //! `--unwatched` at the end, the monitor of the specification is off. With `--intervals` at the end,
 //! the seeds are of interval mode, and the third argument is one of its planted bugs, in any build.
+//! With `--modes`, they are of the changes between the modes, in the same way.
 
 use std::process::ExitCode;
 
 use epicepoch_sim::intervals::{IntervalCounts, IntervalPlant, run_intervals};
+use epicepoch_sim::modes::{ModeCounts, ModePlant, run_modes};
 use epicepoch_sim::plant::Plant;
 use epicepoch_sim::run::{Options, run};
 use epicepoch_sim::summary::Summary;
@@ -15,14 +17,18 @@ use epicepoch_sim::summary::Summary;
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_of_intervals = arguments.pop_if(|last| last == "--intervals").is_some();
+    let is_of_modes = arguments.pop_if(|last| last == "--modes").is_some();
     let is_watched = arguments.pop_if(|last| last == "--unwatched").is_none();
     let numbers: Option<Vec<u64>> = arguments.iter().take(2).map(|it| it.parse().ok()).collect();
     let Some([first, count]) = numbers.as_deref() else {
-        eprintln!("usage: seeds FIRST COUNT [BUG] [--unwatched | --intervals]");
+        eprintln!("usage: seeds FIRST COUNT [BUG] [--unwatched | --intervals | --modes]");
         return ExitCode::from(2);
     };
     if is_of_intervals {
         return intervals(*first..first.saturating_add(*count), arguments.get(2));
+    }
+    if is_of_modes {
+        return modes(*first..first.saturating_add(*count), arguments.get(2));
     }
     let options = |seed| Options { is_watched, ..Options::new(seed) };
     if let Some(name) = arguments.get(2) {
@@ -57,6 +63,27 @@ fn intervals(seeds: std::ops::Range<u64>, plant: Option<&String>) -> ExitCode {
     let mut sum = IntervalCounts::default();
     for seed in seeds {
         let (counts, violation) = run_intervals(seed, found.flatten());
+        sum.add(&counts);
+        if let Some(violation) = violation {
+            println!("seed {seed}: {violation}");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("{sum:?}");
+    ExitCode::SUCCESS
+}
+
+/// Runs seeds of the changes between the modes, up to the first violation.
+fn modes(seeds: std::ops::Range<u64>, plant: Option<&String>) -> ExitCode {
+    let found = plant.map(|name| ModePlant::named(name));
+    if found == Some(None) {
+        let names = ModePlant::ALL.iter().map(|it| it.text().0);
+        eprintln!("the planted bugs are {}", names.collect::<Vec<_>>().join(" "));
+        return ExitCode::from(2);
+    }
+    let mut sum = ModeCounts::default();
+    for seed in seeds {
+        let (counts, violation) = run_modes(seed, found.flatten());
         sum.add(&counts);
         if let Some(violation) = violation {
             println!("seed {seed}: {violation}");

@@ -15,7 +15,7 @@
 //! - `reports`: what the nodes tell each other of the time.
 
 mod node;
-mod plant;
+pub(crate) mod plant;
 mod reports;
 
 use std::collections::HashSet;

@@ -14,6 +14,7 @@
 //! - `monitor`: the state of the specification beside a run, and each rule of it.
 //! - [`plant`]: deliberate bugs that the checkers must find.
 //! - [`intervals`]: interval mode, in a simulator of its own.
+//! - [`modes`]: the changes between quorum mode and interval mode, in a simulator of their own.
 //! - [`summary`]: what a run exercised.
 //!
 //! Private modules, from the bottom up: `parameters`, `plane`, `node_set`, `event`, `queue`,
@@ -28,6 +29,7 @@ mod disk;
 mod event;
 pub mod history;
 pub mod intervals;
+pub mod modes;
 mod monitor;
 mod network_conditions;
 mod node;

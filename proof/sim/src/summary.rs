@@ -154,6 +154,7 @@ impl Summary {
             Report::Removed => "removal seen",
             Report::HandingOver { .. } => "handover",
             Report::SteppedDown { .. } => "stepped down",
+            Report::IntervalsEnded { .. } => "interval mode ended",
         };
         *self.reports.entry(what).or_default() += 1;
     }

@@ -64,6 +64,7 @@ impl Replica {
             }
             Outcome::Raised(to) => self.reports.push_back(Report::FormatRaised { to }),
             Outcome::Exhausted => self.reports.push_back(Report::Exhausted),
+            Outcome::IntervalsEnded(floor) => self.begin_quorum_mode(floor),
             Outcome::Stale
             | Outcome::Refused(_)
             | Outcome::Changed

@@ -17,6 +17,7 @@ mod apply;
 mod barrier;
 mod campaign;
 mod clients;
+mod closing;
 mod config;
 mod errors;
 mod format;
@@ -57,6 +58,7 @@ pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError}
 pub use barrier::{Barrier, BarrierState};
 use campaign::Campaigns;
 use clients::Clients;
+use closing::Closing;
 pub use config::ReplicaConfig;
 pub use errors::{ChangeError, LAG_MAX, MessageError, NotCaughtUp, RestoreError, TransferError};
 use format::Gate;
@@ -117,6 +119,7 @@ pub struct Replica {
     graceful_shutdown: GracefulShutdown,
     gate: Gate,
     settings: Settings,
+    closing: Closing,
     reports: VecDeque<Report>,
 }
 
@@ -183,6 +186,7 @@ impl Replica {
             graceful_shutdown: GracefulShutdown::default(),
             gate: Gate::default(),
             settings: Settings::default(),
+            closing: Closing::default(),
             reports: VecDeque::new(),
             raw,
             shared,
@@ -264,6 +268,7 @@ impl Replica {
         self.tick_preference();
         self.tick_clients();
         self.tick_giving_back();
+        self.end_intervals_if_due();
         self.look_after_leadership();
         self.reserve_if_due();
         self.check_limits()
@@ -420,8 +425,8 @@ impl Replica {
         let (mode, is_over) = (self.state.mode(), self.lease_wait.is_over());
         let grant = self.grant.filter(|_| is_over && mode == Mode::Quorum);
         self.is_held_back = !is_over && (self.grant.is_some() || mode == Mode::Interval);
-        let interval_ceiling = self.state.interval_ceiling.filter(|_| is_over);
-        assert!(grant.is_none() || interval_ceiling.is_none(), "S24: two modes at once");
+        let opening = self.opening().filter(|_| is_over);
+        assert!(grant.is_none() || opening.is_none(), "S24: two modes at once");
         let lease = grant.and_then(|grant| self.lease.published(grant.term));
         self.shared.publish(Arc::new(Published {
             identity: self.config.identity,
@@ -443,7 +448,8 @@ impl Replica {
                 .map(|it| it.epoch_interval_ms * 1_000_000),
             timestamp_format: self.state.timestamp_format(),
             mode,
-            interval_ceiling,
+            opening,
+            closing: self.state.closing(),
         }));
     }
 }

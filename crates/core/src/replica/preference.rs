@@ -193,6 +193,7 @@ impl Replica {
             zone: placement.zone.clone(),
             slowest_write_ms: Some(self.slowest_write_ms()),
             waits_for_leases: self.would_wait_for_leases(),
+            closed: self.closed(),
         }
     }
 
@@ -207,6 +208,7 @@ impl Replica {
     /// is ignored.
     pub(super) fn record_voter_status(&mut self, node: NodeId, context: &[u8]) {
         if let Ok(status) = VoterStatus::decode(context) {
+            self.record_closed(node, status.closed);
             self.preference.voter_statuses.insert(node, (self.now_ns, status));
         }
     }

@@ -55,6 +55,12 @@ pub enum Report {
     },
     /// No epoch is left below 2^64 nanoseconds.
     Exhausted,
+    /// Interval mode has ended: every interval timestamp is at or below `floor`, and quorum mode begins
+    /// above it (S26).
+    IntervalsEnded {
+        /// The ceiling at that moment.
+        floor: Epoch,
+    },
     /// A snapshot replaced the state and the log.
     Installed {
         /// The snapshot's index.

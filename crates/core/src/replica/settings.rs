@@ -12,7 +12,8 @@ use thiserror::Error;
 
 use super::{Replica, Report, ZonesInDoubt};
 use crate::state::{
-    Command, FORMAT_OF_COMPACT, FORMAT_OF_INTERVALS, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, Outcome,
+    Command, FORMAT_OF_CLOSING, FORMAT_OF_COMPACT, FORMAT_OF_INTERVALS, FORMAT_OF_LEASES,
+    FORMAT_OF_SETTINGS, Outcome,
 };
 
 /// The first settings that this node would propose, and the change that is under way.
@@ -104,12 +105,25 @@ pub enum SettingsError {
         /// The member.
         node: NodeId,
     },
-    /// Leave the setting as it is. The nodes have given timestamps ahead of what the leader knows.
+    /// Update all members first.
     #[error(
-        "MODE is interval, and cannot become quorum again: only the nodes know up to where they have \
-         given timestamps; found a new cluster for quorum timestamps, with RESTORE_FLOOR above them"
+        "the replicated state is of format {format}, and interval mode can end from format \
+         {FORMAT_OF_CLOSING} on: update the nodes that epicepoch member list names; if it names none, \
+         ask again in a moment"
     )]
-    BackToQuorum,
+    FormatOfClosing {
+        /// The format of the state.
+        format: u32,
+    },
+    /// Name only nodes that were removed in interval mode. Others confirm by themselves.
+    #[error(
+        "node {node} was not removed in interval mode, so --stopped must not name it: a member confirms \
+         by itself that it has stopped; remove it first if it is gone for good"
+    )]
+    NotRemoved {
+        /// The node.
+        node: NodeId,
+    },
     /// Correct the value.
     #[error("{name} would be {value:?}; allowed is {}", .name.allowed())]
     NotAllowed {
@@ -313,10 +327,12 @@ impl Replica {
         }
     }
 
-    /// S24: quorum mode may become interval mode, for ever.
+    /// S24, S26: the mode may change in both directions.
     fn check_mode(&self, mode: Mode) -> Result<(), SettingsError> {
         match (self.state.mode(), mode) {
-            (Mode::Interval, Mode::Quorum) => Err(SettingsError::BackToQuorum),
+            (Mode::Interval, Mode::Quorum) if self.state.format < FORMAT_OF_CLOSING => {
+                Err(SettingsError::FormatOfClosing { format: self.state.format })
+            }
             (Mode::Quorum, Mode::Interval) if self.state.format < FORMAT_OF_INTERVALS => {
                 Err(SettingsError::FormatOfIntervals { format: self.state.format })
             }
@@ -324,7 +340,9 @@ impl Replica {
                 let node = self.state.node_beyond_intervals();
                 node.map_or(Ok(()), |node| Err(SettingsError::NodeBeyondIntervals { node }))
             }
-            (Mode::Quorum, Mode::Quorum) | (Mode::Interval, Mode::Interval) => Ok(()),
+            (Mode::Interval, Mode::Quorum | Mode::Interval) | (Mode::Quorum, Mode::Quorum) => {
+                Ok(())
+            }
         }
     }
 
@@ -336,8 +354,24 @@ impl Replica {
         SettingsError::NotSeeded { not_reading }
     }
 
+    /// Records an operator's statement, with a change of settings, that these nodes run no more
+    /// (S26).
+    ///
+    /// # Errors
+    /// When one of them was not removed in interval mode. Then none is recorded.
+    pub fn state_gone(&mut self, gone: &[NodeId]) -> Result<(), SettingsError> {
+        let removed = |node: &&NodeId| {
+            self.state.intervals.as_ref().is_some_and(|it| it.removed.contains(node))
+        };
+        if let Some(node) = gone.iter().find(|node| !removed(node)) {
+            return Err(SettingsError::NotRemoved { node: *node });
+        }
+        self.record_gone(gone);
+        Ok(())
+    }
+
     /// Whether this leader has applied the whole log that it had when it became leader.
-    fn may_settle(&self) -> bool {
+    pub(super) fn may_settle(&self) -> bool {
         let raft = &self.raw.raft;
         raft.state == StateRole::Leader
             && !self.is_handing_over()

@@ -9,8 +9,8 @@ use super::*;
 use crate::durable::{HardState, Record};
 use crate::positions::Positions;
 use crate::state::{
-    FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, MembershipChange, MembershipStep, Outcome, Owner,
-    WIDTH_MIN_NS,
+    FORMAT_OF_CLOSING, FORMAT_OF_LEASES, FORMAT_OF_SETTINGS, MembershipChange, MembershipStep,
+    Outcome, Owner, WIDTH_MIN_NS,
 };
 
 const MS: u64 = 1_000_000;
@@ -438,6 +438,42 @@ fn a_directory_of_which_something_cannot_be_read_gives_no_backup() {
     for restored in [record, change, committed, asked_for] {
         assert!(backup_of_directory(&restored, around(TAKEN)).is_err(), "{restored:?}");
     }
+}
+
+/// S26: while interval mode closes, the settings name quorum mode already.
+#[test]
+fn a_directory_whose_log_leaves_interval_mode_is_one_of_interval_mode() {
+    let set = |mode| Command::Settings {
+        nonce: 1,
+        is_seed: false,
+        settings: ClusterSettings { mode, ..settings(1_000, 500) },
+    };
+    let mut led = State { format: FORMAT_OF_CLOSING, ..state(TAKEN) };
+    assert_eq!(led.apply(Term(2), &set(Mode::Quorum)), Outcome::Set);
+    let mut closing = led.clone();
+    for mode in [Mode::Interval, Mode::Quorum] {
+        assert_eq!(closing.apply(Term(2), &set(mode)), Outcome::Set);
+    }
+    let change = closing.closing().unwrap();
+    let given = [1, 2, 3].map(|node| (NodeId(node), TAKEN)).into();
+    let end = Command::EndIntervals { change, given };
+    let mode = |state: &State, commands: &[&Command]| {
+        let hard_state = HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(40) };
+        let configuration = of(&[1, 2, 3]);
+        let data = state.encode();
+        let record = Record { index: LogIndex(40), term: Term(2), configuration, data };
+        let entries = (41..).zip(commands);
+        let entries = entries.map(|(at, it)| entry(at, EntryKind::Normal, it.encode(), vec![]));
+        let (entries, positions) = (entries.collect(), Positions::default());
+        let restored = Restored { hard_state, record, entries, positions };
+        backup_of_directory(&restored, around(TAKEN)).unwrap().settings.unwrap().mode
+    };
+    assert_eq!(mode(&led, &[]), Mode::Quorum);
+    assert_eq!(mode(&led, &[&set(Mode::Interval)]), Mode::Interval);
+    assert_eq!(mode(&closing, &[]), Mode::Interval);
+    assert_eq!(mode(&closing, &[&end]), Mode::Interval, "it may never be committed");
+    assert!(matches!(closing.apply(Term(2), &end), Outcome::IntervalsEnded(_)));
+    assert_eq!(mode(&closing, &[]), Mode::Quorum);
 }
 
 proptest! {

@@ -1,6 +1,8 @@
 //! The commands and changes of members in the Raft log, their encodings, and the format that each of
 //! them needs. This module applies nothing.
 
+use std::collections::BTreeMap;
+
 use epicepoch_wire::bootstrap::{MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::Formats;
@@ -22,7 +24,10 @@ use crate::epoch_range::EpochRange;
 ///   leases.
 /// - 6: timestamps may be compact: `timestamp_format`.
 /// - 7: every node may give timestamps alone: `mode`.
-pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_INTERVALS };
+/// - 8: interval mode can end: [`Command::EndIntervals`]. Changes of the mode have numbers.
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_CLOSING };
+/// The first format in which interval mode can end.
+pub const FORMAT_OF_CLOSING: u32 = 8;
 /// The first format with interval mode in it.
 pub const FORMAT_OF_INTERVALS: u32 = 7;
 /// The first format in which timestamps may be compact.
@@ -33,6 +38,11 @@ pub const FORMAT_OF_LEASES: u32 = 5;
 pub const FORMAT_OF_GIVING_BACK: u32 = 4;
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
+
+/// At most this many removed node ids are remembered. Ids are never used again. So this also limits
+/// members and removed ids together: a member is not admitted if its id could not be remembered
+/// after its removal.
+pub const REMOVED_MAX: usize = 4_096;
 
 /// The proposer of a reservation: the only process that may stamp in the assigned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +97,15 @@ pub enum Command {
         is_seed: bool,
         /// All settings.
         settings: ClusterSettings,
+    },
+    /// Ends interval mode (S26). In the log since format 8. Ignored unless interval mode closes by
+    /// this change, and each node that may give interval timestamps is named.
+    EndIntervals {
+        /// The number of the change by which interval mode closes.
+        change: u64,
+        /// The nodes that have stopped for this change, each with a time that none of its timestamps
+        /// is above, Unix nanoseconds.
+        given: BTreeMap<NodeId, u64>,
     },
 }
 
@@ -224,6 +243,15 @@ impl Command {
                 out.put_u64(range.low.0);
                 out.put_u64(range.high.0);
             }
+            Self::EndIntervals { change, given } => {
+                out.put_u8(11);
+                out.put_u64(*change);
+                out.put_count(given.len());
+                for (node, given_ns) in given {
+                    out.put_u64(node.0);
+                    out.put_u64(*given_ns);
+                }
+            }
         }
         out
     }
@@ -247,6 +275,7 @@ impl Command {
             Self::Settings { settings, .. } if !settings.is_without_leases() => FORMAT_OF_LEASES,
             Self::Settings { .. } => FORMAT_OF_SETTINGS,
             Self::GiveBack { .. } => FORMAT_OF_GIVING_BACK,
+            Self::EndIntervals { .. } => FORMAT_OF_CLOSING,
         }
     }
 
@@ -314,6 +343,14 @@ impl Command {
                     settings.mode = Mode::Interval;
                 }
                 Self::Settings { nonce, is_seed, settings }
+            }
+            11 => {
+                let (change, mut given) = (reader.u64("change of the mode")?, BTreeMap::new());
+                for _ in 0..reader.count("nodes that have stopped", MEMBERS_MAX + REMOVED_MAX)? {
+                    let node = NodeId(reader.u64("node that has stopped")?);
+                    given.insert(node, reader.u64("highest time given")?);
+                }
+                Self::EndIntervals { change, given }
             }
             value => {
                 let value = u64::from(value);

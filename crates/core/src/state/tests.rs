@@ -512,7 +512,7 @@ fn compact_timestamps_are_in_the_state_from_their_format_on_and_stay() {
 }
 
 #[test]
-fn interval_mode_is_in_the_state_from_its_format_on_with_the_ceiling_and_stays() {
+fn interval_mode_is_in_the_state_from_its_format_on_with_the_ceiling() {
     let set = |mode, lease_ms| {
         let settings = ClusterSettings { mode, lease_ms, ..settings() };
         Command::Settings { nonce: 7, is_seed: false, settings }
@@ -528,14 +528,15 @@ fn interval_mode_is_in_the_state_from_its_format_on_with_the_ceiling_and_stays()
     assert_eq!(State::decode(&state.encode()), Ok(state.clone()), "no settings yet");
     let (_, high) = assigned(&state.apply(Term(1), &reserve(1, 1, 5_000)));
     assert_eq!(state.apply(Term(1), &set(interval, 0)), Outcome::Set);
-    assert_eq!((state.mode(), state.interval_ceiling), (interval, Some(Epoch(high))));
+    let ceiling = |state: &State| state.intervals.as_ref().map(|it| it.ceiling);
+    assert_eq!((state.mode(), ceiling(&state)), (interval, Some(Epoch(high))));
     assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
     // Later reservations are above it.
     assigned(&state.apply(Term(1), &reserve(1, 1, high + 9_000)));
-    assert_eq!(state.interval_ceiling, Some(Epoch(high)));
+    assert_eq!(ceiling(&state), Some(Epoch(high)));
     assert!(matches!(state.apply(Term(1), &set(quorum, 0)), Outcome::Refused(_)), "S24");
     assert_eq!(state.apply(Term(1), &set(interval, 200)), Outcome::Set, "other settings change");
-    assert_eq!(state.interval_ceiling, Some(Epoch(high)));
+    assert_eq!(ceiling(&state), Some(Epoch(high)));
     assert_eq!(state.check_vacancy(NodeId(32_767)), Ok(()));
     assert!(state.check_vacancy(NodeId(32_768)).is_err());
     let mut far = State { format: FORMAT_OF_INTERVALS, ..self::state() };

@@ -85,7 +85,7 @@ fn add(node: u64) -> Command {
 }
 
 fn set(name: SettingName, text: &str) -> Command {
-    Command::Set { changes: vec![(name, text.to_owned())], is_forced: false }
+    Command::Set { changes: vec![(name, text.to_owned())], is_forced: false, gone: vec![] }
 }
 
 fn advance(to: u64) -> Command {

@@ -98,9 +98,15 @@ fn a_voter_that_could_not_lead_is_offered_no_leadership() {
 /// A voter reports whether it could lead.
 fn say(bench: &mut Bench, node: u64, is_fit: bool) {
     let (zone, preference, slowest_write_ms) = (Zone::new("a"), preference_of(&[]), Some(0));
-    let context =
-        VoterStatus { is_fit, preference, zone, slowest_write_ms, waits_for_leases: false }
-            .encode();
+    let context = VoterStatus {
+        is_fit,
+        preference,
+        zone,
+        slowest_write_ms,
+        waits_for_leases: false,
+        closed: None,
+    }
+    .encode();
     let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
     bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
 }

@@ -54,6 +54,7 @@ fn say(bench: &mut Bench, slowest_ms: u16) {
         zone: None,
         slowest_write_ms,
         waits_for_leases: false,
+        closed: None,
     };
     let term = bench.status().term.0;
     let said = message(MessageKind::HeartbeatResponse, term);

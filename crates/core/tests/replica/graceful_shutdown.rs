@@ -52,8 +52,14 @@ fn offers(bench: &mut Bench, ticks: usize, others: &[u64]) -> Vec<(usize, u64)> 
 /// A voter reports that it could not lead.
 fn decline(bench: &mut Bench, node: u64) {
     let (zone, preference, slowest_write_ms) = (Zone::new("a"), preference_of(&[]), Some(0));
-    let status =
-        VoterStatus { is_fit: false, preference, zone, slowest_write_ms, waits_for_leases: false };
+    let status = VoterStatus {
+        is_fit: false,
+        preference,
+        zone,
+        slowest_write_ms,
+        waits_for_leases: false,
+        closed: None,
+    };
     let context = status.encode();
     let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
     bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");

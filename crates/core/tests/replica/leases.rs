@@ -174,6 +174,7 @@ fn a_handover_that_gives_back_releases_the_lease_too() {
         zone: None,
         slowest_write_ms: Some(0),
         waits_for_leases: false,
+        closed: None,
     };
     let said = RaftMessage {
         context: status.encode(),
@@ -201,8 +202,14 @@ fn a_voter_that_would_wait_for_leases_is_the_last_one_to_get_leadership() {
             let waits_for_leases = waiting.contains(&node);
             let (preference, zone, slowest_write_ms) = (0, None, Some(0));
             let is_fit = true;
-            let status =
-                VoterStatus { is_fit, preference, zone, slowest_write_ms, waits_for_leases };
+            let status = VoterStatus {
+                is_fit,
+                preference,
+                zone,
+                slowest_write_ms,
+                waits_for_leases,
+                closed: None,
+            };
             let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
             let answer = RaftMessage { context: status.encode(), ..answer };
             bench.take(node, &answer).expect("an answer is taken");

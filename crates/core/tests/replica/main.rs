@@ -7,6 +7,7 @@ mod admin;
 mod advance;
 mod campaigns;
 mod clients;
+mod closing;
 mod disks;
 mod election;
 mod format;

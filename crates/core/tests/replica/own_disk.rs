@@ -42,6 +42,7 @@ fn hear(bench: &mut Bench, slowest: [Option<u64>; 2], acked: &[u64]) {
                 zone: None,
                 slowest_write_ms,
                 waits_for_leases: false,
+                closed: None,
             }
             .encode()
         });

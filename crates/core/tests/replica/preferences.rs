@@ -40,6 +40,7 @@ fn fit(zone_name: &str, leaders: &[&str]) -> VoterStatus {
         zone,
         slowest_write_ms: Some(0),
         waits_for_leases: false,
+        closed: None,
     }
 }
 

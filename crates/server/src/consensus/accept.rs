@@ -401,6 +401,7 @@ enum Answer {
 mod tests {
     use RefusalCode::{Removed, UnknownNode, WrongCertificate};
 
+    use epicepoch_core::interval::Opening;
     use epicepoch_core::publication::Published;
     use epicepoch_wire::{Epoch, Mode};
 
@@ -413,8 +414,8 @@ mod tests {
         let told = |reads_intervals| pong(&shared, &Faults::none(), 7, reads_intervals).interval;
         assert_eq!((told(true), told(false)), (None, None), "quorum mode");
         let nothing = Published::nothing(shared.identity);
-        let interval_ceiling = Some(Epoch(1));
-        let published = Published { mode: Mode::Interval, interval_ceiling, ..nothing };
+        let opening = Some(Opening { ceiling: Epoch(1), change: 1 });
+        let published = Published { mode: Mode::Interval, opening, ..nothing };
         assert_eq!(shared.intervals.sample(&published), Ok(()));
         let (earliest_ns, latest_ns) = told(true).unwrap();
         assert!(latest_ns - earliest_ns >= 2_000_000);

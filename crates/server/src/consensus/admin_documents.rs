@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 
 use epicepoch_core::admin::{self, Answered, Done};
+use epicepoch_core::closing::Progress;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{
     Advance, AdvanceError, ChangeError, Replica, SettingsError, TransferError,
 };
 use epicepoch_core::state::{FORMATS, MembershipStep};
-use epicepoch_wire::NodeId;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::SettingName;
 use epicepoch_wire::voter_status::Zone;
+use epicepoch_wire::{Mode, NodeId};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -137,7 +138,20 @@ fn current_settings(replica: &Replica) -> Value {
         let value = |name: SettingName| (name.text().to_owned(), json!(settings.text(name)));
         SettingName::ALL.into_iter().map(value).collect::<serde_json::Map<_, _>>()
     });
-    json!({"format": replica.state().format, "settings": values})
+    let change = replica.closing_progress().map(|progress| closing(replica, &progress));
+    json!({"format": replica.state().format, "settings": values, "modeChange": change})
+}
+
+/// How far the change from interval mode to quorum mode has come (S26).
+fn closing(replica: &Replica, progress: &Progress) -> Value {
+    let nodes = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
+    let ahead_ns = progress.highest_ns.saturating_sub(replica.trusted_ns());
+    json!({
+        "to": Mode::Quorum.to_string(),
+        "missing": nodes(&progress.missing),
+        "removed": nodes(&progress.removed),
+        "aheadMs": ahead_ns as f64 / 1e6,
+    })
 }
 
 /// The document of an advance. Epochs are Unix nanoseconds as text, because many JSON readers round

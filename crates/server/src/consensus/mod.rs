@@ -13,11 +13,13 @@
 //! - `reports`: log lines and counts.
 //! - `round_trips`: the round trips to the peers.
 //! - `wall`: the wall clock, with the faults that tests inject.
+//! - `closing`: the end of interval mode at this node.
 //! - `error`: why the plane ends.
 
 mod accept;
 mod admin_documents;
 mod bootstrap;
+mod closing;
 mod error;
 #[cfg(test)]
 pub(crate) mod fixture;

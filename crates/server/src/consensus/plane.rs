@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::Accepted;
+use super::closing::Closing;
 use super::error::ConsensusError;
 use super::inbox::{Event, Inbox};
 use super::link::Link;
@@ -108,6 +109,7 @@ struct Plane {
     reports: Reports,
     /// The cluster's settings; `None` while the replicated state has none.
     settings: Option<Arc<ClusterSettings>>,
+    closing: Closing,
     /// The leader and its term, as last published; `None` while no leader is known.
     leader: Option<(NodeId, Term)>,
     /// When the members' progress was last shown, monotonic nanoseconds.
@@ -175,6 +177,7 @@ pub(super) async fn run(
         round_trips: RoundTrips::default(),
         reports,
         settings: None,
+        closing: Closing::default(),
         leader: None,
         progress_shown_ns: 0,
     };
@@ -364,6 +367,7 @@ impl Plane {
         health.is_quorum_reached.store(observed.is_quorum_reached, Ordering::Relaxed);
         health.is_impaired.store(observed.is_impaired, Ordering::Relaxed);
         health.ticked_ns.store(reading.monotonic_ns, Ordering::Relaxed);
+        self.closing.begin_if_due(&self.node, &self.shared.intervals, &self.writer);
 
         let (replica, clock) = (self.node.replica(), self.node.clock());
         if let Some(status) = observed.clock_changed {
@@ -426,6 +430,10 @@ impl Plane {
             }
             // The storage thread reports marks to the intervals themselves.
             Completion::Marked { .. } => Ok(()),
+            Completion::IntervalsClosed { change } => {
+                self.closing.handle_durable(&mut self.node, change);
+                Ok(())
+            }
             Completion::Failed(error) => Err(ConsensusError::Disk(error)),
         }
     }

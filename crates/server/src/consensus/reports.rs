@@ -254,6 +254,12 @@ impl Reports {
                 metrics.reservation_deadlines_missed.add(1);
                 tracing::warn!(missed, "a reservation has missed its deadline");
             }
+            Report::IntervalsEnded { floor } => {
+                tracing::info!(
+                    floor = floor.0,
+                    "interval mode has ended: quorum mode begins above it"
+                );
+            }
             Report::Exhausted => tracing::error!("no epoch is left below 2^64 nanoseconds"),
             Report::Installed { index } => tracing::info!(index = index.0, "snapshot installed"),
             Report::Compacted { to } => tracing::debug!(index = to.0, "log compacted"),

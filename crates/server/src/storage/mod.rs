@@ -189,10 +189,10 @@ impl Storage {
         self.database.found(record).map_err(WriteError::disk)
     }
 
-    /// The mark of interval mode in the directory, Unix nanoseconds; 0 if there is none.
+    /// What the directory has of interval mode.
     #[must_use]
-    pub const fn interval_mark_ns(&self) -> u64 {
-        self.database.interval_mark_ns()
+    pub const fn intervals(&self) -> epicepoch_storage::Intervals {
+        self.database.intervals()
     }
 
     /// Starts the storage thread. The thread calls `completed` once per commit, in order;

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use epicepoch_core::durable::Write;
-use epicepoch_storage::Database;
+use epicepoch_storage::{Database, IntervalsWrite};
 
 use super::directory::Directory;
 use super::{SubmitError, WriteError};
@@ -41,6 +41,11 @@ pub enum Completion {
     Marked {
         /// The mark, Unix nanoseconds.
         mark_ns: u64,
+    },
+    /// It is durable that this node has stopped giving interval timestamps (S26).
+    IntervalsClosed {
+        /// The change of the mode for which it has stopped.
+        change: u64,
     },
     /// The disk failed. Writes after the last [`Completion::Written`] may be durable or not. The
     /// thread ends, and the process must end. This is the thread's last report.
@@ -77,6 +82,13 @@ impl WriterHandle {
     /// When [`QUEUE_LEN_MAX`] writes wait, or when the thread has ended.
     pub fn submit(&self, write: Write) -> Result<(), SubmitError> {
         self.queue.push(write)
+    }
+
+    /// Queues it that this node has stopped giving interval timestamps for a change of the mode, and
+    /// returns at once. [`Completion::IntervalsClosed`] reports it. Does nothing when the thread has
+    /// ended.
+    pub fn close_intervals(&self, change: u64) {
+        self.queue.change(|intervals| intervals.closed = Some(change));
     }
 
     /// A handle that queues marks of interval mode.
@@ -119,7 +131,7 @@ impl MarkWriter {
     /// Queues a mark, Unix nanoseconds, and returns at once. [`Completion::Marked`] reports it. Does
     /// nothing when the thread has ended.
     pub fn submit(&self, mark_ns: u64) {
-        self.queue.mark(mark_ns);
+        self.queue.change(|intervals| intervals.mark_ns = Some(mark_ns));
     }
 }
 
@@ -167,18 +179,21 @@ fn write_until_closed(
     completed: &impl Fn(Completion),
 ) -> Result<(), redb::Error> {
     let mut number = 0;
-    while let Some((writes, mark_ns)) = queue.take() {
+    while let Some((writes, intervals)) = queue.take() {
         for write in &writes {
             assert!(write.number > number, "write {} is out of order", write.number);
             number = write.number;
         }
         let start = Instant::now();
-        database.write_marked(&writes, mark_ns)?;
+        database.write_with(&writes, intervals)?;
         if !writes.is_empty() {
             completed(Completion::Written { number, duration: start.elapsed() });
         }
-        if let Some(mark_ns) = mark_ns {
+        if let Some(mark_ns) = intervals.mark_ns {
             completed(Completion::Marked { mark_ns });
+        }
+        if let Some(change) = intervals.closed {
+            completed(Completion::IntervalsClosed { change });
         }
     }
     Ok(())
@@ -194,8 +209,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     writes: Vec<Write>,
-    /// The mark of interval mode to write, Unix nanoseconds.
-    mark_ns: Option<u64>,
+    /// What is to be written of interval mode.
+    intervals: IntervalsWrite,
     closed: bool,
 }
 
@@ -214,25 +229,26 @@ impl Queue {
         Ok(())
     }
 
-    fn mark(&self, mark_ns: u64) {
+    fn change(&self, change: impl FnOnce(&mut IntervalsWrite)) {
         let mut waiting = self.lock();
         if waiting.closed {
             return;
         }
-        waiting.mark_ns = Some(mark_ns);
+        change(&mut waiting.intervals);
         drop(waiting);
         self.changed.notify_one();
     }
 
-    /// Waits for writes or a mark, and returns all of them. Returns `None` when the queue is closed and
-    /// empty.
-    fn take(&self) -> Option<(Vec<Write>, Option<u64>)> {
+    /// Waits for writes or something of interval mode, and returns all. Returns `None` when the queue is
+    /// closed and empty.
+    fn take(&self) -> Option<(Vec<Write>, IntervalsWrite)> {
         let mut waiting = self.lock();
-        while waiting.writes.is_empty() && waiting.mark_ns.is_none() && !waiting.closed {
+        while waiting.writes.is_empty() && waiting.intervals.is_empty() && !waiting.closed {
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        let (writes, mark_ns) = (mem::take(&mut waiting.writes), waiting.mark_ns.take());
-        (!writes.is_empty() || mark_ns.is_some()).then_some((writes, mark_ns))
+        let writes = mem::take(&mut waiting.writes);
+        let intervals = mem::take(&mut waiting.intervals);
+        (!writes.is_empty() || !intervals.is_empty()).then_some((writes, intervals))
     }
 
     fn close(&self) {
@@ -320,7 +336,9 @@ mod tests {
     fn written(completion: Completion) -> u64 {
         match completion {
             Completion::Written { number, .. } => number,
-            Completion::Marked { mark_ns } => panic!("the mark {mark_ns}"),
+            Completion::Marked { .. } | Completion::IntervalsClosed { .. } => {
+                panic!("{completion:?}")
+            }
             Completion::Failed(error) => panic!("{error}"),
         }
     }
@@ -351,7 +369,18 @@ mod tests {
         assert!(matches!(completion, Completion::Marked { mark_ns: 900 }), "{completion:?}");
         writer.marks().submit(70);
         assert!(writer.shutdown());
-        assert_eq!(member.open().unwrap().storage.interval_mark_ns(), 70);
+        assert_eq!(member.open().unwrap().storage.intervals().mark_ns, 70);
+    }
+
+    #[test]
+    fn that_a_node_has_stopped_is_reported_when_it_is_durable() {
+        let member = Member::new();
+        let (writer, completions) = member.start();
+        writer.close_intervals(4);
+        let completion = completions.recv_timeout(WAIT_MAX).unwrap();
+        assert!(matches!(completion, Completion::IntervalsClosed { change: 4 }), "{completion:?}");
+        assert!(writer.shutdown());
+        assert_eq!(member.open().unwrap().storage.intervals().closed, 4);
     }
 
     #[test]

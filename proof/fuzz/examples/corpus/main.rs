@@ -274,6 +274,14 @@ fn records() -> io::Result<()> {
     let mut newest = State { format: FORMATS.newest, ..state() };
     newest.apply(Term(5), &set);
     put("record", "state-settings", &chosen(0, newest.encode()))?;
+    for mode in [Mode::Interval, Mode::Quorum] {
+        let settings = ClusterSettings { mode, ..self::settings() };
+        newest.apply(Term(5), &Command::Settings { nonce: 1, is_seed: false, settings });
+    }
+    put("record", "state-closing", &chosen(0, newest.encode()))?;
+    let given = (1..=3).map(|node| (NodeId(node), 1_795_000_000_000_000_000 + node)).collect();
+    let end = Command::EndIntervals { change: 2, given };
+    put("record", "end-intervals", &chosen(1, end.encode()))?;
     put("record", "reserve", &chosen(1, entries()[1].data.clone()))?;
     put("record", "change", &chosen(2, change().encode()))?;
     put("record", "entry", &chosen(3, encoded(|out| entries()[2].encode(out))))?;

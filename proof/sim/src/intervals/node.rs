@@ -2,7 +2,7 @@
 //! states the bound, its disk, and the process with the shipped stamper.
 
 use epicepoch_core::interval::peers::PeerIntervals;
-use epicepoch_core::interval::{Reading, Stamper, Uncertain};
+use epicepoch_core::interval::{Opening, Reading, Stamper, Uncertain};
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::{Epoch, NodeId, Timestamp};
 use fastrand::Rng;
@@ -213,10 +213,11 @@ impl Node {
         self.begin(now_ns);
         let is_early = self.is(IntervalPlant::MarkAfterStamp);
         let ceiling = if self.is(IntervalPlant::CeilingIgnored) { Epoch(0) } else { ceiling };
+        let opening = Opening { ceiling, change: 0 };
         let peers = self.compared(&reading);
         let stamper = self.stamper.as_mut().ok_or(None)?;
         // A request waits for the mark that it needs. Often the disk is fast enough.
-        let mut outcome = stamper.stamp(ceiling, reading, &peers, n);
+        let mut outcome = stamper.stamp(opening, reading, &peers, n);
         if let Some(mark_ns) = stamper.poll_mark() {
             self.writing_ns = Some(mark_ns);
             if is_early {
@@ -227,7 +228,7 @@ impl Node {
             if outcome == Err(Uncertain::MarkBehind)
                 && let Some(stamper) = &mut self.stamper
             {
-                outcome = stamper.stamp(ceiling, reading, &peers, n);
+                outcome = stamper.stamp(opening, reading, &peers, n);
             }
         }
         outcome.map_err(Some)
@@ -259,7 +260,7 @@ impl Node {
         let Some(reading) = self.sampled else { return };
         self.begin(now_ns);
         let Some(stamper) = &mut self.stamper else { return };
-        let _refused = stamper.sample(ceiling, reading, &self.peers);
+        let _refused = stamper.sample(Opening { ceiling, change: 0 }, reading, &self.peers);
         if let Some(mark_ns) = stamper.poll_mark() {
             self.writing_ns = Some(mark_ns);
             if random.bool() {
@@ -319,7 +320,7 @@ impl Node {
 
     pub(super) fn start(&mut self) {
         let mark_ns = if self.is(IntervalPlant::MarkForgotten) { 0 } else { self.mark_ns };
-        let stamper = Stamper::new(self.id, mark_ns, BOUND_MAX_NS as u64);
+        let stamper = Stamper::new(self.id, mark_ns, 0, BOUND_MAX_NS as u64);
         self.stamper = Some(stamper.expect("a low node id"));
         self.peers = PeerIntervals::new(self.id);
         self.peers.set_voters((1..=NODES as u64).map(NodeId));

@@ -69,7 +69,8 @@ impl Monitor {
             Command::Readdress(_)
             | Command::Raise(_)
             | Command::Settings { .. }
-            | Command::Release { .. } => {}
+            | Command::Release { .. }
+            | Command::EndIntervals { .. } => {}
         }
     }
 
@@ -139,7 +140,8 @@ impl Monitor {
             Command::Raise(_)
             | Command::Readdress(_)
             | Command::Settings { .. }
-            | Command::Release { .. } => {}
+            | Command::Release { .. }
+            | Command::EndIntervals { .. } => {}
         }
     }
 

@@ -83,7 +83,7 @@ impl World {
         let is_forced = self.random.bool();
         let change = |name: SettingName| (name, settings.text(name));
         let changes = before.differing(&settings).map(change).collect();
-        let taken = self.command(node, Command::Set { changes, is_forced });
+        let taken = self.command(node, Command::Set { changes, is_forced, gone: vec![] });
         match taken {
             Some(Err(Denied::Settings(error @ SettingsError::UnknownZones { .. }))) => {
                 self.zones_refused(node, &error);

@@ -29,9 +29,11 @@ const ASKS_MAX: usize = 10;
 /// Pause between two questions to a new node.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The parameters that set a cluster's settings. The last one allows zones without a voter.
-const SETTINGS: [&str; SettingName::ALL.len() + 1] = {
-    let mut names = [FORCE; SettingName::ALL.len() + 1];
+/// The parameters that set a cluster's settings. The last but one allows zones without a voter, and
+/// the last one states which removed nodes run no more.
+const SETTINGS: [&str; SettingName::ALL.len() + 2] = {
+    let mut names = [FORCE; SettingName::ALL.len() + 2];
+    names[SettingName::ALL.len() + 1] = STOPPED;
     let mut at = 0;
     while at < SettingName::ALL.len() {
         names[at] = SettingName::ALL[at].text();
@@ -40,6 +42,7 @@ const SETTINGS: [&str; SettingName::ALL.len() + 1] = {
     names
 };
 const FORCE: &str = "force";
+const STOPPED: &str = "stopped";
 /// Describes a node that did not answer in time.
 const SILENT: &str = "no answer in time";
 
@@ -123,7 +126,9 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
                 Some(&"1") => true,
                 Some(text) => return Err(bad(format!("force is {text:?}; allowed is 1"))),
             };
-            decided(Command::Set { changes, is_forced })
+            let stopped = given.get(STOPPED).into_iter().flat_map(|text| text.split(','));
+            let gone = stopped.map(|text| node_id(STOPPED, text)).collect::<Result<_, _>>()?;
+            decided(Command::Set { changes, is_forced, gone })
         }
         Admin::Transfer => decided(Command::Transfer(node("to")?)),
         Admin::AdvancePlan | Admin::Advance => {
@@ -404,12 +409,20 @@ mod tests {
         assert_eq!(advance("to=17"), (17, ADVANCE_AHEAD_NS));
         assert_eq!(advance("to=17&ahead_max_ms=31622400000"), (17, ADVANCE_AHEAD_MAX_NS));
         let set = order(Admin::Set, Some("RESERVATION_MS=2000&LEADER_ZONES=")).expect("an order");
-        let Order::Plain(AdminCommand::Decide(Command::Set { changes, is_forced: false })) = set
+        let Order::Plain(AdminCommand::Decide(Command::Set { changes, is_forced: false, gone })) =
+            set
         else {
             panic!("{set:?}")
         };
         let values = [(SettingName::LeaderZones, ""), (SettingName::ReservationMs, "2000")];
         assert_eq!(changes, values.map(|(name, text)| (name, text.to_owned())));
+        assert_eq!(gone, []);
+        let gone = order(Admin::Set, Some("MODE=quorum&stopped=3,5")).expect("an order");
+        assert!(matches!(
+            gone,
+            Order::Plain(AdminCommand::Decide(Command::Set { gone, .. }))
+                if gone == [NodeId(3), NodeId(5)]
+        ));
         for name in SettingName::ALL {
             assert!(order(Admin::Set, Some(&format!("{name}=1"))).is_ok(), "{name}");
         }
@@ -472,6 +485,8 @@ mod tests {
             (Admin::Set, "", "a setting is missing"),
             (Admin::Set, "force=1", "a setting is missing"),
             (Admin::Set, "MAX_N=1&force=yes", "force is"),
+            (Admin::Set, "MODE=quorum&stopped=", "stopped is"),
+            (Admin::Set, "MODE=quorum&stopped=3,x", "stopped is"),
             (Admin::Set, "ELECTION_TIMEOUT_MS=200", "no parameter"),
             (Admin::Set, "MAX_N=1&MAX_N=2", "twice"),
             (Admin::Settings, "MAX_N=1", "allowed: none"),

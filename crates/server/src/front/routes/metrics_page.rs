@@ -350,6 +350,7 @@ impl Page<'_, '_> {
     fn intervals(&mut self) -> fmt::Result {
         let state = self.shared.interval_state();
         let is_certain = state.as_ref().is_some_and(|it| it.refusal.is_none());
+        let is_closing = state.as_ref().is_some_and(|it| it.is_closing);
         let bound_ns = state.as_ref().and_then(|it| it.bound_ns).unwrap_or_default();
         let agreement = state.and_then(|it| it.agreement);
         self.gauge(
@@ -377,6 +378,12 @@ impl Page<'_, '_> {
              and in quorum mode.",
             Some(&Unit::Seconds),
             bound_ns as f64 / NS_PER_SECOND,
+        )?;
+        self.gauge(
+            "interval_closing",
+            "1 while MODE changes from interval to quorum, as this node knows: it gives no timestamps.",
+            None,
+            f64::from(u8::from(is_closing)),
         )
     }
 

@@ -110,6 +110,7 @@ struct Interval {
     clocks_known: usize,
     clocks_agreeing: usize,
     refusal: Option<String>,
+    closing: bool,
 }
 
 /// A member.
@@ -247,10 +248,11 @@ impl<'a> Document<'a> {
 
 impl From<IntervalState> for Interval {
     fn from(state: IntervalState) -> Self {
-        let IntervalState { source, bound_ns, mark_ns, agreement, refusal } = state;
+        let IntervalState { source, bound_ns, mark_ns, agreement, refusal, is_closing } = state;
         let (clocks_known, clocks_agreeing) =
             agreement.map_or((0, 0), |it| (it.known, it.agreeing));
-        Self { source, bound_ns, mark: mark_ns.to_string(), clocks_known, clocks_agreeing, refusal }
+        let (mark, closing) = (mark_ns.to_string(), is_closing);
+        Self { source, bound_ns, mark, clocks_known, clocks_agreeing, refusal, closing }
     }
 }
 
