@@ -70,7 +70,7 @@ func (c *Client) Interval(ctx context.Context) (Interval, error) { return c.Inte
 // If the cluster is in quorum mode, the error is [ErrOtherMode]. A node that has not heard of a change
 // of the mode yet says the same. So every known node is asked once before the call ends with it. If
 // one of them is in interval mode, though uncertain, or was so in an earlier call, the call goes on to
-// ask: there is no way back to quorum mode.
+// ask, because the way back to quorum mode is rare.
 //
 // Calls do not share requests. To get several timestamps, ask for them at once.
 func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) {

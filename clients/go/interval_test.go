@@ -283,8 +283,8 @@ func TestAnUncertainNodeProvesTheMode(t *testing.T) {
 	}
 }
 
-// There is no way back from interval mode. So a node that says otherwise, such as after a restart with
-// an old disk, only lags, and the client does not need another node to tell it so.
+// The way back from interval mode is rare. So a node that says otherwise, such as after a restart with
+// an old disk, most likely lags, and the client does not need another node to tell it so.
 func TestAClientThatHasMetIntervalModeKnowsThatANodeLags(t *testing.T) {
 	node := startStampingNode(t, 1, someday)
 	stamp, asked := node.stamp, 0

@@ -24,8 +24,8 @@ type stamper struct {
 	o options
 	// slots has a value for each call that asks.
 	slots chan struct{}
-	// isIntervals says that a node of the cluster was in interval mode. From there is no way back, so a
-	// node that says otherwise lags.
+	// isIntervals says that a node of the cluster was in interval mode. The way back is rare, so a node
+	// that says otherwise most likely lags.
 	isIntervals atomic.Bool
 
 	mu sync.Mutex

@@ -125,7 +125,7 @@ struct Shared {
     options: Options,
     /// The address of the node that gave the last interval timestamp.
     certain: Mutex<Option<String>>,
-    /// Whether a node of the cluster was in interval mode. There is no way back from it.
+    /// Whether a node of the cluster was in interval mode. The way back from it is rare.
     is_intervals: AtomicBool,
 }
 
@@ -447,7 +447,7 @@ impl Client {
         all
     }
 
-    /// Whether a node of the cluster is known to be in interval mode. There is no way back from it.
+    /// Whether a node of the cluster was in interval mode, as far as this client knows.
     pub(crate) fn is_in_interval_mode(&self) -> bool {
         self.shared.is_intervals.load(Ordering::Relaxed)
     }

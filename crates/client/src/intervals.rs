@@ -100,8 +100,8 @@ pub fn tick(timestamp: Timestamp, w: Duration) -> u64 {
 /// What a call has learned of the cluster's mode from the nodes that it has asked.
 ///
 /// A node that lags behind the change of the mode says the same as a cluster in quorum mode. So the
-/// refusal counts only if, of all nodes, none is known to be in interval mode. There is no way back
-/// from that mode, so the client remembers it.
+/// refusal counts only if, of all nodes, none is known to be in interval mode. The way back
+/// from that mode is rare, so the client remembers it, and asks until its deadline.
 #[derive(Debug)]
 struct ModeSeen {
     /// The first refusal of a node that is not in interval mode, or does not know it yet.

@@ -418,7 +418,7 @@ async fn a_node_that_is_uncertain_proves_that_the_cluster_is_in_interval_mode() 
     assert_eq!((lagging.asked().len(), unsure.asked().len()), (3, 2));
 }
 
-/// There is no way back from interval mode, so the client needs no other node to know that this one
+/// The way back from interval mode is rare, so the client needs no other node to believe that this one
 /// lags.
 #[tokio::test]
 async fn a_client_that_has_met_interval_mode_knows_that_a_node_lags() {

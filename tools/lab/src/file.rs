@@ -342,7 +342,7 @@ fn measure(
         ensure(!modes.contains(&mode), || format!("measure.modes names {name} twice"))?;
         modes.push(mode);
     }
-    // A cluster in interval mode stays in it.
+    // The way back from interval mode takes long.
     modes.sort_by_key(|mode| *mode == Mode::Interval);
     ensure(!modes.is_empty(), || "measure.modes names no mode; leave it out for quorum".into())?;
     let leader = it.leader.as_deref().map(|name| find("measure.leader", name)).transpose()?;

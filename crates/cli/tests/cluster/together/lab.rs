@@ -149,8 +149,8 @@ fn a_request_that_is_sent_on_takes_the_way_from_the_nearest_node_to_the_leader()
     assert_eq!(outcome.violations, 0);
 }
 
-/// The nearest node answers alone, however far the leader is. That is the last mode, because a cluster
-/// stays in it.
+/// The nearest node answers alone, however far the leader is. That is the last mode, because the way
+/// back takes long.
 #[test]
 fn an_interval_is_given_by_the_nearest_node() {
     let _alone = alone();
