@@ -13,7 +13,10 @@ BRANCH = "main"
 # The crates for a registry, in the order in which they have to be there.
 CRATES = ("epicepoch-wire", "epicepoch-certs", "epicepoch-client")
 # What a package of a crate may contain.
-PACKED = re.compile(r"src/[a-z0-9_/]+\.rs|proto/[a-z0-9_/]+\.(proto|binpb)|README\.md|LICENSE|Cargo\.(toml|toml\.orig|lock)|\.cargo_vcs_info\.json")
+PACKED = re.compile(
+    r"src/[a-z0-9_/]+\.rs|proto/[a-z0-9_/]+\.(proto|binpb)|README\.md|LICENSE|Cargo\.(toml|toml\.orig|lock)|"
+    r"\.cargo_vcs_info\.json"
+)
 NEEDED = {"src/lib.rs", "README.md", "LICENSE"}
 PACKED_MAX = 60
 # The fields of a manifest that a registry shows.
