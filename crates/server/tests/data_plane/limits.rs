@@ -23,7 +23,7 @@ fn serving(change: impl FnOnce(&mut Config)) -> TestNode {
 }
 
 /// A connection from another address of this machine.
-fn connect_from(last: u8, node: &TestNode) -> Client {
+pub(crate) fn connect_from(last: u8, node: &TestNode) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0)).into()).unwrap();
     socket.connect(&node.addr.into()).unwrap();

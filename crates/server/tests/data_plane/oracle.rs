@@ -1,6 +1,9 @@
 //! Our own gRPC service frame by frame: its answers and errors, health checks, reflection, and
 //! clients that ask faster than they read.
 
+use std::num::NonZeroU32;
+use std::time::Instant;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use epicepoch_core::publication::Published;
@@ -17,6 +20,7 @@ use epicepoch_wire::{Guarantee, HistoryId, NodeId, ProvedBy, Timestamp};
 use crate::forwarding::{await_leader, both, following, two, with_addresses};
 use crate::grpc::{HEAD, begin, compact, data, head, single, window};
 use crate::http2_frames::{Answer, Raw};
+use crate::limits::connect_from;
 use crate::node::{CLUSTER, Cluster, TestNode, WAIT_MAX};
 
 const ONE: TimestampRequest<'static> =
@@ -226,6 +230,30 @@ fn service(name: &str) -> Vec<u8> {
     let mut out = Vec::new();
     put_bytes(&mut out, 1, name.as_bytes());
     out
+}
+
+/// A call with one request counts once for the rate of its address.
+#[test]
+fn a_call_counts_for_the_rate_as_a_request_over_http_does() {
+    const CALLS: u32 = 60;
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        (config.workers, config.grpc) = (1, true);
+        config.limits.address_request_rate_max = NonZeroU32::new(100);
+    });
+    node.publish(cluster.leading(1, 3, true));
+    // Requests of another address do not count.
+    let (mut other, start) = (connect_from(3, &node), Instant::now());
+    while other.request("GET /timestamp").status != 200 {
+        assert!(start.elapsed() < WAIT_MAX, "the node does not serve");
+    }
+    let mut client = Raw::new(&node, &[]);
+    let calls: Vec<_> =
+        (0..CALLS).flat_map(|at| single(2 * at + 1, oracle::GET_TIMESTAMP, b"")).collect();
+    client.send(&calls);
+    for answer in client.answers(CALLS as usize).values() {
+        assert_eq!(answer.call_status(), ("0", ""));
+    }
 }
 
 #[test]

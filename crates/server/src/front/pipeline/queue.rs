@@ -222,7 +222,7 @@ impl<R: Waiting> Queue<R> {
     }
 
     /// Whether some requests are not in a batch yet.
-    pub(crate) fn has_new(&self) -> bool {
+    pub(super) fn has_new(&self) -> bool {
         self.joined < self.requests.len()
     }
 

@@ -198,6 +198,7 @@ impl Http2 {
                 is_stream && (call.head.is_direct || !forwards)
             });
         }
+        let before = line.queue.len();
         while self.read_allowance(line) > 0
             && let Some(id) = self.calls.resumable()
         {
@@ -207,7 +208,7 @@ impl Http2 {
             calls.hold(&mut sink);
         }
         line.record_in_flight();
-        line.queue.has_new()
+        line.queue.len() > before
     }
 
     /// Tells `Watch` calls a changed health. A client that has not read the last one waits for it.
@@ -270,6 +271,8 @@ impl Http2 {
         let switches = Switches::of(&sequencer.shared.config);
         match call.method {
             Method::Timestamp | Method::FirstTimestamp => {
+                // The request counts for the rate when it joins a batch, so the call does not.
+                self.state.give_back(1);
                 return ask_timestamps(sequencer, &mut line.queue, &caller, call, &request);
             }
             Method::Members => oracle::put_members(published, &mut content),
