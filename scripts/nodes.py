@@ -120,6 +120,33 @@ class Foreign:
         return busy / tick, own, (busy + idle + iowait) / tick
 
 
+def until(what, holds):
+    """Waits until `holds` says yes."""
+    deadline = time.monotonic() + READY_SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            sys.exit(f"not so after {READY_SECONDS} s: {what}")
+        time.sleep(0.05)
+
+
+def header(url, name):
+    """Returns a header of the answer with the status 200; None if there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.headers.get(name) if answer.status == 200 else None
+    except OSError:
+        return None
+
+
+def command(*words):
+    """Runs a command of the program until it succeeds: a new cluster may not be ready for it yet."""
+    deadline = time.monotonic() + READY_SECONDS
+    while (done := subprocess.run([BIN, *words], capture_output=True, text=True, check=False)).returncode != 0:
+        if time.monotonic() > deadline:
+            sys.exit(f"epicepoch {' '.join(words)}: {done.stdout}{done.stderr}")
+        time.sleep(0.2)
+
+
 class Cluster:
     """Nodes on this machine, which stop at the end of the block. The value of a setting may be a
     function: it is called with each node's id."""
