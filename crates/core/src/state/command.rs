@@ -347,7 +347,12 @@ impl Command {
             11 => {
                 let (change, mut given) = (reader.u64("change of the mode")?, BTreeMap::new());
                 for _ in 0..reader.count("nodes that have stopped", MEMBERS_MAX + REMOVED_MAX)? {
-                    let node = NodeId(reader.u64("node that has stopped")?);
+                    let field = "node that has stopped";
+                    let node = NodeId(reader.u64(field)?);
+                    // The command has one encoding: ids rise.
+                    if given.last_key_value().is_some_and(|(last, _)| *last >= node) {
+                        return Err(DecodeError::BadValue { field, value: node.0 });
+                    }
                     given.insert(node, reader.u64("highest time given")?);
                 }
                 Self::EndIntervals { change, given }
