@@ -464,6 +464,8 @@ fn any_sequence_of_faults_costs_answers_but_never_order() {
         links.resets(),
         links.bytes_lost(),
     ));
-    assert!(links.bytes_lost() > 0 && nemesis.faults > 10 && answers > 0, "too few faults");
+    // Few sequences lose no byte: none of their faults does, or only on links that were silent.
+    let harm = links.bytes_lost() + links.resets();
+    assert!(harm > 0 && nemesis.faults > 10 && answers > 0, "too few faults");
     assert!(nemesis.orders_done > 0, "no order was done");
 }
