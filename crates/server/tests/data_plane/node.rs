@@ -130,7 +130,11 @@ impl Cluster {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(START_NS),
             lease_clock: LeaseClock::new(config.leases.clock),
-            intervals: Intervals::of(&config, Default::default(), Faults::none()),
+            intervals: Intervals::of(
+                &config,
+                epicepoch_storage::Intervals::default(),
+                Faults::none(),
+            ),
             health: Health::default(),
             admin_queue: AdminQueue::open().0,
             tls: ClientTls::load(&config).unwrap(),
