@@ -34,8 +34,7 @@ const AHEAD_NS_MAX: u64 = 2 * MARK_AHEAD_NS;
 pub const BOUND_NS_MAX: u64 = 1_000_000_000;
 
 /// A node whose clock is within its bound gives no timestamp further ahead of true time than this,
-/// nanoseconds: the latest time is ahead by two bounds, and the timestamp is ahead of it by
-/// [`AHEAD_NS_MAX`].
+/// nanoseconds: the latest time is ahead by two bounds, and the timestamp by two marks more.
 pub const STAMP_AHEAD_NS_MAX: u64 = AHEAD_NS_MAX + 2 * BOUND_NS_MAX;
 
 /// Interval mode as a node has applied it: what a timestamp must be above, and which change of the
