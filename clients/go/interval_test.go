@@ -182,8 +182,7 @@ func TestTheNodeThatAnsweredIsAskedFirstAndOthersIfItIsUncertain(t *testing.T) {
 	// A node over a connection of its own: the handler is read by one goroutine for each connection.
 	first.hangUp()
 	first.stamp = stamp
-	second.listener.Close()
-	second.hangUp()
+	second.goDown()
 	if got, err := client.Interval(within(t, 30*time.Second)); err != nil || got.Timestamp.Index>>48&0x7fff != 1 {
 		t.Error(got, err)
 	}
@@ -250,7 +249,7 @@ func TestAClusterInQuorumModeEndsACallAfterEachNodeWasAskedOnce(t *testing.T) {
 		addrs = append(addrs, one.addr())
 	}
 	// One is down, and one is too old to know interval mode.
-	nodes[1].listener.Close()
+	nodes[1].goDown()
 	nodes[2].onHello = func() *welcome { return nodes[2].welcome(nodes[2]) }
 	client := dialNodes(t, addrs)
 	_, err := client.Interval(within(t, 30*time.Second))
@@ -496,8 +495,7 @@ func TestAnotherClusterAndWrongCountsAreRefused(t *testing.T) {
 	if _, err := client.Interval(within(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	node.listener.Close()
-	node.hangUp()
+	node.goDown()
 	if got, err := client.Interval(within(t, 30*time.Second)); !errors.Is(err, ErrWrongCluster) {
 		t.Error(got, err)
 	}
@@ -530,8 +528,7 @@ func TestAnOldConnectionIsNotUsedAndANewOneBringsTheMembers(t *testing.T) {
 	if _, err := client.Interval(within(t, 30*time.Second)); err != nil || node.met.Load() != 2 {
 		t.Fatal(err, node.met.Load())
 	}
-	node.listener.Close()
-	node.hangUp()
+	node.goDown()
 	if got, err := client.Interval(within(t, 30*time.Second)); err != nil || got.Timestamp.Index>>48&0x7fff != 2 {
 		t.Error(got, err)
 	}

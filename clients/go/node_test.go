@@ -30,6 +30,7 @@ type node struct {
 	met   atomic.Int64
 	mu    sync.Mutex
 	peers []*peer
+	down  bool
 }
 
 // peer is a client's connection, on the node's side.
@@ -61,8 +62,15 @@ func startNode(t *testing.T, id uint64) *node {
 			}
 			one := &peer{Conn: stream}
 			n.mu.Lock()
-			n.peers = append(n.peers, one)
+			down := n.down
+			if !down {
+				n.peers = append(n.peers, one)
+			}
 			n.mu.Unlock()
+			if down {
+				one.Close()
+				continue
+			}
 			n.met.Add(1)
 			go n.converse(one)
 		}
@@ -71,6 +79,15 @@ func startNode(t *testing.T, id uint64) *node {
 }
 
 func (n *node) addr() string { return n.listener.Addr().String() }
+
+// goDown makes the node close its connections, and each later one at once. It keeps its port: another process could
+// listen there otherwise.
+func (n *node) goDown() {
+	n.mu.Lock()
+	n.down = true
+	n.mu.Unlock()
+	n.hangUp()
+}
 
 func (n *node) hangUp() {
 	n.mu.Lock()

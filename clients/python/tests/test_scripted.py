@@ -483,9 +483,12 @@ class Deadlines(Case):
         self.assertIn("did not answer in time", str(error))
 
     async def test_a_node_that_accepts_nothing_is_said_to_be_unreachable(self) -> None:
-        node = await self.node()
-        await node.stop()
-        error = await self.fails(DeadlineExceededError, self.open(node).connect(0.5))
+        # The socket keeps the port, so that no other process listens there during the test.
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            client = Client([address(closed)])
+            self.addAsyncCleanup(client.close)
+            error = await self.fails(DeadlineExceededError, client.connect(0.5))
         self.assertIsInstance(error.last, UnreachableError)
         self.assertIsInstance(error, TimeoutError)
 
