@@ -14,6 +14,10 @@ use epicepoch_sim::plant::Plant;
 use epicepoch_sim::run::{Options, run};
 use epicepoch_sim::summary::Summary;
 
+/// The allocator of `epicepoch sim`: with the system's, a third of a run was allocations.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_of_intervals = arguments.pop_if(|last| last == "--intervals").is_some();

@@ -189,10 +189,6 @@ impl Disk {
         self.under_way = 0;
         let writes: Vec<Write> = self.pending.drain(..count).collect();
         let Some(last) = writes.last() else { return Finished::None };
-        let mut after = self.durable.clone();
-        for write in &writes {
-            after.apply(write);
-        }
         let is_failing = std::mem::take(&mut self.is_failing);
         let is_written = match &mut self.directory {
             Some(directory) => {
@@ -205,13 +201,14 @@ impl Disk {
         if !is_written {
             // In the model a failed transaction is lost. The real database may have stored it or
             // not, and only a restart shows which.
-            self.alternative = self.is_real().then_some(after);
+            self.alternative = self.is_real().then(|| self.after(&writes));
             // No pending write may be written after a failed one.
             self.pending.clear();
             return Finished::Failed;
         }
-        self.durable = after;
-        Finished::Written(last.number)
+        let number = last.number;
+        writes.iter().for_each(|write| self.durable.apply(write));
+        Finished::Written(number)
     }
 
     /// The process crashes. The `kept` oldest unsynced writes had reached the disk, but were not
@@ -220,10 +217,7 @@ impl Disk {
     pub(crate) fn crash(&mut self, kept: usize, random: &mut fastrand::Rng) -> bool {
         self.under_way = 0;
         let kept: Vec<Write> = self.pending.drain(..).take(kept).collect();
-        let mut after = self.durable.clone();
-        for write in &kept {
-            after.apply(write);
-        }
+        let after = self.after(&kept);
         let Some(directory) = &mut self.directory else {
             self.durable = after;
             return false;
@@ -235,6 +229,13 @@ impl Disk {
             self.alternative = Some(after);
         }
         unsynced.is_torn()
+    }
+
+    /// The content once these writes are durable.
+    fn after(&self, writes: &[Write]) -> Restored {
+        let mut after = self.durable.clone();
+        writes.iter().for_each(|write| after.apply(write));
+        after
     }
 
     /// Flips a bit while no process runs.
