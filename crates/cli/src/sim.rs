@@ -66,7 +66,7 @@ pub(crate) fn command() -> Command {
                 .value_parser(value_parser!(u64).range(1..=7)),
         )
         .arg(switch("trace", "Print every event"))
-        .arg(switch("forward", "Nodes that do not lead send requests on to the leader"))
+        .arg(switch("forward", "Nodes that do not lead send requests on to the leader, in every run"))
         .arg(switch("real-storage", "Members' disks hold the database of production, in every run"))
         .arg(
             Arg::new("plant")

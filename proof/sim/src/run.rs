@@ -33,7 +33,8 @@ pub struct Options {
     pub is_real: Option<bool>,
     /// A bug to plant; a release build ignores it.
     pub plant: Option<Plant>,
-    /// Whether nodes that do not lead send requests on to the leader.
+    /// Whether nodes that do not lead send requests on to the leader in any case; otherwise the
+    /// seed draws it.
     pub forwards: bool,
     /// Whether the monitor checks that the run does only what the specification allows.
     pub is_watched: bool,

@@ -118,7 +118,7 @@ impl World {
             confirm_links: ConfirmLinks::new(Feature::ConfirmLinks.is_of(seed)),
             clients: vec![],
             sessions: Sessions::default(),
-            forwards: plant.is_some_and(Plant::is_in_forwarder),
+            forwards: plant.map_or_else(|| Feature::Forwarding.is_of(seed), Plant::is_in_forwarder),
             forwarded: Forwarded::default(),
             nemesis: Nemesis::default(),
             restores: Restores::default(),

@@ -38,6 +38,8 @@ pub(crate) enum Feature {
     /// The cluster gives compact timestamps, from its foundation or since an operator's command, and
     /// some requests ask for most of a millisecond.
     Compact,
+    /// Nodes that do not lead send requests on to the leader.
+    Forwarding,
 }
 
 impl Feature {
@@ -52,7 +54,8 @@ impl Feature {
             | Self::EmptyDirectories
             | Self::Shutdowns
             | Self::RemovalNotices
-            | Self::ConfirmLinks => 4,
+            | Self::ConfirmLinks
+            | Self::Forwarding => 4,
             Self::Restores | Self::MissedFounding | Self::FailingAccepts => 8,
             Self::Moves => 16,
         }
@@ -110,7 +113,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 15] = [
+    const ALL: [Feature; 16] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -126,6 +129,7 @@ mod tests {
         Feature::ConfirmLinks,
         Feature::Leases,
         Feature::Compact,
+        Feature::Forwarding,
     ];
 
     #[test]
