@@ -9,7 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
 use epicepoch_wire::{NodeId, WorkerId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{self, LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::admission::AdmissionLimit;
@@ -170,6 +170,8 @@ impl Worker {
         let clients = spawn_local(async move { tasks.run(&turns).await });
         // The tasks that never end. The batch closes after the clients that are ready.
         let mut endless = [clients, spawn_local(self.sequencer.clone().take_turns())];
+        let mut panics =
+            Watched::new(&self.watch, poll_fn(|context| resume_panic(&mut endless, context)));
         let mut peers = Vec::new();
         poll_fn(|context| {
             self.watch.record_waker(context);
@@ -185,16 +187,11 @@ impl Worker {
                 let _: Poll<()> = chore.poll();
             }
             self.turns.begin(context);
-            for task in &mut endless {
-                if let Poll::Ready(Err(error)) = Pin::new(task).poll(context)
-                    && error.is_panic()
-                {
-                    std::panic::resume_unwind(error.into_panic());
-                }
-            }
+            let _: Poll<()> = panics.poll();
             Poll::Pending
         })
         .await;
+        drop(panics);
         for task in endless {
             task.abort();
         }
@@ -225,7 +222,7 @@ impl Worker {
                     messages_in_a_row += 1;
                     if messages_in_a_row >= MESSAGES_PER_TURN_MAX {
                         messages_in_a_row = 0;
-                        tokio::task::yield_now().await;
+                        task::yield_now().await;
                     }
                 }
             }
@@ -334,6 +331,18 @@ fn poll_peers(peers: &mut Vec<Watched<'static>>) {
             position += 1;
         }
     }
+}
+
+/// Goes on with the panic of a task that never ends otherwise.
+fn resume_panic(endless: &mut [task::JoinHandle<()>], context: &mut Context<'_>) -> Poll<()> {
+    for one in endless {
+        if let Poll::Ready(Err(error)) = Pin::new(one).poll(context)
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+    Poll::Pending
 }
 
 #[cfg(test)]
