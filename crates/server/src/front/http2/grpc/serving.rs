@@ -17,7 +17,7 @@ use super::status::{self, Status};
 use super::{oracle, pd};
 use crate::front::http2::protocol::{Http2, Request};
 use crate::front::pipeline::connection::Rated;
-use crate::front::pipeline::protocol::{Common, Line, Protocol};
+use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol};
 use crate::front::pipeline::queue::Queue;
 use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::query::{Ask, Format};
@@ -178,7 +178,8 @@ impl Http2 {
 
     /// Sends what waits for the client's windows, and handles messages that are held. Ends the
     /// streams for timestamps of a node that no longer leads, so that their clients look for the new
-    /// leader before they ask again. Tells a changed health. Returns whether there are new requests.
+    /// leader before they ask again. Tells a changed health. Returns whether only a full outbox keeps
+    /// messages from being handled.
     pub(in crate::front::http2) fn advance_calls(
         &mut self,
         common: &Common<Self>,
@@ -198,7 +199,6 @@ impl Http2 {
                 is_stream && (call.head.is_direct || !forwards)
             });
         }
-        let before = line.queue.len();
         while self.read_allowance(line) > 0
             && let Some(id) = self.calls.resumable()
         {
@@ -208,7 +208,9 @@ impl Http2 {
             calls.hold(&mut sink);
         }
         line.record_in_flight();
-        line.queue.len() > before
+        let has_space =
+            line.queue.len() < Self::QUEUE_LEN_MAX && line.queue.owed_len() < ANSWERS_LEN_MAX;
+        has_space && self.calls.resumable().is_some()
     }
 
     /// Tells `Watch` calls a changed health. A client that has not read the last one waits for it.
