@@ -15,6 +15,7 @@ use super::call::{Call, Calls, Head, Rest, Sink, Watch};
 use super::health::Watched;
 use super::status::{self, Status};
 use super::{oracle, pd};
+use crate::front::deadlines::ClientState;
 use crate::front::http2::protocol::{Http2, Request};
 use crate::front::pipeline::connection::Rated;
 use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol};
@@ -23,7 +24,7 @@ use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::query::{Ask, Format};
 use crate::front::routes::table::{Call as Method, CallRow, Switches};
 use crate::metrics::worker::PathLabel;
-use crate::security::authz::{Caller, Right};
+use crate::security::authz::Right;
 use crate::worker::sequencer::Sequencer;
 
 /// The status of HTTP that every call has, for metrics.
@@ -41,7 +42,8 @@ impl Http2 {
         request: &HttpRequest<()>,
         has_ended: bool,
     ) {
-        let admitted = self.rate_call(&common.sequencer);
+        // Also a call that is refused counts: a client may try tokens.
+        let admitted = rate(&common.sequencer, &self.state);
         let method = match admitted.and_then(|()| self.admit_call(common, request)) {
             Ok(method) => method,
             Err(status) => {
@@ -100,9 +102,9 @@ impl Http2 {
         counted: usize,
     ) {
         let (sequencer, queue) = (&common.sequencer, &mut line.queue);
-        let caller = self.state.caller();
-        let received = self.calls.receive(id, payload, counted, |call, message| {
-            receive_message(sequencer, queue, &caller, call, message)
+        let Self { calls, state, .. } = self;
+        let received = calls.receive(id, payload, counted, |call, message| {
+            receive_message(sequencer, queue, state, call, message)
         });
         let handled = received.and_then(|()| match self.calls.rest(id) {
             Rest::More => Ok(()),
@@ -191,7 +193,8 @@ impl Http2 {
             return false;
         };
         calls.flush_all(&mut sink);
-        if !sequencer.view().is_leading() {
+        let view = sequencer.view();
+        if !view.is_leading() {
             let status = Status::of_refusal(&Refusal::now(sequencer, ErrorCode::NotLeader));
             let forwards = sequencer.forwards();
             calls.end_after_answers(&status, &mut sink, |call| {
@@ -217,24 +220,12 @@ impl Http2 {
     fn tell_watchers(&mut self, sequencer: &Sequencer, out: &mut Vec<u8>) {
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
         for id in calls.ids(|call| call.watch.is_some() && call.is_flushed()) {
-            let Some(call) = calls.get(id) else { continue };
-            let Some(watch) = &mut call.watch else { continue };
+            let Some(watch) = calls.get(id).and_then(|call| call.watch) else { continue };
             let now = watch.of.serving(sequencer);
             if watch.told != now {
-                watch.told = now;
-                call.count_request();
-                calls.answer(id, &mut sink, |out| health::put_checked(out, now));
+                calls.tell(id, now, &mut sink);
             }
         }
-    }
-
-    /// Counts a call for the rate of its address, also one that is refused: a client may try tokens.
-    fn rate_call(&self, sequencer: &Sequencer) -> Result<(), Status> {
-        let rated = Rated::single(sequencer, &self.state);
-        rated.map(|_| ()).map_err(|code| {
-            let status = Status::of_refusal(&Refusal::now(sequencer, code));
-            Status { refusal: Some(code), ..status }
-        })
     }
 
     /// Checks that a call may begin, and returns its method.
@@ -263,22 +254,26 @@ impl Http2 {
     ) -> Result<(), Status> {
         const NONE: Status =
             Status::fixed(Code::Internal, "the call has no request", ErrorCode::BadRequest);
-        let caller = self.state.caller();
-        let Some(call) = self.calls.get(id).filter(|call| call.method.has_one_request()) else {
+        let is_single = self.calls.get(id).is_some_and(|call| call.method.has_one_request());
+        if !is_single {
             return Ok(());
-        };
-        let request = call.request.take().ok_or(NONE)?;
+        }
+        let request = self.calls.take_request(id).ok_or(NONE)?;
+        let Self { calls, state, .. } = self;
+        let Some(call) = calls.get(id) else { return Ok(()) };
         let (view, mut content) = (sequencer.view(), Vec::new());
         let published = &view.published;
         let switches = Switches::of(&sequencer.shared.config);
         match call.method {
             Method::Timestamp | Method::FirstTimestamp => {
                 // The request counts for the rate when it joins a batch, so the call does not.
-                self.state.give_back(1);
-                return ask_timestamps(sequencer, &mut line.queue, &caller, call, &request);
+                state.give_back(1);
+                return ask_timestamps(sequencer, &mut line.queue, state, call, &request);
             }
             Method::Members => oracle::put_members(published, &mut content),
-            Method::PdMembers => pd::put_members(published, caller.is_encrypted, &mut content)?,
+            Method::PdMembers => {
+                pd::put_members(published, state.caller().is_encrypted, &mut content)?;
+            }
             Method::PdClusterInfo => pd::put_info(published, &mut content)?,
             Method::Check => {
                 let watched = Watched::named(health::decode_check(&request)?, switches);
@@ -331,11 +326,19 @@ impl Http2 {
     }
 }
 
+/// Counts a call, or a message of one, for the rate of its address.
+fn rate(sequencer: &Sequencer, state: &ClientState) -> Result<(), Status> {
+    Rated::single(sequencer, state).map(|_| ()).map_err(|code| {
+        let status = Status::of_refusal(&Refusal::now(sequencer, code));
+        Status { refusal: Some(code), ..status }
+    })
+}
+
 /// Handles a whole message of a call.
 fn receive_message(
     sequencer: &Sequencer,
     queue: &mut Queue<Request>,
-    caller: &Caller,
+    state: &ClientState,
     call: &mut Call,
     message: Message<'_>,
 ) -> Result<(), Status> {
@@ -344,14 +347,12 @@ fn receive_message(
         return Err(Status::fixed(Code::Unimplemented, TEXT, ErrorCode::Unsupported));
     }
     if call.method.has_one_request() {
-        if call.request.replace(message.bytes.to_vec()).is_some() {
-            const TEXT: &str = "the call has more than one request";
-            return Err(Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest));
-        }
-        return Ok(());
+        const TEXT: &str = "the call has more than one request";
+        const SECOND: Status = Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest);
+        return if call.keep_request(message.bytes) { Ok(()) } else { Err(SECOND) };
     }
     if call.method.is_for_timestamps() {
-        return ask_timestamps(sequencer, queue, caller, call, message.bytes);
+        return ask_timestamps(sequencer, queue, state, call, message.bytes);
     }
     let mut content = Vec::new();
     reflection::put_answer(&mut content, message.bytes, Switches::described())?;
@@ -364,13 +365,13 @@ fn receive_message(
 fn ask_timestamps(
     sequencer: &Sequencer,
     queue: &mut Queue<Request>,
-    caller: &Caller,
+    state: &ClientState,
     call: &mut Call,
     message: &[u8],
 ) -> Result<(), Status> {
     // The tokens may have changed since the call began.
     if let Err(reason) = sequencer.shared.authz.check_fast(&call.head.authorization) {
-        sequencer.shared.record_denial(Right::Timestamps, reason, caller);
+        sequencer.shared.record_denial(Right::Timestamps, reason, &state.caller());
         return Err(Status::of_reason(Right::Timestamps, reason));
     }
     let ask = match call.method {
