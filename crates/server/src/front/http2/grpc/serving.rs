@@ -266,9 +266,10 @@ impl Http2 {
         let switches = Switches::of(&sequencer.shared.config);
         match call.method {
             Method::Timestamp | Method::FirstTimestamp => {
+                ask_timestamps(sequencer, &mut line.queue, state, call, &request)?;
                 // The request counts for the rate when it joins a batch, so the call does not.
                 state.give_back(1);
-                return ask_timestamps(sequencer, &mut line.queue, state, call, &request);
+                return Ok(());
             }
             Method::Members => oracle::put_members(published, &mut content),
             Method::PdMembers => {
@@ -354,6 +355,7 @@ fn receive_message(
     if call.method.is_for_timestamps() {
         return ask_timestamps(sequencer, queue, state, call, message.bytes);
     }
+    rate(sequencer, state)?;
     let mut content = Vec::new();
     reflection::put_answer(&mut content, message.bytes, Switches::described())?;
     sequencer.metrics().count_answer(PathLabel::Grpc, OK);
