@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use epicepoch_wire::Mode;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{self, ErrorFrame};
 use http::header::ALT_SVC;
@@ -70,6 +71,7 @@ struct Seen {
     is_leading: bool,
     is_serving: bool,
     has_other_leader: bool,
+    mode: Mode,
 }
 
 /// The client connections of one worker.
@@ -249,6 +251,7 @@ impl Clients {
             is_leading: view.is_leading(),
             is_serving: view.is_serving(),
             has_other_leader: view.other_leader.is_some(),
+            mode: view.published.mode,
         };
         if self.seen.replace(seen) != seen {
             let connections = self.connections.borrow();

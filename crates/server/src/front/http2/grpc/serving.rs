@@ -7,7 +7,7 @@ use epicepoch_wire::grpc::oracle::{self as messages, TimestampResponse};
 use epicepoch_wire::grpc::reflection;
 use epicepoch_wire::grpc::status::Code;
 use epicepoch_wire::http::{ErrorCode, HEADER_DIRECT};
-use epicepoch_wire::{ProvedBy, Timestamp};
+use epicepoch_wire::{Mode, ProvedBy, Timestamp};
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request as HttpRequest};
 
@@ -194,9 +194,9 @@ impl Http2 {
         };
         calls.flush_all(&mut sink);
         let view = sequencer.view();
-        if !view.is_leading() {
-            let status = Status::of_refusal(&Refusal::now(sequencer, ErrorCode::NotLeader));
-            let forwards = sequencer.forwards();
+        if !view.is_leading() || view.published.mode == Mode::Interval {
+            let status = Status::of_refusal(&Refusal::now(sequencer, view.published.refusal()));
+            let forwards = sequencer.forwards() && view.published.mode == Mode::Quorum;
             calls.end_after_answers(&status, &mut sink, |call| {
                 let is_stream = call.method.is_for_timestamps() && !call.method.has_one_request();
                 is_stream && (call.head.is_direct || !forwards)
