@@ -33,6 +33,7 @@ use super::sniff::{OPENING_LEN, Opening, is_tls};
 use crate::front::native::protocol::Native;
 use crate::front::pipeline::connection::{Connection, End};
 use crate::front::pipeline::protocol::{Common, Protocol};
+use crate::front::pipeline::refusal::Leaving;
 use crate::security::authz::{Caller, Port, Reason, Right};
 use crate::security::limits::ConnectionPermit;
 use crate::security::tls::handshake::{Handshakes, Offers, Shaken};
@@ -65,13 +66,14 @@ const LINGER_LEN_MAX: usize = 4 << 20;
 /// At most this many of them at once.
 const LINGER_READ_LEN: usize = 16 << 10;
 
-/// The parts of the publication that calls depend on.
+/// What calls depend on: parts of the publication, and whether this node is about to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     is_leading: bool,
     is_serving: bool,
     has_other_leader: bool,
     mode: Mode,
+    leaving: Leaving,
 }
 
 /// The client connections of one worker.
@@ -252,6 +254,7 @@ impl Clients {
             is_serving: view.is_serving(),
             has_other_leader: view.other_leader.is_some(),
             mode: view.published.mode,
+            leaving: Leaving::of(&self.sequencer),
         };
         if self.seen.replace(seen) != seen {
             let connections = self.connections.borrow();

@@ -261,6 +261,12 @@ impl Session {
         }
     }
 
+    /// Whether the node has announced the end.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing != Closing::No
+    }
+
     /// Whether the client knows of the end and no stream is open.
     #[must_use]
     pub fn is_over(&self) -> bool {

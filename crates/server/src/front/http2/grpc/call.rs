@@ -149,6 +149,11 @@ impl Call {
         message::put(&mut self.waiting, content);
     }
 
+    /// Whether the call ends when its answers are sent.
+    pub(super) const fn is_ending(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// Whether all answers so far are sent.
     pub(super) const fn is_flushed(&self) -> bool {
         self.waiting.is_empty()

@@ -17,6 +17,7 @@ use super::status::{self, Status};
 use super::{oracle, pd};
 use crate::front::deadlines::ClientState;
 use crate::front::http2::protocol::{Http2, Request};
+use crate::front::http2::session::Session;
 use crate::front::pipeline::connection::Rated;
 use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol};
 use crate::front::pipeline::queue::Queue;
@@ -170,17 +171,23 @@ impl Http2 {
         }
     }
 
-    /// Ends all calls while the node stops, after the answers to their requests.
+    /// Ends all calls while the node stops, after the answers to their requests. `Watch` calls are
+    /// told first that the node does not serve.
     pub(in crate::front::http2) fn close_calls(&mut self, out: &mut Vec<u8>) {
-        if let Some((calls, mut sink)) = self.calls_and_sink(out) {
-            calls.end_after_answers(&status::STOPPING, &mut sink, |_| true);
-            calls.hold(&mut sink);
+        let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
+        let is_news = |watch: Watch| {
+            watch.of != Watched::Unknown && watch.told != health::Serving::NotServing
+        };
+        for id in calls.ids(|call| !call.is_ending() && call.watch.is_some_and(is_news)) {
+            calls.tell(id, health::Serving::NotServing, &mut sink);
         }
+        calls.end_after_answers(&status::STOPPING, &mut sink, |_| true);
+        calls.hold(&mut sink);
     }
 
     /// Sends what waits for the client's windows, and handles messages that are held. Ends the
     /// streams for timestamps of a node that no longer leads, so that their clients look for the new
-    /// leader before they ask again. Tells a changed health. Returns whether only a full outbox keeps
+    /// leader before they ask again, and all calls while the node stops. Tells a changed health. Returns whether only a full outbox keeps
     /// messages from being handled.
     pub(in crate::front::http2) fn advance_calls(
         &mut self,
@@ -201,6 +208,10 @@ impl Http2 {
                 let is_stream = call.method.is_for_timestamps() && !call.method.has_one_request();
                 is_stream && (call.head.is_direct || !forwards)
             });
+        }
+        if self.session.as_ref().is_some_and(Session::is_closing) {
+            // The client may have begun calls before it knew of the end.
+            self.close_calls(line.outbox.bytes());
         }
         while self.read_allowance(line) > 0
             && let Some(id) = self.calls.resumable()
