@@ -65,6 +65,7 @@ fn single_calls_streams_and_the_first_service_share_one_order() {
     let mut client = Raw::new(&node, &[]);
     let first = ask(&mut client, 1, ONE);
     assert_eq!((first.count, first.compact, first.proved_by), (1, None, ProvedBy::Round));
+    assert_eq!(first.forwarded_by, None);
     let range = ask(&mut client, 3, TimestampRequest { count: 1 << 20, ..ONE });
     assert_eq!(range.count, 1 << 20);
     assert!(range.first > first.first);
@@ -211,6 +212,7 @@ fn a_follower_that_forwards_answers_calls_unless_their_client_follows() {
     await_leader(&nodes[1], 1);
     let mut client = Raw::new(&nodes[1], &[]);
     let first = ask(&mut client, 1, ONE);
+    assert_eq!(first.forwarded_by, Some(2));
     client.send(&[begin(3, oracle::STREAM_TIMESTAMPS), data(3, 0, &[encoded(ONE)])].concat());
     client.await_body(3, 20);
     client.send(&data(3, flag::END_STREAM, &[encoded(ONE)]));
@@ -235,11 +237,12 @@ pub(crate) fn service(name: &str) -> Vec<u8> {
 /// A call with one request counts once for the rate of its address.
 #[test]
 fn a_call_counts_for_the_rate_as_a_request_over_http_does() {
+    /// All that the rate allows at once.
     const CALLS: u32 = 60;
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
         (config.workers, config.grpc) = (1, true);
-        config.limits.address_request_rate_max = NonZeroU32::new(100);
+        config.limits.address_request_rate_max = NonZeroU32::new(CALLS);
     });
     node.publish(cluster.leading(1, 3, true));
     // Requests of another address do not count.

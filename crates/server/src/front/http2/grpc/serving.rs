@@ -33,6 +33,15 @@ const OK: u16 = 200;
 /// No header with a token is longer, bytes.
 const AUTHORIZATION_LEN_MAX: usize = 1024;
 
+/// What a request for timestamps gets.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::front::http2) struct Given {
+    pub(in crate::front::http2) first: Timestamp,
+    pub(in crate::front::http2) proved_by: ProvedBy,
+    /// The id of this node, if it has sent the request on to the leader.
+    pub(in crate::front::http2) forwarded_by: Option<u64>,
+}
+
 impl Http2 {
     /// Begins a call whose head has arrived. `has_ended` means that no message will follow.
     pub(in crate::front::http2) fn begin_call(
@@ -125,22 +134,23 @@ impl Http2 {
         }
     }
 
-    /// Answers a request for timestamps with those from `first` on.
+    /// Answers a request for timestamps.
     pub(in crate::front::http2) fn answer_call(
         &mut self,
         common: &Common<Self>,
         id: u32,
         ask: Ask,
-        first: Timestamp,
-        proved_by: ProvedBy,
+        given: Given,
         out: &mut Vec<u8>,
     ) {
+        let Given { first, proved_by, forwarded_by } = given;
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
         let Some(method) = calls.get(id).map(|call| call.method) else { return };
         match method {
             Method::Timestamp | Method::Timestamps => {
                 let compact = ask.format.is_compact().then(|| first.to_compact()).flatten();
-                let answer = TimestampResponse { first, count: ask.count, compact, proved_by };
+                let count = ask.count;
+                let answer = TimestampResponse { first, count, compact, proved_by, forwarded_by };
                 calls.answer(id, &mut sink, |out| answer.encode(out));
             }
             Method::FirstTimestamp => calls.answer(id, &mut sink, |out| {
@@ -186,9 +196,9 @@ impl Http2 {
     }
 
     /// Sends what waits for the client's windows, and handles messages that are held. Ends the
-    /// streams for timestamps of a node that no longer leads, so that their clients look for the new
-    /// leader before they ask again, and all calls while the node stops. Tells a changed health. Returns whether only a full outbox keeps
-    /// messages from being handled.
+    /// streams for timestamps of a node that no longer leads, so that their clients look for the
+    /// new leader before they ask again, and all calls while the node stops. Tells a changed
+    /// health. Returns whether only a full outbox keeps messages from being handled.
     pub(in crate::front::http2) fn advance_calls(
         &mut self,
         common: &Common<Self>,
