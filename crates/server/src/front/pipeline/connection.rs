@@ -172,12 +172,14 @@ impl<P: Protocol> Connection<P> {
     fn join(&mut self) -> bool {
         let default = self.common.sequencer.shared.guarantee_default();
         let guarantee = self.protocol.guarantee(&self.line.queue, default);
-        // The leader proves what it gives to others by a round. A request that names a lease follows.
+        // The leader proves what it gives to others by a round. A request that names a lease
+        // follows.
         let may_forward = self.common.sequencer.forwards()
             && self.protocol.may_forward(&self.line.queue)
             && self.protocol.guarantee(&self.line.queue, Guarantee::Quorum) == Guarantee::Quorum;
         let Line { state, queue, .. } = &mut self.line;
-        // The requests of a burst share a range, and a range of compact timestamps has one millisecond.
+        // The requests of a burst share a range, and a range of compact timestamps has one
+        // millisecond.
         let wanted = if may_forward || self.common.sequencer.shared.is_compact() {
             queue.wanted_within(COMPACT_INDEXES)
         } else {
