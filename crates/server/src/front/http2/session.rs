@@ -16,10 +16,11 @@ use super::head::Head;
 use super::streams::{Streams, WINDOW_MAX};
 use crate::front::routes::query::Limits;
 pub use event::{Event, FastRequest, Fault};
-use header_blocks::{Unfinished, depends_on};
+use unfinished::{Unfinished, depends_on};
 
 mod event;
 mod header_blocks;
+mod unfinished;
 
 /// At most this many open requests of one connection.
 pub const STREAMS_MAX: usize = 256;

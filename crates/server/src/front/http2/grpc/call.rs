@@ -12,6 +12,7 @@ use std::ops::{AddAssign, SubAssign};
 use epicepoch_wire::grpc::health::{self, Serving};
 use epicepoch_wire::grpc::message::{self, MESSAGE_LEN_MAX, Message, PREFIX_LEN};
 use epicepoch_wire::http2::frame::{self, PAYLOAD_LEN_MAX, kind};
+use epicepoch_wire::{ProvedBy, Timestamp};
 
 use super::blocks;
 use super::health::Watched;
@@ -111,6 +112,15 @@ pub(super) enum Rest {
 pub(super) struct Watch {
     pub(super) of: Watched,
     pub(super) told: Serving,
+}
+
+/// What a request for timestamps gets.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::front::http2) struct Given {
+    pub(in crate::front::http2) first: Timestamp,
+    pub(in crate::front::http2) proved_by: ProvedBy,
+    /// The id of this node, if it has sent the request on to the leader.
+    pub(in crate::front::http2) forwarded_by: Option<u64>,
 }
 
 /// The connection on which answers are sent.

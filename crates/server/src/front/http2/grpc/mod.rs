@@ -22,5 +22,4 @@ mod serving;
 mod status;
 
 pub(super) use blocks::is_call;
-pub(super) use call::Calls;
-pub(super) use serving::Given;
+pub(super) use call::{Calls, Given};

@@ -1,17 +1,17 @@
 //! What the methods of calls do: which messages become requests for timestamps, and what the others
 //! are answered.
 
+use epicepoch_wire::Mode;
 use epicepoch_wire::grpc::health;
 use epicepoch_wire::grpc::message::Message;
 use epicepoch_wire::grpc::oracle::{self as messages, TimestampResponse};
 use epicepoch_wire::grpc::reflection;
 use epicepoch_wire::grpc::status::Code;
 use epicepoch_wire::http::{ErrorCode, HEADER_DIRECT};
-use epicepoch_wire::{Mode, ProvedBy, Timestamp};
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request as HttpRequest};
 
-use super::call::{Call, Calls, Head, Rest, Sink, Watch};
+use super::call::{Call, Calls, Given, Head, Rest, Sink, Watch};
 use super::health::Watched;
 use super::status::{self, Status};
 use super::{oracle, pd};
@@ -32,15 +32,6 @@ use crate::worker::sequencer::Sequencer;
 const OK: u16 = 200;
 /// No header with a token is longer, bytes.
 const AUTHORIZATION_LEN_MAX: usize = 1024;
-
-/// What a request for timestamps gets.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::front::http2) struct Given {
-    pub(in crate::front::http2) first: Timestamp,
-    pub(in crate::front::http2) proved_by: ProvedBy,
-    /// The id of this node, if it has sent the request on to the leader.
-    pub(in crate::front::http2) forwarded_by: Option<u64>,
-}
 
 impl Http2 {
     /// Begins a call whose head has arrived. `has_ended` means that no message will follow.

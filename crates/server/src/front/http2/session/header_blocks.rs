@@ -5,7 +5,8 @@
 use epicepoch_wire::http2::frame::{Frame, code, flag};
 use epicepoch_wire::http2::hpack::HpackError;
 
-use super::{Closing, Event, FastRequest, Fault, HEAD_LEN_MAX, ID_MAX, STREAMS_MAX, Session};
+use super::unfinished::{Unfinished, depends_on};
+use super::{Closing, Event, FastRequest, Fault, HEAD_LEN_MAX, STREAMS_MAX, Session};
 use crate::front::routes::query::Ask;
 
 /// At most this many bytes in a header block that comes in several frames. A head of allowed length
@@ -14,15 +15,6 @@ const BLOCK_LEN_MAX: usize = 2 * HEAD_LEN_MAX;
 /// At most this many CONTINUATION frames of one header block. Without a limit, empty CONTINUATION
 /// frames could go on for ever (CVE-2024-27316).
 pub(super) const CONTINUATIONS_MAX: usize = 16;
-
-/// A header block whose end has not arrived.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unfinished {
-    id: u32,
-    ends: bool,
-    depends_on_itself: bool,
-    parts: usize,
-}
 
 impl Session {
     pub(super) fn handle_headers(
@@ -175,9 +167,4 @@ impl Session {
             is_direct: self.head.is_direct(),
         });
     }
-}
-
-/// The stream that a priority depends on. RFC 9113 dropped the other parts of priorities.
-pub(super) fn depends_on([a, b, c, d, _]: [u8; 5]) -> u32 {
-    u32::from_be_bytes([a, b, c, d]) & ID_MAX
 }
