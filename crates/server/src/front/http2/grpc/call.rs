@@ -292,7 +292,10 @@ impl Calls {
         let Some(at) = self.position(id) else { return Ok(()) };
         let others_waiting = self.lens.waiting - self.list[at].waiting.len();
         self.change(at, |call| call.receive(payload, counted, others_waiting, each))?;
-        if self.lens.unfinished > UNFINISHED_LEN_MAX { Err(status::UNFINISHED) } else { Ok(()) }
+        // What a client has ended is handled now.
+        let is_too_much =
+            self.lens.unfinished > UNFINISHED_LEN_MAX && !self.list[at].has_client_ended;
+        if is_too_much { Err(status::UNFINISHED) } else { Ok(()) }
     }
 
     /// Records that the client sends no more.
