@@ -181,7 +181,7 @@ fn an_error_ends_a_call_once_and_behind_the_answers_that_wait() {
     let mut more = Vec::new();
     frame::put(&mut more, kind::WINDOW_UPDATE, 0, 1, &1000_u32.to_be_bytes());
     it.say(&more);
-    it.with_sink(|calls, sink| calls.flush_all(sink));
+    it.with_sink(Calls::flush_all);
     let rest = ANSWER.len() + PREFIX_LEN - 30;
     let sent = it.sent(1);
     assert_eq!((sent[0], sent[1].0), ((kind::DATA, rest), kind::HEADERS));
