@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -218,6 +219,7 @@ func slowReader(ctx context.Context, ours *definition, conn *grpc.ClientConn) er
 	if err != nil {
 		return err
 	}
+	var count atomic.Int64
 	sent := make(chan error, 1)
 	go func() {
 		request := ours.request(1, true)
@@ -226,14 +228,20 @@ func slowReader(ctx context.Context, ours *definition, conn *grpc.ClientConn) er
 				sent <- err
 				return
 			}
+			count.Add(1)
 		}
 		sent <- stream.CloseSend()
 	}()
-	// The client may not send all: answers must be read first.
-	select {
-	case err := <-sent:
-		return fmt.Errorf("%d requests were taken before any answer was read (%v)", requests, err)
-	case <-time.After(500 * time.Millisecond):
+	// The client may not send all: answers must be read first. It stands still when it has sent nothing for a while.
+	for before := int64(-1); before != count.Load(); {
+		before = count.Load()
+		select {
+		case err := <-sent:
+			return fmt.Errorf("%d requests were taken before any answer was read (%v)", requests, err)
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	last := uint64(0)
 	for at := range requests {
@@ -310,6 +318,7 @@ func askOracle(c *cluster, ours *definition, count uint64, streams bool) func(co
 	conns := map[string]*grpc.ClientConn{}
 	leader, next := c.http[0], 0
 	var stream grpc.ClientStream
+	endStream := func() {}
 	return func(ctx context.Context) (uint64, uint64, error) {
 		conn, err := conns[leader], error(nil)
 		if conn == nil {
@@ -324,10 +333,17 @@ func askOracle(c *cluster, ours *definition, count uint64, streams bool) func(co
 		defer cancel()
 		if streams {
 			if stream == nil {
+				// The stream lives longer than this call.
+				var streamCtx context.Context
+				streamCtx, endStream = context.WithCancel(context.Background())
 				desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
-				stream, err = conn.NewStream(context.Background(), desc, getStream)
+				stop := context.AfterFunc(callCtx, endStream)
+				stream, err = conn.NewStream(streamCtx, desc, getStream)
+				stop()
 			}
 			if err == nil {
+				stop := context.AfterFunc(callCtx, endStream)
+				defer stop()
 				// An error of SendMsg is EOF; RecvMsg has the reason.
 				_ = stream.SendMsg(ours.request(count, true))
 				err = stream.RecvMsg(answer)
@@ -338,6 +354,7 @@ func askOracle(c *cluster, ours *definition, count uint64, streams bool) func(co
 		if err == nil {
 			return given(answer, count)
 		}
+		endStream()
 		stream = nil
 		if addr := leaderOf(err); addr != "" {
 			leader = addr

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use epicepoch_wire::Mode;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{self, ErrorFrame};
 use http::header::ALT_SVC;
@@ -32,6 +33,7 @@ use super::sniff::{OPENING_LEN, Opening, is_tls};
 use crate::front::native::protocol::Native;
 use crate::front::pipeline::connection::{Connection, End};
 use crate::front::pipeline::protocol::{Common, Protocol};
+use crate::front::pipeline::refusal::Leaving;
 use crate::security::authz::{Caller, Port, Reason, Right};
 use crate::security::limits::ConnectionPermit;
 use crate::security::tls::handshake::{Handshakes, Offers, Shaken};
@@ -64,12 +66,14 @@ const LINGER_LEN_MAX: usize = 4 << 20;
 /// At most this many of them at once.
 const LINGER_READ_LEN: usize = 16 << 10;
 
-/// The parts of the publication that calls depend on.
+/// What calls depend on: parts of the publication, and whether this node is about to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     is_leading: bool,
     is_serving: bool,
     has_other_leader: bool,
+    mode: Mode,
+    leaving: Leaving,
 }
 
 /// The client connections of one worker.
@@ -249,6 +253,8 @@ impl Clients {
             is_leading: view.is_leading(),
             is_serving: view.is_serving(),
             has_other_leader: view.other_leader.is_some(),
+            mode: view.published.mode,
+            leaving: Leaving::of(&self.sequencer),
         };
         if self.seen.replace(seen) != seen {
             let connections = self.connections.borrow();

@@ -41,7 +41,7 @@ pub(super) fn published(role: Role, voters: u64) -> Published {
 }
 
 /// A sequencer of this worker, which knows no cluster yet.
-pub(super) fn sequencer(worker: WorkerId) -> Rc<Sequencer> {
+pub(crate) fn sequencer(worker: WorkerId) -> Rc<Sequencer> {
     let config = Config::new(ME.node, "n1:1".to_owned());
     let timeout = config.election_timeout;
     let shared = NodeShared::for_test(ME, 200, config);

@@ -38,7 +38,7 @@ mod confirm_answer;
 mod confirm_link;
 mod ended;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod forward_link;
 mod forwarding;
 pub(crate) mod front;

@@ -29,6 +29,8 @@ pub(crate) struct Raw {
     windows: BTreeMap<u32, i64>,
     /// Number of answers to pings.
     pongs: usize,
+    /// Whether the node has announced its end.
+    is_ending: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,7 +61,9 @@ impl Raw {
         let decoder = Decoder::new(table.map_or(4096, |(_, len)| *len as usize));
         let (open, whole) = (BTreeMap::new(), BTreeMap::new());
         let (input, windows) = (Vec::new(), BTreeMap::new());
-        let mut raw = Self { stream, decoder, input, open, whole, taken: 0, windows, pongs: 0 };
+        let (pongs, is_ending) = (0, false);
+        let mut raw =
+            Self { stream, decoder, input, open, whole, taken: 0, windows, pongs, is_ending };
         let mut hello = PREFACE.to_vec();
         frame::put_settings(&mut hello, settings);
         raw.send(&hello);
@@ -123,6 +127,22 @@ impl Raw {
         self.whole = whole;
     }
 
+    /// Waits until the node has announced its end.
+    pub(crate) fn await_goaway(&mut self) {
+        let mut whole = std::mem::take(&mut self.whole);
+        while !self.is_ending {
+            self.read(&mut whole);
+        }
+        self.whole = whole;
+    }
+
+    /// Answers the ping that follows the announcement.
+    pub(crate) fn know_of_the_end(&mut self) {
+        let mut pong = Vec::new();
+        frame::put(&mut pong, kind::PING, flag::ACK, 0, b"epicend\n");
+        self.send(&pong);
+    }
+
     /// Reads once, and moves answers that are complete to `whole`.
     fn read(&mut self, whole: &mut BTreeMap<u32, Answer>) {
         let mut chunk = [0; 16 << 10];
@@ -149,6 +169,7 @@ impl Raw {
                     *self.windows.entry(id).or_default() += i64::from(u32::from_be_bytes(*more));
                 }
                 kind::PING if frame.has(flag::ACK) => self.pongs += 1,
+                kind::GOAWAY if frame.payload[4..8] == [0; 4] => self.is_ending = true,
                 kind::GOAWAY => panic!("sent away: {:?}", frame.payload),
                 _ => {}
             }

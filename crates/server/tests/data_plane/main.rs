@@ -22,4 +22,5 @@ mod oracle;
 mod page;
 mod requests;
 mod rounds;
+mod streams;
 mod tls;

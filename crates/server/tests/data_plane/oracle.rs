@@ -23,21 +23,21 @@ use crate::http2_frames::{Answer, Raw};
 use crate::limits::connect_from;
 use crate::node::{CLUSTER, Cluster, TestNode, WAIT_MAX};
 
-const ONE: TimestampRequest<'static> =
+pub(crate) const ONE: TimestampRequest<'static> =
     TimestampRequest { count: 1, is_compact: false, guarantee: None, cluster: "" };
 
-fn encoded(request: TimestampRequest<'_>) -> Vec<u8> {
+pub(crate) fn encoded(request: TimestampRequest<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     request.encode(&mut out);
     out
 }
 
-fn with_grpc(cluster: &mut Cluster) -> TestNode {
+pub(crate) fn with_grpc(cluster: &mut Cluster) -> TestNode {
     cluster.start_with(1, |config| (config.workers, config.grpc) = (1, true))
 }
 
 /// A node that leads a cluster with wide timestamps.
-fn serving() -> TestNode {
+pub(crate) fn serving() -> TestNode {
     let mut cluster = Cluster::new(1);
     let node = with_grpc(&mut cluster);
     node.publish(cluster.leading(1, 3, true));
@@ -45,7 +45,7 @@ fn serving() -> TestNode {
     node
 }
 
-fn stamped(answer: &Answer) -> Vec<TimestampResponse> {
+pub(crate) fn stamped(answer: &Answer) -> Vec<TimestampResponse> {
     answer.messages().iter().map(|bytes| TimestampResponse::decode(bytes).unwrap()).collect()
 }
 
@@ -65,6 +65,7 @@ fn single_calls_streams_and_the_first_service_share_one_order() {
     let mut client = Raw::new(&node, &[]);
     let first = ask(&mut client, 1, ONE);
     assert_eq!((first.count, first.compact, first.proved_by), (1, None, ProvedBy::Round));
+    assert_eq!(first.forwarded_by, None);
     let range = ask(&mut client, 3, TimestampRequest { count: 1 << 20, ..ONE });
     assert_eq!(range.count, 1 << 20);
     assert!(range.first > first.first);
@@ -211,6 +212,7 @@ fn a_follower_that_forwards_answers_calls_unless_their_client_follows() {
     await_leader(&nodes[1], 1);
     let mut client = Raw::new(&nodes[1], &[]);
     let first = ask(&mut client, 1, ONE);
+    assert_eq!(first.forwarded_by, Some(2));
     client.send(&[begin(3, oracle::STREAM_TIMESTAMPS), data(3, 0, &[encoded(ONE)])].concat());
     client.await_body(3, 20);
     client.send(&data(3, flag::END_STREAM, &[encoded(ONE)]));
@@ -226,7 +228,7 @@ fn a_follower_that_forwards_answers_calls_unless_their_client_follows() {
     assert!(answer.call_status().1.starts_with("not leader; "), "{answer:?}");
 }
 
-fn service(name: &str) -> Vec<u8> {
+pub(crate) fn service(name: &str) -> Vec<u8> {
     let mut out = Vec::new();
     put_bytes(&mut out, 1, name.as_bytes());
     out
@@ -235,11 +237,12 @@ fn service(name: &str) -> Vec<u8> {
 /// A call with one request counts once for the rate of its address.
 #[test]
 fn a_call_counts_for_the_rate_as_a_request_over_http_does() {
+    /// All that the rate allows at once.
     const CALLS: u32 = 60;
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
         (config.workers, config.grpc) = (1, true);
-        config.limits.address_request_rate_max = NonZeroU32::new(100);
+        config.limits.address_request_rate_max = NonZeroU32::new(CALLS);
     });
     node.publish(cluster.leading(1, 3, true));
     // Requests of another address do not count.
@@ -321,12 +324,13 @@ fn reflection_lists_services_and_gives_their_definitions() {
 
 /// Sends as many requests on a stream as the node's windows allow. It stops when the node, which
 /// has handled all of them, gives no more window. Returns how many it has sent.
-fn send_without_reading(client: &mut Raw, id: u32) -> usize {
+pub(crate) fn send_without_reading(client: &mut Raw, id: u32) -> usize {
     const BURST: usize = 500;
     let bytes = data(id, 0, &vec![encoded(ONE); BURST]);
+    let len = bytes.len() - frame::HEAD_LEN;
     let (mut sent, mut quiet) = (0, 0);
     while quiet < 5 {
-        let used = (sent / BURST * bytes.len()) as i64 + bytes.len() as i64;
+        let used = ((sent / BURST + 1) * len) as i64;
         if used <= client.window(id).min(client.window(0)) {
             client.send(&bytes);
             sent += BURST;
@@ -345,8 +349,8 @@ fn a_client_that_does_not_read_waits_and_loses_nothing() {
     let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     client.send(&[begin(1, oracle::STREAM_TIMESTAMPS), window(0, 1 << 30)].concat());
     let sent = send_without_reading(&mut client, 1);
-    let len = data(1, 0, &[encoded(ONE)]).len();
-    assert!(sent * len > 65_535, "it may send a whole window: {sent}");
+    let len = data(1, 0, &[encoded(ONE)]).len() - frame::HEAD_LEN;
+    assert!((sent + 500) * len > 65_535, "it may send a whole window: {sent}");
     assert!(sent * len < 4 * 65_535, "the node takes {sent} requests of a client that reads none");
     // Calls beside it are answered.
     client.send(&[single(3, oracle::GET_TIMESTAMP, b""), window(3, 100)].concat());
@@ -366,7 +370,7 @@ fn all_streams_of_a_client_that_does_not_read_share_a_limit() {
     let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     client.send(&window(0, 1 << 30));
     let request = encoded(ONE);
-    let burst = data(1, 0, &vec![request.clone(); 500]).len() as i64;
+    let burst = (data(1, 0, &vec![request.clone(); 500]).len() - frame::HEAD_LEN) as i64;
     let (mut sent, mut open) = (0, Vec::new());
     for id in (1..=399).step_by(2) {
         client.send(&begin(id, oracle::STREAM_TIMESTAMPS));

@@ -29,6 +29,7 @@ mod field {
     pub(super) const RESPONSE_COUNT: u32 = 2;
     pub(super) const RESPONSE_COMPACT: u32 = 3;
     pub(super) const RESPONSE_PROOF: u32 = 4;
+    pub(super) const RESPONSE_FORWARDED: u32 = 5;
     pub(super) const MEMBERS_CLUSTER: u32 = 1;
     pub(super) const MEMBERS_LEADER: u32 = 2;
     pub(super) const MEMBERS_MEMBERS: u32 = 3;
@@ -106,6 +107,8 @@ pub struct TimestampResponse {
     pub compact: Option<u64>,
     /// What has proved the answer.
     pub proved_by: ProvedBy,
+    /// The id of the node that has sent the request on to the leader, if one has.
+    pub forwarded_by: Option<u64>,
 }
 
 impl TimestampResponse {
@@ -119,6 +122,7 @@ impl TimestampResponse {
             ProvedBy::Lease => 2,
         };
         put_number(out, field::RESPONSE_PROOF, proof);
+        put_number(out, field::RESPONSE_FORWARDED, self.forwarded_by.unwrap_or_default());
     }
 
     /// Reads an answer, for tests and measurements.
@@ -128,6 +132,7 @@ impl TimestampResponse {
     pub fn decode(message: &[u8]) -> Result<Self, ProtobufError> {
         let mut first = None;
         let (mut count, mut compact, mut proved_by) = (0, None, ProvedBy::Round);
+        let mut forwarded_by = None;
         let mut fields = Fields::new(message);
         while let Some(field) = fields.next_field()? {
             let wrong = ProtobufError::Value(field.number);
@@ -147,15 +152,19 @@ impl TimestampResponse {
                         _ => return Err(wrong),
                     };
                 }
+                field::RESPONSE_FORWARDED => {
+                    forwarded_by = Some(field.as_number()?).filter(|it| *it != 0);
+                }
                 _ => {}
             }
         }
         let first = first.ok_or(ProtobufError::Value(field::RESPONSE_TIMESTAMP))?;
-        Ok(Self { first, count, compact, proved_by })
+        Ok(Self { first, count, compact, proved_by, forwarded_by })
     }
 }
 
-/// Appends the whole answer of the first EpicEpoch's service, which is also the first field of ours.
+/// Appends the whole answer of the first EpicEpoch's service, which is also the first field of
+/// ours.
 pub fn put_first_timestamp(out: &mut Vec<u8>, timestamp: Timestamp) {
     put_bytes(out, field::RESPONSE_TIMESTAMP, &timestamp.to_bytes());
 }
@@ -239,13 +248,17 @@ mod tests {
     #[test]
     fn an_answer_begins_with_the_answer_of_the_first_service() {
         let first = Timestamp::new(Epoch(0x0102_0304_0506_0708), EpochIndex(9));
-        let answer =
-            TimestampResponse { first, count: 2, compact: Some(77), proved_by: ProvedBy::Lease };
+        let (compact, proved_by, forwarded_by) = (Some(77), ProvedBy::Lease, None);
+        let answer = TimestampResponse { first, count: 2, compact, proved_by, forwarded_by };
         let bytes = written(|out| answer.encode(out));
         let alone = written(|out| put_first_timestamp(out, first));
         assert_eq!(alone, b"\x0a\x10\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0\0\0\0\x09");
         assert_eq!(bytes, [&alone[..], b"\x10\x02\x18\x4d\x20\x02"].concat());
         assert_eq!(TimestampResponse::decode(&bytes), Ok(answer));
+        let forwarded = TimestampResponse { forwarded_by: Some(3), ..answer };
+        let forwarded_bytes = written(|out| forwarded.encode(out));
+        assert_eq!(forwarded_bytes, [&bytes[..], b"\x28\x03"].concat());
+        assert_eq!(TimestampResponse::decode(&forwarded_bytes), Ok(forwarded));
         assert!(TimestampResponse::decode(b"\x0a\x01x").is_err());
         assert!(TimestampResponse::decode(b"\x10\x02").is_err());
     }

@@ -486,7 +486,7 @@ fn grpc() -> io::Result<()> {
     }
     let first = Timestamp::new(Epoch(1_700_000_000_000_000_000), EpochIndex(7));
     let (compact, proved_by) = (first.to_compact(), ProvedBy::Lease);
-    let answer = TimestampResponse { first, count: 3, compact, proved_by };
+    let answer = TimestampResponse { first, count: 3, compact, proved_by, forwarded_by: Some(2) };
     message::put(&mut bytes, |out| answer.encode(out));
     put("grpc", "oracle", &bytes)?;
     let symbol = b"\0\0\0\0\x1a\x22\x18epicepoch.v1.Oracle.Other\0\0\0\0\x03\x3a\x01*";

@@ -1,6 +1,6 @@
-//! HTTP/2 in the pipeline: `GET /timestamp` and messages of `Tso` calls join batches, all other
-//! requests go to the service.
-//! The session decides what the client's frames mean.
+//! HTTP/2 in the pipeline: `GET /timestamp` and gRPC messages that ask for timestamps join batches.
+//! Other calls are answered at once, and all other requests go to the service. The session decides
+//! what the client's frames mean.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use epicepoch_wire::{Guarantee, TimestampRange};
 
 use super::answers::{Echo, Other, ResponseTemplates, Table};
 use super::exchange::{Exchanges, Ready};
-use super::grpc::{Calls, is_call};
+use super::grpc::{Calls, Given, is_call};
 use super::meter::FrameMeter;
 use super::session::{Event, Fault, STREAMS_MAX, Session};
 use crate::front::deadlines::ClientState;
@@ -88,7 +88,8 @@ impl Waiting for Request {
         self.ask.guarantee
     }
 
-    /// A node that is behind could not spell a compact timestamp. Clients of PD follow to the leader.
+    /// A node that is behind could not spell a compact timestamp. Clients of PD follow to the
+    /// leader.
     #[inline]
     fn is_direct(&self) -> bool {
         self.is_direct || self.ask.format.is_compact()
@@ -195,9 +196,11 @@ impl Protocol for Http2 {
         let proved_by = answers.proved_by();
         let view = answers.is_forwarded().then(|| common.sequencer.view());
         let forwarded = view.as_deref();
+        let forwarded_by = forwarded.map(|view| view.published.identity.node.0);
         answers.each(|Request { stream: id, ask, is_of_call, .. }, request_id, first| {
             if is_of_call {
-                return self.answer_call(common, id, ask, first, proved_by, out);
+                let given = Given { first, proved_by, forwarded_by };
+                return self.answer_call(common, id, ask, given, out);
             }
             let Self { session, table, exchanges, .. } = &mut *self;
             let Some(session) = session else { unreachable!("a request came without a preface") };

@@ -9,27 +9,24 @@
 use std::collections::VecDeque;
 
 use epicepoch_wire::http2::frame::{self, Frame, HEAD_LEN, PREFACE, code, flag, kind, setting};
-use epicepoch_wire::http2::hpack::{Decoder, HpackError};
+use epicepoch_wire::http2::hpack::Decoder;
 
 pub use super::head::HEAD_LEN_MAX;
 use super::head::Head;
 use super::streams::{Streams, WINDOW_MAX};
-use crate::front::routes::query::{Ask, Limits};
+use crate::front::routes::query::Limits;
 pub use event::{Event, FastRequest, Fault};
+use unfinished::{Unfinished, depends_on};
 
 mod event;
+mod header_blocks;
+mod unfinished;
 
 /// At most this many open requests of one connection.
 pub const STREAMS_MAX: usize = 256;
 /// At most this many streams may end because of a client's errors. One more ends the connection
 /// (CVE-2025-8671).
 const FAULTS_MAX: usize = 64;
-/// At most this many bytes in a header block that comes in several frames. A head of allowed length
-/// is shorter.
-const BLOCK_LEN_MAX: usize = 2 * HEAD_LEN_MAX;
-/// At most this many CONTINUATION frames of one header block. Without a limit, empty CONTINUATION
-/// frames could go on for ever (CVE-2024-27316).
-const CONTINUATIONS_MAX: usize = 16;
 /// Initial size of every window, bytes. The node does not change its receive windows, because
 /// bodies here are small.
 const WINDOW_AT_FIRST: i64 = 65_535;
@@ -40,15 +37,6 @@ const OWED_MAX: u32 = 32 << 10;
 const END_PING: [u8; 8] = *b"epicend\n";
 /// The highest possible stream id.
 const ID_MAX: u32 = frame::ID_MAX;
-
-/// A header block whose end has not arrived.
-#[derive(Clone, Copy, Debug)]
-struct Unfinished {
-    id: u32,
-    ends: bool,
-    depends_on_itself: bool,
-    parts: usize,
-}
 
 /// The stages of the connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,6 +249,12 @@ impl Session {
         }
     }
 
+    /// Whether the node has announced the end.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing != Closing::No
+    }
+
     /// Whether the client knows of the end and no stream is open.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -281,134 +275,6 @@ impl Session {
         if self.unfinished.is_none() {
             self.block = Vec::new();
         }
-    }
-
-    fn handle_headers(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
-        if frame.stream == 0 {
-            return Err(Fault::PROTOCOL);
-        }
-        let mut fragment = frame.unpadded().ok_or(Fault::PROTOCOL)?;
-        let mut depends_on_itself = false;
-        if frame.has(flag::PRIORITY) {
-            let (priority, rest) = fragment.split_first_chunk().ok_or(Fault::SIZE)?;
-            depends_on_itself = depends_on(*priority) == frame.stream;
-            fragment = rest;
-        }
-        let (id, ends) = (frame.stream, frame.has(flag::END_STREAM));
-        if frame.has(flag::END_HEADERS) {
-            return self.handle_block(id, ends, depends_on_itself, fragment, out);
-        }
-        self.unfinished = Some(Unfinished { id, ends, depends_on_itself, parts: 0 });
-        self.block.clear();
-        self.block.extend_from_slice(fragment);
-        Ok(Event::Nothing)
-    }
-
-    fn handle_continuation(
-        &mut self,
-        frame: &Frame<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Event, Fault> {
-        let unfinished = self.unfinished.as_mut().filter(|it| it.id == frame.stream);
-        let unfinished = unfinished.ok_or(Fault::PROTOCOL)?;
-        unfinished.parts += 1;
-        if unfinished.parts > CONTINUATIONS_MAX
-            || self.block.len() + frame.payload.len() > BLOCK_LEN_MAX
-        {
-            return Err(Fault::CALM);
-        }
-        self.block.extend_from_slice(frame.payload);
-        if !frame.has(flag::END_HEADERS) {
-            return Ok(Event::Nothing);
-        }
-        let Unfinished { id, ends, depends_on_itself, .. } = *unfinished;
-        self.unfinished = None;
-        let mut block = std::mem::take(&mut self.block);
-        let event = self.handle_block(id, ends, depends_on_itself, &block, out);
-        block.clear();
-        self.block = block;
-        event
-    }
-
-    /// Handles a whole header block. Even a block that is then ignored is decoded, because later
-    /// blocks refer to its entries in the table.
-    fn handle_block(
-        &mut self,
-        id: u32,
-        ends: bool,
-        depends_on_itself: bool,
-        block: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Event, Fault> {
-        if id.is_multiple_of(2) {
-            return Err(Fault::PROTOCOL);
-        }
-        if id <= self.last_id {
-            return self.handle_trailer(id, ends, block, out);
-        }
-        let is_fast_again = ends && self.fast_request.is_some() && self.decoder.is_repeated(block);
-        if !is_fast_again {
-            self.decode(block)?;
-        }
-        if self.closing == Closing::Told {
-            return Ok(Event::Nothing);
-        }
-        self.last_id = id;
-        if self.streams.open() == STREAMS_MAX {
-            self.reset(id, code::REFUSED_STREAM, out);
-            return Ok(Event::Nothing);
-        }
-        if is_fast_again && !depends_on_itself {
-            self.streams.push(id, false, None, self.stream_window);
-            return Ok(Event::Fast { id });
-        }
-        let announced = if ends { None } else { self.head.content_length() };
-        self.streams.push(id, !ends, announced, self.stream_window);
-        if self.head.is_too_long() {
-            return Ok(Event::TooLong { id });
-        }
-        let is_short = ends && self.head.content_length().is_some_and(|length| length > 0);
-        if depends_on_itself || is_short || !self.head.is_request() {
-            return self.fault(id, code::PROTOCOL_ERROR, out);
-        }
-        if ends
-            && self.takes_fast
-            && let Some(ask) = self.head.fast_ask(self.limits)
-        {
-            self.keep_fast_request(ask);
-            return Ok(Event::Fast { id });
-        }
-        let Some(request) = self.head.request() else {
-            return self.fault(id, code::PROTOCOL_ERROR, out);
-        };
-        let body_len = if ends { Some(0) } else { announced };
-        Ok(Event::Request { id, request: Box::new(request), body_len })
-    }
-
-    /// Handles a block on a stream that has begun: trailers.
-    fn handle_trailer(
-        &mut self,
-        id: u32,
-        ends: bool,
-        block: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Event, Fault> {
-        match self.streams.get(id) {
-            Some(stream) if stream.is_sending => {}
-            Some(_) => return Err(Fault::CLOSED),
-            None if self.ended.contains(&id) => {
-                self.decode(block)?;
-                return Ok(Event::Nothing);
-            }
-            // Only the newest id certainly had a stream: a client may skip ids below it.
-            None if id == self.last_id => return Err(Fault::CLOSED),
-            None => return Err(Fault::PROTOCOL),
-        }
-        self.decode(block)?;
-        if !ends || !self.head.is_trailer() {
-            return self.fault(id, code::PROTOCOL_ERROR, out);
-        }
-        self.take_body(id, 0, true, out)
     }
 
     fn handle_data(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
@@ -556,25 +422,6 @@ impl Session {
         id > self.last_id && self.closing != Closing::Told
     }
 
-    fn decode(&mut self, block: &[u8]) -> Result<(), Fault> {
-        self.fast_request = None;
-        let Self { decoder, head, .. } = self;
-        head.clear();
-        decoder.decode(block, |name, value| head.take(name, value)).map_err(|error| match error {
-            HpackError::TooLong => Fault::CALM,
-            _ => Fault::new(code::COMPRESSION_ERROR),
-        })
-    }
-
-    fn keep_fast_request(&mut self, ask: Ask) {
-        self.fast_request = Some(FastRequest {
-            ask,
-            request_id: self.head.request_id().to_vec(),
-            authorization: self.head.authorization().to_vec(),
-            is_direct: self.head.is_direct(),
-        });
-    }
-
     /// Ends a stream because of a client's fault.
     fn fault(&mut self, id: u32, code: u32, out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.faults += 1;
@@ -613,11 +460,6 @@ fn handle_goaway(frame: &Frame<'_>) -> Result<Event, Fault> {
         Frame { stream: 0, .. } => Err(Fault::SIZE),
         _ => Err(Fault::PROTOCOL),
     }
-}
-
-/// The stream that a priority depends on. RFC 9113 dropped the other parts of priorities.
-fn depends_on([a, b, c, d, _]: [u8; 5]) -> u32 {
-    u32::from_be_bytes([a, b, c, d]) & ID_MAX
 }
 
 fn put_goaway(last: u32, code: u32, out: &mut Vec<u8>) {

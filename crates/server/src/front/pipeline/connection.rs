@@ -66,7 +66,9 @@ impl<P: Protocol> Connection<P> {
         loop {
             let gives_way = self.settle(context);
             let Self { common, protocol, line } = self;
+            let before = line.queue.len();
             let has_more = protocol.advance(common, line, context);
+            let has_new = line.queue.len() > before;
             let is_over = gives_way || turns == TURNS_MAX;
             if self.may_parse_held() && !is_over {
                 turns += 1;
@@ -94,7 +96,9 @@ impl<P: Protocol> Connection<P> {
             if self.may_parse_held() {
                 continue;
             }
-            let goes_on = has_more && writing.is_ready();
+            // New requests join a batch even if the client reads nothing. Otherwise the connection
+            // would have requests in flight, and would never be overdue.
+            let goes_on = has_new || has_more && writing.is_ready();
             if !goes_on && self.poll_read(context, stream)?.is_pending() {
                 return Poll::Pending;
             }
@@ -168,12 +172,14 @@ impl<P: Protocol> Connection<P> {
     fn join(&mut self) -> bool {
         let default = self.common.sequencer.shared.guarantee_default();
         let guarantee = self.protocol.guarantee(&self.line.queue, default);
-        // The leader proves what it gives to others by a round. A request that names a lease follows.
+        // The leader proves what it gives to others by a round. A request that names a lease
+        // follows.
         let may_forward = self.common.sequencer.forwards()
             && self.protocol.may_forward(&self.line.queue)
             && self.protocol.guarantee(&self.line.queue, Guarantee::Quorum) == Guarantee::Quorum;
         let Line { state, queue, .. } = &mut self.line;
-        // The requests of a burst share a range, and a range of compact timestamps has one millisecond.
+        // The requests of a burst share a range, and a range of compact timestamps has one
+        // millisecond.
         let wanted = if may_forward || self.common.sequencer.shared.is_compact() {
             queue.wanted_within(COMPACT_INDEXES)
         } else {
@@ -348,4 +354,112 @@ pub(crate) fn settle(
     let metrics = sequencer.metrics();
     count(metrics, status, requests);
     settled.inspect_err(|refusal| metrics.count_refusals(refusal.code, requests))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::net::IpAddr;
+
+    use epicepoch_wire::WorkerId;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::front::pipeline::queue::Waiting;
+    use crate::security::authz::{Caller, Port};
+    use crate::security::limits::AddressLimits;
+    use crate::worker::fixture::sequencer;
+
+    /// A protocol whose client has sent a request that is taken up later, as a paused call does it.
+    struct Late {
+        has_asked: bool,
+        refused: Rc<Cell<usize>>,
+    }
+
+    #[derive(Clone, Copy)]
+    struct Request;
+
+    impl Waiting for Request {
+        fn count(&self) -> u64 {
+            1
+        }
+    }
+
+    impl Protocol for Late {
+        type Request = Request;
+        type Shared = Rc<Cell<usize>>;
+
+        const QUEUE_LEN_MAX: usize = 1;
+        const READ_LEN_MAX: usize = 1;
+        const WAITS_FOR_ADMISSION: bool = true;
+
+        fn share(_: &Rc<Sequencer>) -> Self::Shared {
+            Rc::default()
+        }
+
+        fn begin(common: &Rc<Common<Self>>, _: &Rc<ClientState>) -> Self {
+            Self { has_asked: false, refused: common.shared.clone() }
+        }
+
+        fn receive<'a>(
+            &mut self,
+            _: &Common<Self>,
+            _: &mut Line<Request>,
+            bytes: &'a [u8],
+            _: usize,
+        ) -> &'a [u8] {
+            bytes
+        }
+
+        fn end_input(&mut self, _: &mut Line<Request>) {}
+
+        fn answer(&mut self, _: &Common<Self>, _: Answers<'_, Request>, _: &mut Vec<u8>) {
+            unreachable!("this node does not lead")
+        }
+
+        fn refuse(
+            &mut self,
+            _: &Common<Self>,
+            refused: Refused<'_, Request>,
+            _: &Refusal,
+            _: &mut Vec<u8>,
+        ) {
+            refused.each(|_, _| self.refused.set(self.refused.get() + 1));
+        }
+
+        fn close(&mut self, _: &mut Line<Request>) {}
+
+        fn advance(
+            &mut self,
+            _: &Common<Self>,
+            line: &mut Line<Request>,
+            _: &mut Context<'_>,
+        ) -> bool {
+            if !std::mem::replace(&mut self.has_asked, true) {
+                line.queue.push(Request, &[]);
+            }
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_is_settled_although_its_client_reads_nothing() {
+        /// More than the buffers of a socket take.
+        const UNREAD_LEN: usize = 64 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut socket = Socket::Plain(listener.accept().await.unwrap().0);
+        let permit = AddressLimits::new(None).admit(IpAddr::from([192, 0, 2, 1]), 1).unwrap();
+        let caller = Caller { from: None, port: Port::Shared, is_encrypted: false };
+        let state = Rc::new(ClientState::new(Rc::default(), caller, permit));
+        let common = Common::<Late>::new(sequencer(WorkerId(0)));
+        let mut connection = Connection::new(common.clone(), state);
+        connection.line.outbox.bytes().resize(UNREAD_LEN, 0);
+        let polled = std::future::poll_fn(|context| {
+            Poll::Ready(connection.poll(context, &mut socket).is_pending())
+        });
+        assert!(polled.await && connection.line.outbox.len() > 0);
+        assert_eq!((common.shared.get(), connection.line.queue.len()), (1, 0));
+        drop(client);
+    }
 }

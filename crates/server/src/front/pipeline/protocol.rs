@@ -107,8 +107,8 @@ pub(crate) trait Protocol: Sized {
     /// Stops accepting requests, and tells the client. Accepted requests are still answered.
     fn close(&mut self, line: &mut Line<Self::Request>);
 
-    /// Does the protocol's work for requests that are not in the queue. Returns whether only a full
-    /// outbox stops this work.
+    /// Does the protocol's work for requests that are not in the queue; it may add some to the
+    /// queue. Returns whether only a full outbox stops this work.
     #[inline]
     fn advance(
         &mut self,

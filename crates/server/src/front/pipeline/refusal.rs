@@ -50,8 +50,9 @@ impl Refusal {
 }
 
 /// Whether this node is about to end, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Leaving {
+    #[default]
     No,
     /// The node was told to stop.
     ShuttingDown,

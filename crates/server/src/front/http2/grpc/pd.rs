@@ -99,8 +99,8 @@ pub(super) fn ask(message: &[u8], sequencer: &Sequencer) -> Result<Ask, Status> 
     if request.cluster_id != own {
         return Err(Status::mismatch(own, request.cluster_id));
     }
-    // Another node may not have heard yet that timestamps are compact. It refuses the request later,
-    // because it does not lead.
+    // Another node may not have heard yet that timestamps are compact. It refuses the request
+    // later, because it does not lead.
     if view.is_leading() {
         check_format(&view.published)?;
     }

@@ -1,29 +1,31 @@
 //! What the methods of calls do: which messages become requests for timestamps, and what the others
 //! are answered.
 
+use epicepoch_wire::Mode;
 use epicepoch_wire::grpc::health;
 use epicepoch_wire::grpc::message::Message;
 use epicepoch_wire::grpc::oracle::{self as messages, TimestampResponse};
 use epicepoch_wire::grpc::reflection;
 use epicepoch_wire::grpc::status::Code;
 use epicepoch_wire::http::{ErrorCode, HEADER_DIRECT};
-use epicepoch_wire::{ProvedBy, Timestamp};
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request as HttpRequest};
 
-use super::call::{Call, Calls, Head, Rest, Sink, Watch};
+use super::call::{Call, Calls, Given, Head, Rest, Sink, Watch};
 use super::health::Watched;
 use super::status::{self, Status};
 use super::{oracle, pd};
+use crate::front::deadlines::ClientState;
 use crate::front::http2::protocol::{Http2, Request};
+use crate::front::http2::session::Session;
 use crate::front::pipeline::connection::Rated;
-use crate::front::pipeline::protocol::{Common, Line, Protocol};
+use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol};
 use crate::front::pipeline::queue::Queue;
 use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::query::{Ask, Format};
 use crate::front::routes::table::{Call as Method, CallRow, Switches};
 use crate::metrics::worker::PathLabel;
-use crate::security::authz::{Caller, Right};
+use crate::security::authz::Right;
 use crate::worker::sequencer::Sequencer;
 
 /// The status of HTTP that every call has, for metrics.
@@ -41,7 +43,8 @@ impl Http2 {
         request: &HttpRequest<()>,
         has_ended: bool,
     ) {
-        let admitted = self.rate_call(&common.sequencer);
+        // Also a call that is refused counts: a client may try tokens.
+        let admitted = rate(&common.sequencer, &self.state);
         let method = match admitted.and_then(|()| self.admit_call(common, request)) {
             Ok(method) => method,
             Err(status) => {
@@ -100,9 +103,9 @@ impl Http2 {
         counted: usize,
     ) {
         let (sequencer, queue) = (&common.sequencer, &mut line.queue);
-        let caller = self.state.caller();
-        let received = self.calls.receive(id, payload, counted, |call, message| {
-            receive_message(sequencer, queue, &caller, call, message)
+        let Self { calls, state, .. } = self;
+        let received = calls.receive(id, payload, counted, |call, message| {
+            receive_message(sequencer, queue, state, call, message)
         });
         let handled = received.and_then(|()| match self.calls.rest(id) {
             Rest::More => Ok(()),
@@ -122,22 +125,23 @@ impl Http2 {
         }
     }
 
-    /// Answers a request for timestamps with those from `first` on.
+    /// Answers a request for timestamps.
     pub(in crate::front::http2) fn answer_call(
         &mut self,
         common: &Common<Self>,
         id: u32,
         ask: Ask,
-        first: Timestamp,
-        proved_by: ProvedBy,
+        given: Given,
         out: &mut Vec<u8>,
     ) {
+        let Given { first, proved_by, forwarded_by } = given;
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
         let Some(method) = calls.get(id).map(|call| call.method) else { return };
         match method {
             Method::Timestamp | Method::Timestamps => {
                 let compact = ask.format.is_compact().then(|| first.to_compact()).flatten();
-                let answer = TimestampResponse { first, count: ask.count, compact, proved_by };
+                let count = ask.count;
+                let answer = TimestampResponse { first, count, compact, proved_by, forwarded_by };
                 calls.answer(id, &mut sink, |out| answer.encode(out));
             }
             Method::FirstTimestamp => calls.answer(id, &mut sink, |out| {
@@ -168,17 +172,24 @@ impl Http2 {
         }
     }
 
-    /// Ends all calls while the node stops, after the answers to their requests.
+    /// Ends all calls while the node stops, after the answers to their requests. `Watch` calls are
+    /// told first that the node does not serve.
     pub(in crate::front::http2) fn close_calls(&mut self, out: &mut Vec<u8>) {
-        if let Some((calls, mut sink)) = self.calls_and_sink(out) {
-            calls.end_after_answers(&status::STOPPING, &mut sink, |_| true);
-            calls.hold(&mut sink);
+        let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
+        let is_news = |watch: Watch| {
+            watch.of != Watched::Unknown && watch.told != health::Serving::NotServing
+        };
+        for id in calls.ids(|call| !call.is_ending() && call.watch.is_some_and(is_news)) {
+            calls.tell(id, health::Serving::NotServing, &mut sink);
         }
+        calls.end_after_answers(&status::STOPPING, &mut sink, |_| true);
+        calls.hold(&mut sink);
     }
 
     /// Sends what waits for the client's windows, and handles messages that are held. Ends the
-    /// streams for timestamps of a node that no longer leads, so that their clients look for the new
-    /// leader before they ask again. Tells a changed health. Returns whether there are new requests.
+    /// streams for timestamps of a node that no longer leads, so that their clients look for the
+    /// new leader before they ask again, and all calls while the node stops. Tells a changed
+    /// health. Returns whether only a full outbox keeps messages from being handled.
     pub(in crate::front::http2) fn advance_calls(
         &mut self,
         common: &Common<Self>,
@@ -190,15 +201,19 @@ impl Http2 {
             return false;
         };
         calls.flush_all(&mut sink);
-        if !sequencer.view().is_leading() {
-            let status = Status::of_refusal(&Refusal::now(sequencer, ErrorCode::NotLeader));
-            let forwards = sequencer.forwards();
+        let view = sequencer.view();
+        if !view.is_leading() || view.published.mode == Mode::Interval {
+            let status = Status::of_refusal(&Refusal::now(sequencer, view.published.refusal()));
+            let forwards = sequencer.forwards() && view.published.mode == Mode::Quorum;
             calls.end_after_answers(&status, &mut sink, |call| {
                 let is_stream = call.method.is_for_timestamps() && !call.method.has_one_request();
                 is_stream && (call.head.is_direct || !forwards)
             });
         }
-        let before = line.queue.len();
+        if self.session.as_ref().is_some_and(Session::is_closing) {
+            // The client may have begun calls before it knew of the end.
+            self.close_calls(line.outbox.bytes());
+        }
         while self.read_allowance(line) > 0
             && let Some(id) = self.calls.resumable()
         {
@@ -208,31 +223,21 @@ impl Http2 {
             calls.hold(&mut sink);
         }
         line.record_in_flight();
-        line.queue.len() > before
+        let has_space =
+            line.queue.len() < Self::QUEUE_LEN_MAX && line.queue.owed_len() < ANSWERS_LEN_MAX;
+        has_space && self.calls.resumable().is_some()
     }
 
     /// Tells `Watch` calls a changed health. A client that has not read the last one waits for it.
     fn tell_watchers(&mut self, sequencer: &Sequencer, out: &mut Vec<u8>) {
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
         for id in calls.ids(|call| call.watch.is_some() && call.is_flushed()) {
-            let Some(call) = calls.get(id) else { continue };
-            let Some(watch) = &mut call.watch else { continue };
+            let Some(watch) = calls.get(id).and_then(|call| call.watch) else { continue };
             let now = watch.of.serving(sequencer);
             if watch.told != now {
-                watch.told = now;
-                call.count_request();
-                calls.answer(id, &mut sink, |out| health::put_checked(out, now));
+                calls.tell(id, now, &mut sink);
             }
         }
-    }
-
-    /// Counts a call for the rate of its address, also one that is refused: a client may try tokens.
-    fn rate_call(&self, sequencer: &Sequencer) -> Result<(), Status> {
-        let rated = Rated::single(sequencer, &self.state);
-        rated.map(|_| ()).map_err(|code| {
-            let status = Status::of_refusal(&Refusal::now(sequencer, code));
-            Status { refusal: Some(code), ..status }
-        })
     }
 
     /// Checks that a call may begin, and returns its method.
@@ -261,22 +266,27 @@ impl Http2 {
     ) -> Result<(), Status> {
         const NONE: Status =
             Status::fixed(Code::Internal, "the call has no request", ErrorCode::BadRequest);
-        let caller = self.state.caller();
-        let Some(call) = self.calls.get(id).filter(|call| call.method.has_one_request()) else {
+        let is_single = self.calls.get(id).is_some_and(|call| call.method.has_one_request());
+        if !is_single {
             return Ok(());
-        };
-        let request = call.request.take().ok_or(NONE)?;
+        }
+        let request = self.calls.take_request(id).ok_or(NONE)?;
+        let Self { calls, state, .. } = self;
+        let Some(call) = calls.get(id) else { return Ok(()) };
         let (view, mut content) = (sequencer.view(), Vec::new());
         let published = &view.published;
         let switches = Switches::of(&sequencer.shared.config);
         match call.method {
             Method::Timestamp | Method::FirstTimestamp => {
+                ask_timestamps(sequencer, &mut line.queue, state, call, &request)?;
                 // The request counts for the rate when it joins a batch, so the call does not.
-                self.state.give_back(1);
-                return ask_timestamps(sequencer, &mut line.queue, &caller, call, &request);
+                state.give_back(1);
+                return Ok(());
             }
             Method::Members => oracle::put_members(published, &mut content),
-            Method::PdMembers => pd::put_members(published, caller.is_encrypted, &mut content)?,
+            Method::PdMembers => {
+                pd::put_members(published, state.caller().is_encrypted, &mut content)?;
+            }
             Method::PdClusterInfo => pd::put_info(published, &mut content)?,
             Method::Check => {
                 let watched = Watched::named(health::decode_check(&request)?, switches);
@@ -329,11 +339,19 @@ impl Http2 {
     }
 }
 
+/// Counts a call, or a message of one, for the rate of its address.
+fn rate(sequencer: &Sequencer, state: &ClientState) -> Result<(), Status> {
+    Rated::single(sequencer, state).map(|_| ()).map_err(|code| {
+        let status = Status::of_refusal(&Refusal::now(sequencer, code));
+        Status { refusal: Some(code), ..status }
+    })
+}
+
 /// Handles a whole message of a call.
 fn receive_message(
     sequencer: &Sequencer,
     queue: &mut Queue<Request>,
-    caller: &Caller,
+    state: &ClientState,
     call: &mut Call,
     message: Message<'_>,
 ) -> Result<(), Status> {
@@ -342,15 +360,14 @@ fn receive_message(
         return Err(Status::fixed(Code::Unimplemented, TEXT, ErrorCode::Unsupported));
     }
     if call.method.has_one_request() {
-        if call.request.replace(message.bytes.to_vec()).is_some() {
-            const TEXT: &str = "the call has more than one request";
-            return Err(Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest));
-        }
-        return Ok(());
+        const TEXT: &str = "the call has more than one request";
+        const SECOND: Status = Status::fixed(Code::Internal, TEXT, ErrorCode::BadRequest);
+        return if call.keep_request(message.bytes) { Ok(()) } else { Err(SECOND) };
     }
     if call.method.is_for_timestamps() {
-        return ask_timestamps(sequencer, queue, caller, call, message.bytes);
+        return ask_timestamps(sequencer, queue, state, call, message.bytes);
     }
+    rate(sequencer, state)?;
     let mut content = Vec::new();
     reflection::put_answer(&mut content, message.bytes, Switches::described())?;
     sequencer.metrics().count_answer(PathLabel::Grpc, OK);
@@ -362,13 +379,13 @@ fn receive_message(
 fn ask_timestamps(
     sequencer: &Sequencer,
     queue: &mut Queue<Request>,
-    caller: &Caller,
+    state: &ClientState,
     call: &mut Call,
     message: &[u8],
 ) -> Result<(), Status> {
     // The tokens may have changed since the call began.
     if let Err(reason) = sequencer.shared.authz.check_fast(&call.head.authorization) {
-        sequencer.shared.record_denial(Right::Timestamps, reason, caller);
+        sequencer.shared.record_denial(Right::Timestamps, reason, &state.caller());
         return Err(Status::of_reason(Right::Timestamps, reason));
     }
     let ask = match call.method {

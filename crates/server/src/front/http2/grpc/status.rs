@@ -40,6 +40,12 @@ pub(super) const STOPPING: Status = Status::fixed(
     "no leader: this node is stopping; ask another member",
     ErrorCode::ShuttingDown,
 );
+/// The client has begun more requests than this node keeps.
+pub(super) const UNFINISHED: Status = Status::fixed(
+    Code::ResourceExhausted,
+    "unfinished requests of this connection have too many bytes; finish some first",
+    ErrorCode::BadRequest,
+);
 /// A health check is about a service that this node does not have.
 pub(super) const NO_SERVICE: Status = Status::fixed(
     Code::NotFound,

@@ -3,6 +3,7 @@
 use epicepoch_wire::http2::frame::put;
 use proptest::prelude::*;
 
+use super::header_blocks::CONTINUATIONS_MAX;
 use super::*;
 
 /// `GET /timestamp`: indexes of the static table, then a path and an authority that the table
