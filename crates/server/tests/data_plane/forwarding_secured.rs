@@ -26,7 +26,7 @@ use epicepoch_wire::native::{
 use epicepoch_wire::{Guarantee, NodeId, Term};
 use tempfile::TempDir;
 
-use crate::forwarding::{following, with_addresses};
+use crate::forwarding::{await_leader, following, with_addresses};
 use crate::node::{Cluster, TestNode, WAIT_MAX};
 
 const TOKEN: &str = "client-token-0123456789";
@@ -439,4 +439,22 @@ fn a_port_in_plain_text_has_tls_for_nodes_alone() {
     }
     let config = files.caller(of_node(), &[ALPN_FORWARD]);
     assert_eq!(hello(&mut connect(&node, &name, &config), ALL), Told::Welcome);
+}
+
+/// One hop also for a node whose hello does not say so.
+#[test]
+fn what_a_node_with_its_certificate_asks_is_never_sent_on() {
+    let files = Files::new();
+    let nodes = two(&files, |_| {});
+    await_leader(&nodes[1], 1);
+    let pair = files.pair_of_node(&files.authority, 1);
+    let config = files.caller(Some(pair), &[ALPN_FORWARD]);
+    let mut member = connect(&nodes[1], &node_name(CLUSTER, NodeId(2)), &config);
+    assert_eq!(hello(&mut member, 0), Told::Welcome);
+    let one = Request::new(1, 1).unwrap().to_bytes();
+    assert_eq!(told(&mut member, &one), Told::Error(Some(ErrorCode::NotLeader)));
+    let client = TcpStream::connect(nodes[1].addr).unwrap();
+    client.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let answer = ask_over(client, "/timestamp", "");
+    assert!(answer.0 == 200 && answer.1.contains("epicepoch-forwarded: 2"), "{answer:?}");
 }
