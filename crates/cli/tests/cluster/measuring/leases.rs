@@ -59,10 +59,10 @@ fn lose_leaders(
     for _ in 0..outages(usual) {
         let leader = wait_for_lease(&cluster);
         let from = lose(&mut cluster, leader);
-        let lost = Instant::now();
-        watch.wait_for_service_since(lost);
+        let after = Instant::now();
+        watch.wait_for_service_since(after);
         windows.push((from, Instant::now()));
-        restore(&mut cluster, leader, lost);
+        restore(&mut cluster, leader, after);
         cluster.wait_until_ready();
     }
     cluster.assert_well();
