@@ -15,6 +15,7 @@ mod measuring {
     mod disks;
     mod followers;
     mod footprint;
+    mod leases;
     mod links;
     mod long_links;
     mod processes;

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -36,7 +37,7 @@ use crate::front::pipeline::protocol::{Common, Protocol};
 use crate::front::pipeline::refusal::Leaving;
 use crate::security::authz::{Caller, Port, Reason, Right};
 use crate::security::limits::ConnectionPermit;
-use crate::security::tls::handshake::{Handshakes, Offers, Shaken};
+use crate::security::tls::handshake::{Handshakes, Offered, Offers, Shaken};
 use crate::security::tls::peers::PeerTls;
 use crate::security::tls::socket::Socket;
 use crate::shared::NodeShared;
@@ -298,16 +299,33 @@ impl Clients {
                 state.end_handshake();
                 self.is_known(state, &stream).then_some(stream)
             }
-            Shaken::Failed(stream, error) => {
+            Shaken::Failed { stream, error, caller } => {
                 metrics.handshakes_failed.add_alone(1);
-                tracing::debug!(%error, addr = ?state.caller().from, "a client's handshake failed");
-                // Gives the client time to read why the handshake failed.
-                linger(Socket::Plain(stream), LINGER_TIME_MAX).await;
+                self.record_failure(state, &error, caller);
+                if let Some(stream) = stream {
+                    // Gives the caller time to read why the handshake failed.
+                    linger(Socket::Plain(stream), LINGER_TIME_MAX).await;
+                }
                 None
             }
             Shaken::Dropped => {
                 metrics.handshakes_failed.add_alone(1);
                 None
+            }
+        }
+    }
+
+    /// Logs a handshake that has failed. A node that shows no certificate that this node accepts is
+    /// refused a right, as on the peer port. A node that only went away is not.
+    fn record_failure(&self, state: &ClientState, error: &io::Error, caller: Offered) {
+        let from = state.caller();
+        match caller {
+            Offered::Forwarder if error.kind() == io::ErrorKind::InvalidData => {
+                let (shared, detail) = (&self.sequencer.shared, error.to_string());
+                shared.record_denial_of(Right::Peer, Reason::Handshake, &from, &detail);
+            }
+            Offered::Forwarder | Offered::Client => {
+                tracing::debug!(%error, addr = ?from.from, "a client's handshake failed");
             }
         }
     }
@@ -513,7 +531,7 @@ async fn linger(mut stream: Socket, limit: Duration) {
         loop {
             match stream.read(&mut bytes).await? {
                 length if 0 < length && length < left => left -= length,
-                _ => return std::io::Result::Ok(()),
+                _ => return io::Result::Ok(()),
             }
             // Other clients come first.
             yield_now().await;

@@ -50,7 +50,7 @@ pub(crate) struct ClientState {
     /// Counts the connection, and the requests of its address.
     permit: ConnectionPermit,
     /// Whether the request rate of its address is limited.
-    is_rated: bool,
+    is_rated: Cell<bool>,
     sweeps: Rc<Cell<u64>>,
     /// Requests that the service is answering.
     in_flight: Cell<u32>,
@@ -89,7 +89,7 @@ impl ClientState {
             port: caller.port,
             is_encrypted: Cell::new(caller.is_encrypted),
             forwarder: Cell::default(),
-            is_rated: permit.has_rate(),
+            is_rated: Cell::new(permit.has_rate()),
             permit,
             in_flight: Cell::default(),
             fast_in_flight: Cell::default(),
@@ -114,9 +114,12 @@ impl ClientState {
         Caller { from: self.from, port: self.port, is_encrypted: self.is_encrypted.get() }
     }
 
-    /// Records that the caller is a node of this cluster, which sends requests on.
+    /// Records that the caller is a node of this cluster, which sends requests on. The rate of its
+    /// address does not count these: they stand for many clients, and the node has counted each of
+    /// them.
     pub(super) fn record_forwarder(&self, node: NodeId) {
         self.forwarder.set(Some(node));
+        self.is_rated.set(false);
     }
 
     /// The node that sends requests on over this connection; `None` if the caller is a client.
@@ -234,7 +237,7 @@ impl ClientState {
     /// How many of `requests` the rate of the client's address allows now. The allowed requests are
     /// counted; the others must be refused.
     pub(crate) fn take(&self, requests: u32, clock: &NodeClock) -> u32 {
-        if !self.is_rated {
+        if !self.is_rated.get() {
             return requests;
         }
         self.permit.take(requests, clock.monotonic_ns())
@@ -243,7 +246,9 @@ impl ClientState {
     /// Takes this many requests out of the count: the node had no capacity for them, and will count
     /// them again later.
     pub(crate) fn give_back(&self, requests: u32) {
-        self.permit.give_back(requests);
+        if self.is_rated.get() {
+            self.permit.give_back(requests);
+        }
     }
 
     /// How many requests are being answered.

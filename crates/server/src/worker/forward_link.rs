@@ -4,7 +4,7 @@
 //! never blocks the worker, and decides nothing about requests.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use epicepoch_wire::native::{
     ClientHello, ClientHelloError, FEATURE_CHECKED_CERTIFICATES, FEATURE_CHECKED_TOKENS,
     FEATURE_DIRECT, FORWARDER_AGENT, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
 };
-use epicepoch_wire::{DecodeError, Guarantee, NodeId};
+use epicepoch_wire::{DecodeError, Guarantee, NodeId, WorkerId};
 use thiserror::Error;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
@@ -86,10 +86,55 @@ impl From<Unasked> for ForwardError {
     }
 }
 
+impl ForwardError {
+    /// What the end of a connection says about its successor.
+    fn standing(&self) -> Standing {
+        match self {
+            Self::Ended => Standing::Up,
+            // The handshake has failed, or the other end has the certificate of another node.
+            Self::Io(error)
+                if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::Other) =>
+            {
+                Standing::Refused
+            }
+            Self::Io(_) | Self::Silent => Standing::Down,
+            Self::Malformed(_) | Self::Unasked | Self::Refused { .. } | Self::Stranger(_) => {
+                Standing::Refused
+            }
+        }
+    }
+}
+
+/// What the log knows about the connection to the leader. Later ones are worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// Nothing is wrong.
+    Up,
+    /// The leader is not reached. The next attempt, or the next leader, may mend that.
+    Down,
+    /// The other end refuses this node, or is not the leader. Somebody has to mend that.
+    Refused,
+}
+
+/// Logs the end of a connection, unless the log has it already, or worse.
+fn log_end(worker: WorkerId, ended: &ForwardError, logged: &mut Standing) {
+    let standing = ended.standing();
+    if standing <= *logged {
+        return;
+    }
+    *logged = standing;
+    let worker = worker.0;
+    if standing == Standing::Refused {
+        tracing::warn!(worker, error = %ended, "requests cannot be sent on to the leader");
+    } else {
+        tracing::info!(worker, error = %ended, "link to the leader down; trying again");
+    }
+}
+
 /// Keeps a connection to the leader while requests are sent on to it. Never ends.
 pub(super) async fn run(sequencer: Rc<Sequencer>) {
     let Some(forwarding) = &sequencer.forwarding else { return };
-    let (mut is_known_down, mut pause) = (false, PAUSE_MIN);
+    let (mut logged, mut pause) = (Standing::Up, PAUSE_MIN);
     loop {
         while !forwarding.needs_link() {
             forwarding.due.wait().await;
@@ -105,19 +150,17 @@ pub(super) async fn run(sequencer: Rc<Sequencer>) {
             Err(_) => ForwardError::Silent,
             Ok(Err(error)) => error,
             Ok(Ok(mut link)) => {
-                is_known_down = false;
+                logged = Standing::Up;
                 forwarding.state.borrow_mut().handle_linked();
                 let ended = link.converse(&sequencer, forwarding).await;
                 let requests = forwarding.state.borrow_mut().handle_link_lost();
                 sequencer.metrics().forwarded[2].add_alone(requests);
-                ended
+                // The leader closes connections that are idle for long.
+                let is_idle = requests == 0 && ended.standing() == Standing::Down;
+                if is_idle { ForwardError::Ended } else { ended }
             }
         };
-        let is_news = !matches!(ended, ForwardError::Ended);
-        if is_news && !std::mem::replace(&mut is_known_down, true) {
-            let worker = sequencer.worker.0;
-            tracing::info!(worker, error = %ended, "link to the leader down; trying again");
-        }
+        log_end(sequencer.worker, &ended, &mut logged);
         if forwarding.leader() != leader {
             pause = PAUSE_MIN;
             continue;
@@ -268,9 +311,9 @@ impl Link {
     fn flush(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
             match self.writer.try_write(&self.out) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => drop(self.out.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
@@ -291,7 +334,7 @@ impl Link {
             }
         };
         if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(ErrorKind::UnexpectedEof.into());
         }
         *filled += length;
         Ok(())
@@ -310,10 +353,44 @@ async fn send(writer: &PeerWriter, out: &mut Vec<u8>) -> io::Result<()> {
         writer.writable().await?;
         // `None` when the socket takes nothing after all.
         match poll_fn(|context| writer.poll_send(context, out)).await? {
-            Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Some(0) => return Err(ErrorKind::WriteZero.into()),
             Some(written) => drop(out.drain(..written)),
             None => {}
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_learns_of_a_refusal_also_after_a_leader_that_was_not_reached() {
+        let lost = || ForwardError::Io(ErrorKind::ConnectionRefused.into());
+        let refused = || ForwardError::Refused { code: 1, text: String::new() };
+        let mut logged = Standing::Up;
+        let mut log = |ended: ForwardError| {
+            log_end(WorkerId(0), &ended, &mut logged);
+            logged
+        };
+        assert_eq!(log(ForwardError::Ended), Standing::Up);
+        assert_eq!(log(lost()), Standing::Down);
+        assert_eq!(log(ForwardError::Ended), Standing::Down);
+        assert_eq!(log(refused()), Standing::Refused);
+        assert_eq!(log(lost()), Standing::Refused);
+    }
+
+    #[test]
+    fn a_certificate_of_another_node_is_a_refusal_and_a_lost_connection_is_none() {
+        let standing = |kind: ErrorKind| ForwardError::Io(kind.into()).standing();
+        // What rustls says of a handshake, and what the check of the name says.
+        assert_eq!(
+            [ErrorKind::InvalidData, ErrorKind::Other].map(standing),
+            [Standing::Refused; 2]
+        );
+        let lost = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::TimedOut];
+        assert_eq!(lost.map(standing), [Standing::Down; 3]);
+        assert_eq!(ForwardError::Stranger(NodeId(3)).standing(), Standing::Refused);
+    }
 }

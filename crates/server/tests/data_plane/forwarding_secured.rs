@@ -3,9 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_certs::config::ALPN_FORWARD;
@@ -19,13 +20,13 @@ use epicepoch_server::security::authz::{Reason, Right};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
-    ClientHello, FEATURE_CHECKED_CERTIFICATES, FEATURE_CHECKED_TOKENS, FEATURE_DIRECT, Request,
-    TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
+    ClientHello, FEATURE_CHECKED_CERTIFICATES, FEATURE_CHECKED_TOKENS, FEATURE_DIRECT,
+    IntervalRequest, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Token, split,
 };
-use epicepoch_wire::{NodeId, Term};
+use epicepoch_wire::{Guarantee, NodeId, Term};
 use tempfile::TempDir;
 
-use crate::forwarding::{following, with_addresses};
+use crate::forwarding::{await_leader, following, with_addresses};
 use crate::node::{Cluster, TestNode, WAIT_MAX};
 
 const TOKEN: &str = "client-token-0123456789";
@@ -238,17 +239,34 @@ fn next(stream: &mut impl Read) -> Told {
 }
 
 fn hello(stream: &mut (impl Read + Write), features: u64) -> Told {
+    hello_with(stream, &ClientHello { features, ..ClientHello::default() })
+}
+
+fn hello_with(stream: &mut (impl Read + Write), hello: &ClientHello) -> Told {
     let mut bytes = Vec::new();
-    ClientHello { features, ..ClientHello::default() }.encode(&mut bytes);
+    hello.encode(&mut bytes);
+    told(stream, &bytes)
+}
+
+fn told(stream: &mut (impl Read + Write), frame: &[u8]) -> Told {
     // The error shows when the answer is read.
-    let _ = stream.write_all(&bytes);
+    let _ = stream.write_all(frame);
     next(stream)
 }
 
 /// A leader without other voters, which asks its clients for tokens, and its member node 2.
 fn leader(files: &Files, mode: ClientTlsMode) -> (TestNode, Published) {
+    leader_with(files, mode, |_| {})
+}
+
+fn leader_with(
+    files: &Files,
+    mode: ClientTlsMode,
+    change: impl FnOnce(&mut Config),
+) -> (TestNode, Published) {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
+        change(config);
         files.secure(1, PeerTlsMode::On, config);
         config.tls.clients = mode;
         config.authz.client_token_file = Some(files.path("tokens"));
@@ -264,6 +282,7 @@ fn leader(files: &Files, mode: ClientTlsMode) -> (TestNode, Published) {
     (node, alone)
 }
 
+const ALL: u64 = FEATURE_DIRECT | FEATURE_CHECKED_TOKENS | FEATURE_CHECKED_CERTIFICATES;
 const FORBIDDEN: Told = Told::Error(Some(ErrorCode::Forbidden));
 
 #[test]
@@ -276,7 +295,7 @@ fn only_a_member_with_its_certificate_may_send_requests_on() {
         std::fs::write(files.path("ca.pem"), bundle).unwrap();
         let (node, alone) = leader(&files, mode);
         let count = |reason| node.shared.authz.denials.count(Right::Peer, reason);
-        let all = FEATURE_DIRECT | FEATURE_CHECKED_TOKENS | FEATURE_CHECKED_CERTIFICATES;
+        let all = ALL;
         let name = node_name(CLUSTER, NodeId(1));
         let open = |pair: Option<Arc<LivePair>>, alpn: &[&[u8]]| {
             connect(&node, &name, &files.caller(pair, alpn))
@@ -307,6 +326,10 @@ fn only_a_member_with_its_certificate_may_send_requests_on() {
         assert_eq!(hello(&mut forwarder(of_other), all), Told::Nothing);
         let unknown = files.pair_of_node(&Authority::new(CLUSTER).unwrap(), 2);
         assert_eq!(hello(&mut forwarder(unknown), all), Told::Nothing);
+        let expired = Validity::until(SystemTime::now() - Duration::from_hours(1));
+        let issued = files.authority.node(NodeId(2), &[], expired).unwrap();
+        assert_eq!(hello(&mut forwarder(files.pair("expired", &issued)), all), Told::Nothing);
+        assert_eq!(count(Reason::Handshake), 4);
         assert_eq!(count(Reason::CertificateName), 2);
         // No member, and a member that lets clients in without what this node asks them for.
         assert_eq!(hello(&mut forwarder(of_node(7)), all), FORBIDDEN);
@@ -339,4 +362,99 @@ fn only_a_member_with_its_certificate_may_send_requests_on() {
         assert_eq!(told, FORBIDDEN);
         assert_eq!(hello(&mut forwarder(of_node(2)), all), FORBIDDEN);
     }
+}
+
+/// What a forwarder of this project never asks for.
+#[test]
+fn a_node_that_sends_requests_on_gets_timestamps_by_rounds_and_nothing_else() {
+    let files = Files::new();
+    let (node, _) = leader(&files, ClientTlsMode::On);
+    let name = node_name(CLUSTER, NodeId(1));
+    let config = files.caller(Some(files.pair_of_node(&files.authority, 2)), &[ALPN_FORWARD]);
+    let unsupported = || Told::Error(Some(ErrorCode::Unsupported));
+    let by = |guarantee| ClientHello { features: ALL, guarantee, ..ClientHello::default() };
+    let mut refused = connect(&node, &name, &config);
+    assert_eq!(hello_with(&mut refused, &by(Some(Guarantee::Lease))), unsupported());
+    for guarantee in [None, Some(Guarantee::Quorum)] {
+        let mut member = connect(&node, &name, &config);
+        assert_eq!(hello_with(&mut member, &by(guarantee)), Told::Welcome);
+        let one = Request::new(1, 1).unwrap().to_bytes();
+        assert_eq!(told(&mut member, &one), Told::Answer);
+        assert_eq!(told(&mut member, &Request::latest(2).to_bytes()), unsupported());
+        let interval = IntervalRequest::new(3, 1).unwrap().to_bytes();
+        assert_eq!(told(&mut member, &interval), unsupported());
+        assert_eq!(told(&mut member, &one), Told::Answer, "the connection goes on");
+    }
+}
+
+/// All clients of a node that forwards share its address, and it has counted each of them.
+#[test]
+fn a_node_that_sends_requests_on_is_limited_by_requests_under_way_and_by_no_rate() {
+    let files = Files::new();
+    let (node, _) = leader_with(&files, ClientTlsMode::On, |config| {
+        config.limits.address_request_rate_max = NonZeroU32::new(1);
+    });
+    let name = node_name(CLUSTER, NodeId(1));
+    let config = files.caller(Some(files.pair_of_node(&files.authority, 2)), &[ALPN_FORWARD]);
+    let mut member = connect(&node, &name, &config);
+    assert_eq!(hello(&mut member, ALL), Told::Welcome);
+    let one = Request::new(1, 1).unwrap().to_bytes();
+    for _ in 0..100 {
+        assert_eq!(told(&mut member, &one), Told::Answer);
+    }
+    // One record of TLS is read at once.
+    member.write_all(&one.repeat(40)).unwrap();
+    let overloaded = Told::Error(Some(ErrorCode::Overloaded));
+    let (mut answered, mut refused) = (0, 0);
+    for _ in 0..40 {
+        match next(&mut member) {
+            Told::Answer => answered += 1,
+            other if other == overloaded => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((answered, refused), (16, 24));
+    assert_eq!(told(&mut member, &one), Told::Answer);
+}
+
+/// With certificates of nodes, the port of clients without TLS takes TLS from nodes.
+#[test]
+fn a_port_in_plain_text_has_tls_for_nodes_alone() {
+    let files = Files::new();
+    let (node, _) = leader(&files, ClientTlsMode::Off);
+    let name = node_name(CLUSTER, NodeId(1));
+    let of_node = || Some(files.pair_of_node(&files.authority, 2));
+    let pairs = [None, Some(files.pair_of_client()), of_node()];
+    let offers: [&[&[u8]]; 4] = [&[], &[b"h2"], &[b"http/1.1"], &[b"epicepoch/1"]];
+    for pair in pairs {
+        for alpn in offers {
+            let config = files.caller(pair.clone(), alpn);
+            let open = || connect(&node, &name, &config);
+            let (status, text) = ask_over(open(), "/timestamp", &bearer(TOKEN));
+            assert_eq!(status, 0, "{alpn:?}: {text}");
+            let token = Token::new(TOKEN);
+            let hello = ClientHello { features: ALL, token, ..ClientHello::default() };
+            assert_eq!(hello_with(&mut open(), &hello), Told::Nothing, "{alpn:?}");
+        }
+    }
+    let config = files.caller(of_node(), &[ALPN_FORWARD]);
+    assert_eq!(hello(&mut connect(&node, &name, &config), ALL), Told::Welcome);
+}
+
+/// One hop also for a node whose hello does not say so.
+#[test]
+fn what_a_node_with_its_certificate_asks_is_never_sent_on() {
+    let files = Files::new();
+    let nodes = two(&files, |_| {});
+    await_leader(&nodes[1], 1);
+    let pair = files.pair_of_node(&files.authority, 1);
+    let config = files.caller(Some(pair), &[ALPN_FORWARD]);
+    let mut member = connect(&nodes[1], &node_name(CLUSTER, NodeId(2)), &config);
+    assert_eq!(hello(&mut member, 0), Told::Welcome);
+    let one = Request::new(1, 1).unwrap().to_bytes();
+    assert_eq!(told(&mut member, &one), Told::Error(Some(ErrorCode::NotLeader)));
+    let client = TcpStream::connect(nodes[1].addr).unwrap();
+    client.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let answer = ask_over(client, "/timestamp", "");
+    assert!(answer.0 == 200 && answer.1.contains("epicepoch-forwarded: 2"), "{answer:?}");
 }

@@ -220,12 +220,15 @@ fn a_follower_that_forwards_answers_calls_unless_their_client_follows() {
     assert!(answers.len() == 2 && answers[0].first > first.first);
     client.send(&single(5, health::CHECK, &service(oracle::SERVICE)));
     assert_eq!(client.answers(1)[&5].messages(), [b"\x08\x01".to_vec()]);
-    let mut direct = Vec::new();
-    let block = head(oracle::GET_TIMESTAMP, &[("epicepoch-direct", "1")]);
-    frame::put(&mut direct, kind::HEADERS, HEAD, 7, &block);
-    client.send(&[direct, data(7, flag::END_STREAM, &[Vec::new()])].concat());
-    let answer = client.answers(1).remove(&7).unwrap();
-    assert!(answer.call_status().1.starts_with("not leader; "), "{answer:?}");
+    for (stream, value, code) in [(7, "1", "14"), (9, "0", "0")] {
+        let mut direct = Vec::new();
+        let block = head(oracle::GET_TIMESTAMP, &[("epicepoch-direct", value)]);
+        frame::put(&mut direct, kind::HEADERS, HEAD, stream, &block);
+        client.send(&[direct, data(stream, flag::END_STREAM, &[Vec::new()])].concat());
+        let answer = client.answers(1).remove(&stream).unwrap();
+        let (told, text) = answer.call_status();
+        assert!(told == code && (code == "0" || text.starts_with("not leader; ")), "{answer:?}");
+    }
 }
 
 pub(crate) fn service(name: &str) -> Vec<u8> {

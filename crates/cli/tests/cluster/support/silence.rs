@@ -85,6 +85,11 @@ impl Silence {
         silence
     }
 
+    /// Whether no time may be longer than the promise.
+    pub(crate) fn is_strict(&self) -> bool {
+        !self.strictness.is_machine_allowed_for
+    }
+
     pub(crate) fn add(&mut self, length: Duration, allowance: Duration) {
         self.gaps.push(Gap { length, allowance });
         self.gaps.sort_unstable();

@@ -31,6 +31,10 @@ use crate::worker::sequencer::Sequencer;
 /// wait in the socket. The limit is enough for the pipeline of a busy client. Eight such clients
 /// together stay below the default of `TIMESTAMP_REQUEST_BUFFER`.
 const IN_FLIGHT_MAX: usize = 1024;
+/// At most this many requests of a node that sends requests on are answered at once, over each of
+/// its connections; more are refused. Its clients share them, so no rate limits it. A forwarder sends
+/// four.
+const FORWARDED_IN_FLIGHT_MAX: usize = 16;
 /// The node stops reading from a client at this many bytes of waiting answers.
 const OUTBOX_LEN_MAX: usize = 64 << 10;
 
@@ -160,7 +164,8 @@ impl Protocol for Native {
             self.admit(line);
         }
         while line.stage == Stage::Open {
-            if self.is_welcome {
+            // Requests that were sent on are looked at one by one ([`Self::take_forwarded`]).
+            if self.is_welcome && self.forwarder.is_none() {
                 while let Some((head, behind)) = rest.split_first_chunk()
                     && let Some(request) = Request::from_bytes(head)
                 {
@@ -289,6 +294,12 @@ impl Native {
                 let text = "a connection begins with a hello";
                 self.send_away(line, 0, (ErrorCode::BadRequest, text));
             }
+            ToServer::Request(request) if self.forwarder.is_some() => {
+                self.take_forwarded(line, request);
+            }
+            ToServer::Interval(request) if self.forwarder.is_some() => {
+                self.refuse_request(line, request.id, ErrorCode::Unsupported);
+            }
             ToServer::Request(request) => line.queue.push(request, &[]),
             ToServer::Interval(request) => self.give_interval(line, request),
             ToServer::Ping(id) => line.outbox.bytes().extend_from_slice(&pong(id)),
@@ -300,6 +311,27 @@ impl Native {
                 self.common.sequencer.metrics().count_refusal(code);
             }
         }
+    }
+
+    /// Accepts a request of a node that sends requests on. The node has the right to timestamps that
+    /// a round proves, and to nothing else.
+    fn take_forwarded(&self, line: &mut Line<Request>, request: Request) {
+        if request.count() == LATEST {
+            self.refuse_request(line, request.id, ErrorCode::Unsupported);
+        } else if line.queue.len() >= FORWARDED_IN_FLIGHT_MAX {
+            self.refuse_request(line, request.id, ErrorCode::Overloaded);
+        } else {
+            line.queue.push(request, &[]);
+        }
+    }
+
+    /// Refuses one request at once. The connection goes on.
+    fn refuse_request(&self, line: &mut Line<Request>, id: u64, code: ErrorCode) {
+        let metrics = self.common.sequencer.metrics();
+        metrics.native_refusals.add_alone(1);
+        metrics.count_refusal(code);
+        let frame = ErrorFrame { code: code as u16, closes: false, id, text: "" };
+        frame.encode(line.outbox.bytes());
     }
 
     /// Answers a request for interval timestamps at once. If their mark is not on the disk yet, it is on
@@ -320,10 +352,7 @@ impl Native {
             }
             Err(code) => code,
         };
-        sequencer.metrics().native_refusals.add_alone(1);
-        sequencer.metrics().count_refusal(code);
-        let frame = ErrorFrame { code: code as u16, closes: false, id: request.id, text: "" };
-        frame.encode(line.outbox.bytes());
+        self.refuse_request(line, request.id, code);
     }
 
     fn handle_hello(&mut self, line: &mut Line<Request>, hello: ClientHello) {
@@ -334,6 +363,7 @@ impl Native {
         let checked = welcome::check(&hello, &view.published, cluster_name);
         self.token = hello.token;
         self.guarantee = hello.guarantee;
+        let mut in_flight_max = IN_FLIGHT_MAX;
         self.features = hello.features;
         self.needs_compact = hello.timestamp_format == Some(TimestampFormat::Compact);
         if !self.admit(line) {
@@ -342,9 +372,16 @@ impl Native {
         if let Err(reason) = checked {
             return self.send_away(line, 0, reason);
         }
+        if self.forwarder.is_some() {
+            if self.guarantee.replace(Guarantee::Quorum) == Some(Guarantee::Lease) {
+                let text = "a round proves what is given to a node that sends requests on";
+                return self.send_away(line, 0, (ErrorCode::Unsupported, text));
+            }
+            in_flight_max = FORWARDED_IN_FLIGHT_MAX;
+        }
         tracing::debug!(agent = hello.agent, "a native client");
         let idle_ms = sequencer.shared.config.limits.idle_timeout.as_millis() as u32;
-        welcome::welcome(hello.features, &view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
+        welcome::welcome(hello.features, &view.published, cluster_name, in_flight_max, idle_ms)
             .encode(line.outbox.bytes());
         self.is_welcome = true;
         self.state.end_hello();

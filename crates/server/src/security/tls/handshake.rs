@@ -39,6 +39,10 @@ pub(crate) const UNDER_WAY_MAX: usize = 512;
 /// TLS accepts no more answers for a client while its records hold this many unsent bytes.
 const RECORDS_LEN_MAX: usize = 32 << 10;
 
+/// What a client is told at a port on which only nodes speak TLS: a record with the fatal alert
+/// `no_application_protocol` (RFC 8446, 5.1 and 6; RFC 7301, 3.2).
+const ONLY_NODES: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 120];
+
 /// The TLS handshakes of one thread.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
@@ -108,10 +112,26 @@ struct UnderWay<'a> {
 pub(crate) enum Shaken {
     /// The handshake succeeded.
     Secured(Socket),
-    /// The handshake failed. TLS has told the client why, if it reads.
-    Failed(TcpStream, io::Error),
+    /// The handshake failed. TLS has told the caller why, if it reads.
+    Failed { stream: Option<TcpStream>, error: io::Error, caller: Offered },
     /// The handshake was dropped in favour of another, or the connection was closed.
     Dropped,
+}
+
+/// What a caller asked for when its handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// The protocols of clients, or none, or the handshake failed before.
+    Client,
+    /// The protocol of nodes that send requests on.
+    Forwarder,
+}
+
+/// A handshake that has failed.
+struct Failure {
+    error: io::Error,
+    stream: Option<TcpStream>,
+    caller: Offered,
 }
 
 /// The next step of a handshake, which waits for its turn.
@@ -191,8 +211,7 @@ impl Handshakes {
             let shaken = ready!(accept.as_mut().poll(context));
             Poll::Ready(match shaken {
                 Ok(stream) => Shaken::Secured(Socket::secured(stream)),
-                Err((error, Some(stream))) => Shaken::Failed(stream, error),
-                Err((_, None)) => Shaken::Dropped,
+                Err(Failure { error, stream, caller }) => Shaken::Failed { stream, error, caller },
             })
         })
         .await
@@ -265,30 +284,40 @@ impl Handshakes {
 
 impl Offers<'_> {
     /// Does a handshake. A caller that offers the protocol of nodes that send requests on must show
-    /// the certificate of a node, and speaks no other protocol. All other callers are clients.
-    async fn accept(
-        self,
-        stream: TcpStream,
-    ) -> Result<TlsStream<TcpStream>, (io::Error, Option<TcpStream>)> {
+    /// the certificate of a node, and speaks no other protocol. All other callers are clients. If
+    /// clients speak no TLS, the port has TLS for no other caller, whatever its certificate.
+    async fn accept(self, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
         let limit = |session: &mut ServerConnection| {
             session.set_buffer_limit(Some(RECORDS_LEN_MAX));
         };
-        let kept = |(error, stream)| (error, Some(stream));
-        let (clients, forwarders) = match (self.clients, self.forwarders) {
-            (Some(clients), Some(forwarders)) => (clients, forwarders),
-            (Some(only), None) | (None, Some(only)) => {
-                let accept = TlsAcceptor::from(only.clone()).accept_with(stream, limit);
-                return accept.into_fallible().await.map_err(kept);
-            }
-            (None, None) => return Err((io::ErrorKind::Unsupported.into(), Some(stream))),
+        let failed =
+            |caller| move |(error, stream)| Failure { error, stream: Some(stream), caller };
+        let Some(forwarders) = self.forwarders else {
+            let Some(clients) = self.clients else {
+                return Err(failed(Offered::Client)((io::ErrorKind::Unsupported.into(), stream)));
+            };
+            let accept = TlsAcceptor::from(clients.clone()).accept_with(stream, limit);
+            return accept.into_fallible().await.map_err(failed(Offered::Client));
         };
         let mut hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
         let begun = match (&mut hello).await {
             Ok(begun) => begun,
-            Err(error) => return Err((error, hello.take_io())),
+            Err(error) => {
+                return Err(Failure { error, stream: hello.take_io(), caller: Offered::Client });
+            }
         };
-        let config = if is_of_forwarder(&begun.client_hello()) { forwarders } else { clients };
-        begun.into_stream_with(config.clone(), limit).into_fallible().await.map_err(kept)
+        let (config, caller) = if is_of_forwarder(&begun.client_hello()) {
+            (forwarders, Offered::Forwarder)
+        } else if let Some(clients) = self.clients {
+            (clients, Offered::Client)
+        } else {
+            // The caller learns it if its socket takes these few bytes, as an empty one does.
+            let _ = begun.io.try_write(&ONLY_NODES);
+            let error = io::Error::new(io::ErrorKind::InvalidData, "only nodes speak TLS here");
+            return Err(failed(Offered::Client)((error, begun.io)));
+        };
+        let accept = begun.into_stream_with(config.clone(), limit);
+        accept.into_fallible().await.map_err(failed(caller))
     }
 }
 

@@ -60,7 +60,8 @@ impl Http2 {
             let token = token.filter(|it: &&HeaderValue| it.len() <= AUTHORIZATION_LEN_MAX);
             let authorization = token.map_or(Vec::new(), |it| it.as_bytes().to_vec());
             // Clients of PD follow to the leader.
-            let is_direct = method == Method::Tso || request.headers().contains_key(HEADER_DIRECT);
+            let mut direct = request.headers().get_all(HEADER_DIRECT).iter();
+            let is_direct = method == Method::Tso || direct.any(|value| value.as_bytes() == b"1");
             call.head = Head { authorization, is_direct };
         }
         self.state.has_calls.set(true);
