@@ -130,6 +130,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("planted-near", "Planted bugs near the change, and today's quarter of all, are found", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(night::planted)),
+    Step::new("planted-server", "The server's tests find the faults that are planted in copies of it", NIGHT, 1800,
+        Commands(&["scripts/planted-server"])),
     Step::new("spec", "The solver proves the protocol, and each part of the specification names its code", BOTH, 400,
         Function(dependencies::spec)).beside(Beside::Computes),
     Step::new("spec-mutants", "Each rule of the specification is needed, and a second solver agrees", NIGHT, 2400,
