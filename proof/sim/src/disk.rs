@@ -207,7 +207,9 @@ impl Disk {
             return Finished::Failed;
         }
         let number = last.number;
-        writes.iter().for_each(|write| self.durable.apply(write));
+        for write in &writes {
+            self.durable.apply(write);
+        }
         Finished::Written(number)
     }
 
@@ -234,7 +236,9 @@ impl Disk {
     /// The content once these writes are durable.
     fn after(&self, writes: &[Write]) -> Restored {
         let mut after = self.durable.clone();
-        writes.iter().for_each(|write| after.apply(write));
+        for write in writes {
+            after.apply(write);
+        }
         after
     }
 
