@@ -69,9 +69,11 @@ pub struct PeerIntervals {
     me: NodeId,
     /// The other voters, and their last reports.
     others: BTreeMap<NodeId, Option<Report>>,
-    /// When this node might first have given a timestamp, by its raw clock.
-    began_raw_ns: Option<u64>,
-    /// Whether the intervals of a majority of the voters, its own among them, were known at once.
+    /// The last change of the mode by which this node might have given a timestamp, and when it first
+    /// might, by its raw clock.
+    began: Option<(u64, u64)>,
+    /// Whether the intervals of a majority of the voters, its own among them, were known at once since
+    /// then.
     has_known_majority: bool,
 }
 
@@ -79,7 +81,7 @@ impl PeerIntervals {
     /// Of a node that knows no other.
     #[must_use]
     pub const fn new(me: NodeId) -> Self {
-        Self { me, others: BTreeMap::new(), began_raw_ns: None, has_known_majority: false }
+        Self { me, others: BTreeMap::new(), began: None, has_known_majority: false }
     }
 
     /// Names the voters. What others have told is forgotten.
@@ -89,9 +91,13 @@ impl PeerIntervals {
         self.others = others.map(|node| (node, before.remove(&node).flatten())).collect();
     }
 
-    /// The node would give timestamps from now on, but for the others. Only the first call counts.
-    pub fn begin(&mut self, raw_ns: u64) {
-        self.began_raw_ns.get_or_insert(raw_ns);
+    /// The node would give timestamps by this change of the mode from now on, but for the others. Only
+    /// the first call for a change counts: a source may have begun to lie before, in quorum mode.
+    pub fn begin(&mut self, change: u64, raw_ns: u64) {
+        if self.began.is_none_or(|(last, _)| last < change) {
+            self.began = Some((change, raw_ns));
+            self.has_known_majority = false;
+        }
     }
 
     /// Takes what a peer tells: the earliest and the latest time when it answered, or `None` if it
@@ -150,7 +156,7 @@ impl PeerIntervals {
         if !agreement.is_majority() {
             return Err(Objection::Contradicted { others: known - agreeing, known: known - 1 });
         }
-        let began_ns = self.began_raw_ns.unwrap_or(reading.raw_until_ns);
+        let began_ns = self.began.map_or(reading.raw_until_ns, |(_, raw_ns)| raw_ns);
         let is_early = reading.raw_until_ns.saturating_sub(began_ns) < FIRST_REPORTS_NS_MAX;
         let is_alone = self.others.is_empty();
         if !is_alone && !self.has_known_majority && is_early {
@@ -180,7 +186,7 @@ mod tests {
     fn peers(others: u64) -> PeerIntervals {
         let mut peers = PeerIntervals::new(NodeId(1));
         peers.set_voters((1..=others + 1).map(NodeId));
-        peers.begin(RAW);
+        peers.begin(1, RAW);
         peers
     }
 
@@ -296,6 +302,15 @@ mod tests {
         report(&mut five, 4, 0, (0, 1), RAW);
         assert_eq!(five.check(&at(RAW)), Ok(()));
         assert_eq!(PeerIntervals::new(NodeId(1)).check(&at(RAW)), Ok(()));
+        // The mode has changed back and there again meanwhile.
+        five.begin(1, RAW);
+        assert_eq!(five.check(&at(RAW)), Ok(()), "the same change");
+        five.begin(3, RAW);
+        assert_eq!(five.check(&at(RAW)), Err(Objection::Unheard), "another change");
+        five.begin(1, RAW - FIRST_REPORTS_NS_MAX);
+        assert_eq!(five.check(&at(RAW)), Err(Objection::Unheard), "by an older publication");
+        report(&mut five, 4, 0, (0, 1), RAW);
+        assert_eq!(five.check(&at(RAW)), Ok(()), "two others are known");
         // Before it begins, a node with others refuses.
         let mut new = PeerIntervals::new(NodeId(1));
         new.set_voters([1, 2].map(NodeId).into_iter());
