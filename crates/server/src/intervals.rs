@@ -331,7 +331,10 @@ impl Intervals {
         let bound_ns = reading.as_ref().ok().and_then(|it| {
             it.latest_ns.checked_sub(it.earliest_ns).map(|width_ns| width_ns.div_ceil(2))
         });
-        let peers = lock(&self.peers);
+        let mut peers = lock(&self.peers);
+        if let (Ok(opening), Ok(reading)) = (opening(published), &reading) {
+            peers.begin(opening.change, reading.raw_from_ns);
+        }
         let agreement = reading.as_ref().ok().map(|reading| peers.compare(reading));
         let refusal = match (opening(published), &inner.stamper, reading) {
             (Err(refused), ..) | (Ok(_), Ok(_), Err(refused)) => Some(refused),

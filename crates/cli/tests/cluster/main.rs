@@ -47,6 +47,7 @@ mod together {
     mod links;
     mod logs;
     mod members;
+    mod modes;
     mod moves;
     mod nemesis;
     mod output;

@@ -96,8 +96,17 @@ impl PeerIntervals {
     pub fn begin(&mut self, change: u64, raw_ns: u64) {
         if self.began.is_none_or(|(last, _)| last < change) {
             self.began = Some((change, raw_ns));
-            self.has_known_majority = false;
+            self.has_known_majority = self.knows_majority(raw_ns);
         }
+    }
+
+    /// Whether the intervals of a majority of the voters, its own among them, are known now.
+    fn knows_majority(&self, raw_ns: u64) -> bool {
+        let is_fresh =
+            |report: &&Report| raw_ns.saturating_sub(report.arrived_raw_ns) <= REPORT_AGE_NS_MAX;
+        let known = 1 + self.others.values().flatten().filter(is_fresh).count();
+        // Of the voters, and this node if it is none.
+        2 * known > self.others.len() + 1
     }
 
     /// Takes what a peer tells: the earliest and the latest time when it answered, or `None` if it
@@ -120,11 +129,7 @@ impl PeerIntervals {
             let high_ns = i128::from(latest_ns) + i128::from(trip_ns) - arrived_ns;
             Report { low_ns: i128::from(earliest_ns) - arrived_ns, high_ns, arrived_raw_ns }
         });
-        let age_ns = |report: &Report| arrived_raw_ns.saturating_sub(report.arrived_raw_ns);
-        let reports = self.others.values().flatten();
-        let known = 1 + reports.filter(|report| age_ns(report) <= REPORT_AGE_NS_MAX).count();
-        // Of the voters, and this node if it is none.
-        self.has_known_majority |= 2 * known > self.others.len() + 1;
+        self.has_known_majority |= self.knows_majority(arrived_raw_ns);
     }
 
     /// Compares a reading of this node with what the others have told lately.
@@ -305,12 +310,16 @@ mod tests {
         // The mode has changed back and there again meanwhile.
         five.begin(1, RAW);
         assert_eq!(five.check(&at(RAW)), Ok(()), "the same change");
-        five.begin(3, RAW);
-        assert_eq!(five.check(&at(RAW)), Err(Objection::Unheard), "another change");
-        five.begin(1, RAW - FIRST_REPORTS_NS_MAX);
-        assert_eq!(five.check(&at(RAW)), Err(Objection::Unheard), "by an older publication");
-        report(&mut five, 4, 0, (0, 1), RAW);
-        assert_eq!(five.check(&at(RAW)), Ok(()), "two others are known");
+        let later = RAW + 9 * FIRST_REPORTS_NS_MAX;
+        five.begin(3, later);
+        assert_eq!(five.check(&at(later)), Err(Objection::Unheard), "another change");
+        five.begin(1, RAW);
+        assert_eq!(five.check(&at(later)), Err(Objection::Unheard), "by an older publication");
+        report(&mut five, 3, 0, (0, 1), later);
+        report(&mut five, 4, 0, (0, 1), later);
+        assert_eq!(five.check(&at(later)), Ok(()), "two others are known");
+        five.begin(5, later);
+        assert_eq!(five.check(&at(later)), Ok(()), "they are known already");
         // Before it begins, a node with others refuses.
         let mut new = PeerIntervals::new(NodeId(1));
         new.set_voters([1, 2].map(NodeId).into_iter());
