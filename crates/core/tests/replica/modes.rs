@@ -21,7 +21,7 @@ use fastrand::Rng;
 
 use crate::support::bench::genesis;
 use crate::support::disk::Disk;
-use crate::support::{Cluster, ELECTION_TICKS, MS, TICK_NS};
+use crate::support::{Cluster, ELECTION_TICKS, MS, START_NS, TICK_NS};
 
 const SEEDS: u64 = 25;
 /// Ticks of a run, before everything is repaired.
@@ -29,6 +29,8 @@ const TICKS: u64 = 1_500;
 const VOTERS: u64 = 4;
 /// A clock is off by at most this.
 const BOUND_NS: u64 = 5 * MS;
+/// Trusted time is off by at most this.
+const TRUSTED_OFF_NS: i64 = 50 * MS as i64;
 /// Ticks within which a cluster that was repaired is in quorum mode and answers.
 const REPAIRED_TICKS: u64 = 1_000;
 
@@ -184,7 +186,8 @@ impl World {
 
     /// A worker goes on, with the clock as it is now.
     fn stamp(&mut self, id: NodeId) {
-        let clock_ns = self.cluster.trusted_ns() - BOUND_NS + self.random.u64(0..=2 * BOUND_NS);
+        let true_ns = START_NS + self.cluster.now_ns;
+        let clock_ns = true_ns - BOUND_NS + self.random.u64(0..=2 * BOUND_NS);
         let machine = self.machines.get_mut(&id).expect("a node");
         if self.down.contains(&id) || machine.read.is_empty() {
             return;
@@ -314,6 +317,8 @@ impl World {
             }
             975 => self.remove(),
             976..=978 => self.state_gone(),
+            // Trusted time is within its own bound only.
+            979..=988 => self.cluster.ahead_ns = self.random.i64(-TRUSTED_OFF_NS..=TRUSTED_OFF_NS),
             _ => {}
         }
     }
