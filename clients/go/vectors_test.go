@@ -271,6 +271,55 @@ func TestFramesThatBreakTheProtocolAreRefused(t *testing.T) {
 	}
 }
 
+func TestIntervalModeIsWhatTheVectorsSay(t *testing.T) {
+	var all struct {
+		Requests       []map[string]any `json:"requests"`
+		Answers        []nativeVector   `json:"answers"`
+		RefusedAnswers []nativeVector   `json:"refused_answers"`
+	}
+	vectors(t, "intervals.json", &all)
+	if len(all.Requests) < 3 || len(all.Answers) < 5 || len(all.RefusedAnswers) < 4 {
+		t.Fatalf("only %d, %d and %d vectors", len(all.Requests), len(all.Answers), len(all.RefusedAnswers))
+	}
+	for _, request := range all.Requests {
+		bytes := intervalFrame(u64(t, request, "id"), u64(t, request, "count")).appendTo(nil)
+		if got := hex.EncodeToString(bytes); got != request["hex"] {
+			t.Errorf("wrote %s, not %s", got, request["hex"])
+		}
+	}
+	arrived := time.Now()
+	answer := func(v nativeVector, node uint64) (head, Interval, error) {
+		bytes := v.bytes(t)
+		h := readHead(bytes)
+		if size, err := h.tailSize(); err != nil || size != len(bytes)-headSize || h.kind != kindIntervalAnswer {
+			t.Fatalf("%s: kind %d, %d bytes follow: %v", v.Name, h.kind, size, err)
+		}
+		got, err := readInterval(h, bytes[headSize:], 1, node, arrived)
+		return h, got, err
+	}
+	for _, v := range all.Answers {
+		h, got, err := answer(v, u64(t, v.Means, "node"))
+		if err != nil {
+			t.Errorf("%s: %v", v.Name, err)
+			continue
+		}
+		read := map[string]any{
+			"id": fmt.Sprint(h.id), "timestamp": got.Timestamp.String(), "node": v.Means["node"],
+			"earliest": fmt.Sprint(got.EarliestNanos), "latest": fmt.Sprint(got.LatestNanos),
+			"wait":  fmt.Sprint(got.ReadyAt().Sub(arrived).Nanoseconds()),
+			"count": fmt.Sprint(got.Timestamp.Index & (1<<intervalCountBits - 1)),
+		}
+		if fmt.Sprint(read) != fmt.Sprint(v.Means) {
+			t.Errorf("%s: read %v\nnot  %v", v.Name, read, v.Means)
+		}
+	}
+	for _, v := range all.RefusedAnswers {
+		if _, got, err := answer(v, 1); err == nil {
+			t.Errorf("%s: was read as %+v", v.Name, got)
+		}
+	}
+}
+
 func TestErrorsHaveTheirNumbers(t *testing.T) {
 	var all struct {
 		Errors []struct {

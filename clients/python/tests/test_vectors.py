@@ -130,6 +130,14 @@ class Vectors(unittest.TestCase):
             with self.subTest(one["name"]), self.assertRaises(ProtocolError):
                 read(bytes.fromhex(one["hex"]).ljust(frame.HEAD_SIZE, b"\0"))
 
+    def test_answers_of_interval_mode_are_skipped_as_unknown_frames(self) -> None:
+        mode = vectors("intervals.json")
+        answers = mode["answers"] + mode["refused_answers"]
+        self.assertGreaterEqual(len(answers), 10)
+        for one in answers:
+            with self.subTest(one["name"]):
+                self.assertEqual(read(bytes.fromhex(one["hex"])), {"kind": "unknown"})
+
     def test_errors_have_their_numbers(self) -> None:
         over_http = {"BAD_FORMAT", "NOT_FOUND", "METHOD_NOT_ALLOWED"}
         over_http |= {"FORBIDDEN", "REFUSED", "BUSY", "NOT_CAUGHT_UP", "UNSETTLED", "UNCERTAIN"}

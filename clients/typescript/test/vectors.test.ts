@@ -178,6 +178,15 @@ test("frames that break the protocol are refused", () => {
   }
 });
 
+test("answers of interval mode are skipped as unknown frames", () => {
+  const mode = vectors<Record<"answers" | "refused_answers", Vector[]>>("intervals.json");
+  const all = [...mode.answers, ...mode.refused_answers];
+  assert.ok(all.length >= 10);
+  for (const { name, hex } of all) {
+    assert.deepEqual(parse(hex), { kind: "unknown" }, name);
+  }
+});
+
 test("errors have their numbers", () => {
   const { errors } = vectors<{ errors: { name: string; number: number; retryable: boolean }[] }>(
     "errors.json",

@@ -89,13 +89,14 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         return Err(Failure::usage(anyhow!("no command given; see epicepoch settings --help")));
     };
     let mut advice = "";
-    let mut is_change = false;
+    let mut is_of_mode = false;
     let order = if name == "list" {
         Order::look(PATH_ADMIN_SETTINGS)
     } else {
         let given = matches.get_many::<String>("changes").into_iter().flatten();
         let changes: Result<Vec<_>, _> = given.map(|text| change(text)).collect();
         let changes = changes.map_err(Failure::usage)?;
+        is_of_mode = changes.iter().any(|(name, _)| *name == SettingName::Mode);
         let mut parameters: Vec<_> =
             changes.into_iter().map(|(name, value)| (name.text(), Some(value))).collect();
         advice = after_change(parameters.iter().map(|(name, _)| *name));
@@ -106,11 +107,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
             let ids: Vec<_> = stopped.map(ToString::to_string).collect();
             parameters.push(("stopped", Some(ids.join(","))));
         }
-        is_change = true;
         Order::change(PATH_ADMIN_SET, &parameters).shown_by("epicepoch settings list")
     };
     let mut document = order.give(matches, environment)?;
-    if is_change {
+    if is_of_mode {
         document = await_mode(document, matches, environment)?;
     }
     if let Some(doubt) = doubt(&document) {
@@ -146,11 +146,11 @@ fn await_mode(
             said = waiting;
         }
         if Instant::now() + PAUSE >= deadline {
-            return Err(anyhow!(
-                "the cluster is not in quorum mode yet: {said}. The change goes on, and no node gives \
-                 timestamps meanwhile; see epicepoch settings list. MODE=interval cancels it"
-            )
-            .into());
+            let goes_on = "The change goes on, and no node gives timestamps meanwhile; see epicepoch \
+                           settings list. MODE=interval cancels it";
+            let advice = if is_cancelled { "See epicepoch settings list" } else { goes_on };
+            let text = anyhow!("the cluster is not in quorum mode yet: {said}. {advice}");
+            return Err(text.into());
         }
         thread::sleep(PAUSE);
         document = Order::look(PATH_ADMIN_SETTINGS).give(matches, environment)?;

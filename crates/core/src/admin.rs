@@ -276,8 +276,10 @@ fn begin(
         Command::Set { changes, is_forced, gone } => {
             let settings = changed_settings(replica, &published, &changes)?;
             let doubt = replica.judge_zones(&settings, is_forced)?;
-            replica.state_gone(&gone)?;
+            replica.check_gone(&gone, &settings)?;
             replica.change_settings(now_ns, nonce, &settings)?;
+            // A statement of a command that was refused must not count later.
+            replica.record_gone(&gone);
             Ok(Begun::Set { nonce, doubt, is_applied: false })
         }
     }

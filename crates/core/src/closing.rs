@@ -5,7 +5,7 @@
 //! A confirmation is of one change of the mode. It never expires: the node gives nothing more until
 //! it has applied a later change, in later runs, too. It never decides whether a node may stamp.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_wire::NodeId;
 use epicepoch_wire::voter_status::Closed;
@@ -71,8 +71,9 @@ impl Confirmations {
     pub fn end(&self, state: &State, trusted_ns: u64) -> Option<Command> {
         let Progress { missing, removed, highest_ns } = self.progress(state)?;
         let is_due = missing.is_empty() && removed.is_empty() && trusted_ns >= highest_ns;
-        let (change, given) = (state.closing()?, self.named(state));
-        is_due.then_some(Command::EndIntervals { change, given })
+        let stopped: BTreeSet<_> = self.named(state).into_keys().collect();
+        let change = state.closing()?;
+        is_due.then_some(Command::EndIntervals { change, highest_ns, stopped })
     }
 
     /// How far the end of interval mode has come; `None` if it does not close.

@@ -506,7 +506,7 @@ mod tests {
         let mut it = stamper(0);
         let mut peers = alone();
         peers.set_voters([7, 8].map(NodeId).into_iter());
-        peers.begin(0);
+        peers.begin(1, 0);
         let told = |at_ns| Some((at_ns - MS, at_ns + MS));
         let unheard = it.stamp(OPENING, reading(NOW, MS), &peers, 1);
         assert_eq!((unheard, it.poll_mark()), (Err(Uncertain::Unheard), None));

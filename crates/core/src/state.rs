@@ -167,7 +167,9 @@ impl State {
             Command::Raise(_) => Outcome::Stale,
             Command::Settings { is_seed: true, .. } if self.settings.is_some() => Outcome::Stale,
             Command::Settings { settings, .. } => self.set(settings),
-            Command::EndIntervals { change, given } => self.end_intervals(*change, given),
+            Command::EndIntervals { change, highest_ns, stopped } => {
+                self.end_intervals(*change, *highest_ns, stopped)
+            }
         }
     }
 
@@ -278,16 +280,20 @@ impl State {
     }
 
     /// Ends interval mode, if it closes by this change and each node that may give interval timestamps
-    /// has stopped. `given` has the highest time that each has given.
-    fn end_intervals(&mut self, change: u64, given: &BTreeMap<NodeId, u64>) -> Outcome {
-        let has_stopped = |node: NodeId| given.contains_key(&node);
+    /// has stopped. None of them has given a timestamp above `highest_ns`.
+    fn end_intervals(
+        &mut self,
+        change: u64,
+        highest_ns: u64,
+        stopped: &BTreeSet<NodeId>,
+    ) -> Outcome {
+        let has_stopped = |node: NodeId| stopped.contains(&node);
         if self.closing() != Some(change) || !self.may_give_intervals().all(has_stopped) {
             return Outcome::Stale;
         }
-        // S26: every range from here on begins at the ceiling, which is above all of these. The
-        // ranges that leaders reserved meanwhile were published to nobody.
-        let highest = given.values().copied().max().unwrap_or(0);
-        self.ceiling = self.ceiling.max(Epoch(highest));
+        // S26: every range from here on begins at the ceiling. The ranges that leaders reserved
+        // meanwhile were published to nobody.
+        self.ceiling = self.ceiling.max(Epoch(highest_ns));
         self.owner = None;
         self.intervals = None;
         Outcome::IntervalsEnded(self.ceiling)

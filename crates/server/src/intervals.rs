@@ -84,6 +84,9 @@ pub enum Refused {
              says which nodes are waited for"
     )]
     Closing,
+    /// This node has applied that it was removed.
+    #[error("this node was removed from the cluster; ask another node")]
+    Removed,
     /// An earlier leader may still answer by its lease.
     #[error("a lease of quorum mode may not be over; retry")]
     LeaseRuns,
@@ -115,6 +118,7 @@ impl Refused {
             Self::QuorumMode => ErrorCode::OtherMode,
             Self::Uncertain(Uncertain::Stopped) => ErrorCode::ShuttingDown,
             Self::Closing
+            | Self::Removed
             | Self::LeaseRuns
             | Self::NoSource
             | Self::Source { .. }
@@ -238,7 +242,7 @@ impl Intervals {
         stamper.handle_mark(self.durable_ns.load(Ordering::Acquire));
         let outcome = {
             let mut peers = lock(&self.peers);
-            peers.begin(reading.raw_from_ns);
+            peers.begin(opening.change, reading.raw_from_ns);
             take(stamper, opening, reading, &peers)
         };
         if let (Some(mark_ns), Some(write_mark)) = (stamper.poll_mark(), self.write_mark.get()) {
@@ -327,7 +331,10 @@ impl Intervals {
         let bound_ns = reading.as_ref().ok().and_then(|it| {
             it.latest_ns.checked_sub(it.earliest_ns).map(|width_ns| width_ns.div_ceil(2))
         });
-        let peers = lock(&self.peers);
+        let mut peers = lock(&self.peers);
+        if let (Ok(opening), Ok(reading)) = (opening(published), &reading) {
+            peers.begin(opening.change, reading.raw_from_ns);
+        }
         let agreement = reading.as_ref().ok().map(|reading| peers.compare(reading));
         let refusal = match (opening(published), &inner.stamper, reading) {
             (Err(refused), ..) | (Ok(_), Ok(_), Err(refused)) => Some(refused),
@@ -356,6 +363,7 @@ fn opening(published: &Published) -> Result<Opening, Refused> {
     match (published.mode, published.opening) {
         (Mode::Quorum, _) => Err(Refused::QuorumMode),
         (Mode::Interval, None) if published.closing.is_some() => Err(Refused::Closing),
+        (Mode::Interval, None) if !published.is_joined() => Err(Refused::Removed),
         (Mode::Interval, None) => Err(Refused::LeaseRuns),
         (Mode::Interval, Some(opening)) => Ok(opening),
     }
@@ -414,6 +422,7 @@ mod tests {
     use std::sync::Arc;
 
     use epicepoch_core::publication::Identity;
+    use epicepoch_wire::bootstrap::Member;
     use epicepoch_wire::{BootId, Epoch, StoreId};
 
     use super::*;
@@ -423,7 +432,10 @@ mod tests {
     fn published(mode: Mode, ceiling: Option<Epoch>) -> Published {
         let identity = Identity { node: NODE, store: StoreId(1), boot: BootId(1) };
         let opening = ceiling.map(|ceiling| Opening { ceiling, change: 1 });
-        Published { mode, opening, ..Published::nothing(identity) }
+        let (raft_addr, client_addr) = ("n3:1".to_owned(), "n3:2".to_owned());
+        let me = Member { node: NODE, store: StoreId(1), raft_addr, client_addr };
+        let members = Arc::new([(NODE, me)].into());
+        Published { mode, opening, members, ..Published::nothing(identity) }
     }
 
     fn open() -> Published {
@@ -542,9 +554,11 @@ mod tests {
     async fn a_node_refuses_in_quorum_mode_and_without_a_source() {
         let quorum = published(Mode::Quorum, None);
         let held = published(Mode::Interval, None);
+        let removed = Published { members: Arc::default(), ..held.clone() };
         let (with, without) = (intervals(0, Some("fixed=1ms")), intervals(0, None));
         assert_eq!(with.stamp(&quorum, 1).await, Err(Refused::QuorumMode));
         assert_eq!(with.stamp(&held, 1).await, Err(Refused::LeaseRuns));
+        assert_eq!(with.stamp(&removed, 1).await, Err(Refused::Removed));
         assert_eq!(without.stamp(&open(), 1).await, Err(Refused::NoSource));
         let wide = intervals(0, Some("fixed=11ms"));
         let refused = wide.stamp(&open(), 1).await;

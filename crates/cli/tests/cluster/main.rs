@@ -48,6 +48,7 @@ mod together {
     mod links;
     mod logs;
     mod members;
+    mod modes;
     mod moves;
     mod nemesis;
     mod output;

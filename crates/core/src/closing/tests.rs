@@ -1,14 +1,14 @@
 //! What a leader knows of the nodes that have stopped, and when interval mode ends.
 
-use epicepoch_wire::bootstrap::{Genesis, Member};
-use epicepoch_wire::raft_message::Configuration;
+use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
+use epicepoch_wire::raft_message::{Configuration, ENTRY_LEN_MAX};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{
     BootId, ClusterId, Epoch, Guarantee, HistoryId, Mode, StoreId, Term, TimestampFormat,
 };
 
 use super::*;
-use crate::state::{FORMAT_OF_CLOSING, FORMAT_OF_INTERVALS, Outcome, Owner};
+use crate::state::{FORMAT_OF_CLOSING, FORMAT_OF_INTERVALS, Outcome, Owner, REMOVED_MAX};
 
 const ONE: NodeId = NodeId(1);
 const TWO: NodeId = NodeId(2);
@@ -99,6 +99,25 @@ fn interval_mode_ends_when_every_member_has_stopped_and_the_clock_is_beyond_what
     // And there again: interval mode begins above all of that.
     assert_eq!(set(&mut state, Mode::Interval), Outcome::Set);
     assert_eq!((state.mode_changes, state.intervals.as_ref().unwrap().ceiling), (3, range.high));
+}
+
+/// The longest command of all. A node rejects an append with a longer entry than this.
+#[test]
+fn the_end_of_interval_mode_fits_into_an_entry_after_as_many_removals_as_there_may_be() {
+    let mut state = closing();
+    let all = (1..=REMOVED_MAX as u64).map(NodeId);
+    let left = MEMBERS_MAX as u64;
+    state.members = all.clone().take(MEMBERS_MAX).map(|node| (node, member(node))).collect();
+    state.intervals.as_mut().unwrap().removed = all.clone().filter(|it| it.0 > left).collect();
+    let mut known = Confirmations::default();
+    for node in all {
+        known.record(&state, node, closed(2, u64::MAX - node.0));
+    }
+    let end = known.end(&state, u64::MAX).unwrap();
+    let bytes = end.encode();
+    assert!(bytes.len() <= ENTRY_LEN_MAX, "{} bytes", bytes.len());
+    assert_eq!(Command::decode(&bytes), Ok(end.clone()));
+    assert!(matches!(state.apply(Term(1), &end), Outcome::IntervalsEnded(_)));
 }
 
 #[test]

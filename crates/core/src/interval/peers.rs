@@ -69,9 +69,11 @@ pub struct PeerIntervals {
     me: NodeId,
     /// The other voters, and their last reports.
     others: BTreeMap<NodeId, Option<Report>>,
-    /// When this node might first have given a timestamp, by its raw clock.
-    began_raw_ns: Option<u64>,
-    /// Whether the intervals of a majority of the voters, its own among them, were known at once.
+    /// The last change of the mode by which this node might have given a timestamp, and when it first
+    /// might, by its raw clock.
+    began: Option<(u64, u64)>,
+    /// Whether the intervals of a majority of the voters, its own among them, were known at once since
+    /// then.
     has_known_majority: bool,
 }
 
@@ -79,7 +81,7 @@ impl PeerIntervals {
     /// Of a node that knows no other.
     #[must_use]
     pub const fn new(me: NodeId) -> Self {
-        Self { me, others: BTreeMap::new(), began_raw_ns: None, has_known_majority: false }
+        Self { me, others: BTreeMap::new(), began: None, has_known_majority: false }
     }
 
     /// Names the voters. What others have told is forgotten.
@@ -89,9 +91,22 @@ impl PeerIntervals {
         self.others = others.map(|node| (node, before.remove(&node).flatten())).collect();
     }
 
-    /// The node would give timestamps from now on, but for the others. Only the first call counts.
-    pub fn begin(&mut self, raw_ns: u64) {
-        self.began_raw_ns.get_or_insert(raw_ns);
+    /// The node would give timestamps by this change of the mode from now on, but for the others. Only
+    /// the first call for a change counts: a source may have begun to lie before, in quorum mode.
+    pub fn begin(&mut self, change: u64, raw_ns: u64) {
+        if self.began.is_none_or(|(last, _)| last < change) {
+            self.began = Some((change, raw_ns));
+            self.has_known_majority = self.knows_majority(raw_ns);
+        }
+    }
+
+    /// Whether the intervals of a majority of the voters, its own among them, are known now.
+    fn knows_majority(&self, raw_ns: u64) -> bool {
+        let is_fresh =
+            |report: &&Report| raw_ns.saturating_sub(report.arrived_raw_ns) <= REPORT_AGE_NS_MAX;
+        let known = 1 + self.others.values().flatten().filter(is_fresh).count();
+        // Of the voters, and this node if it is none.
+        2 * known > self.others.len() + 1
     }
 
     /// Takes what a peer tells: the earliest and the latest time when it answered, or `None` if it
@@ -114,11 +129,7 @@ impl PeerIntervals {
             let high_ns = i128::from(latest_ns) + i128::from(trip_ns) - arrived_ns;
             Report { low_ns: i128::from(earliest_ns) - arrived_ns, high_ns, arrived_raw_ns }
         });
-        let age_ns = |report: &Report| arrived_raw_ns.saturating_sub(report.arrived_raw_ns);
-        let reports = self.others.values().flatten();
-        let known = 1 + reports.filter(|report| age_ns(report) <= REPORT_AGE_NS_MAX).count();
-        // Of the voters, and this node if it is none.
-        self.has_known_majority |= 2 * known > self.others.len() + 1;
+        self.has_known_majority |= self.knows_majority(arrived_raw_ns);
     }
 
     /// Compares a reading of this node with what the others have told lately.
@@ -150,7 +161,7 @@ impl PeerIntervals {
         if !agreement.is_majority() {
             return Err(Objection::Contradicted { others: known - agreeing, known: known - 1 });
         }
-        let began_ns = self.began_raw_ns.unwrap_or(reading.raw_until_ns);
+        let began_ns = self.began.map_or(reading.raw_until_ns, |(_, raw_ns)| raw_ns);
         let is_early = reading.raw_until_ns.saturating_sub(began_ns) < FIRST_REPORTS_NS_MAX;
         let is_alone = self.others.is_empty();
         if !is_alone && !self.has_known_majority && is_early {
@@ -180,7 +191,7 @@ mod tests {
     fn peers(others: u64) -> PeerIntervals {
         let mut peers = PeerIntervals::new(NodeId(1));
         peers.set_voters((1..=others + 1).map(NodeId));
-        peers.begin(RAW);
+        peers.begin(1, RAW);
         peers
     }
 
@@ -296,6 +307,19 @@ mod tests {
         report(&mut five, 4, 0, (0, 1), RAW);
         assert_eq!(five.check(&at(RAW)), Ok(()));
         assert_eq!(PeerIntervals::new(NodeId(1)).check(&at(RAW)), Ok(()));
+        // The mode has changed back and there again meanwhile.
+        five.begin(1, RAW);
+        assert_eq!(five.check(&at(RAW)), Ok(()), "the same change");
+        let later = RAW + 9 * FIRST_REPORTS_NS_MAX;
+        five.begin(3, later);
+        assert_eq!(five.check(&at(later)), Err(Objection::Unheard), "another change");
+        five.begin(1, RAW);
+        assert_eq!(five.check(&at(later)), Err(Objection::Unheard), "by an older publication");
+        report(&mut five, 3, 0, (0, 1), later);
+        report(&mut five, 4, 0, (0, 1), later);
+        assert_eq!(five.check(&at(later)), Ok(()), "two others are known");
+        five.begin(5, later);
+        assert_eq!(five.check(&at(later)), Ok(()), "they are known already");
         // Before it begins, a node with others refuses.
         let mut new = PeerIntervals::new(NodeId(1));
         new.set_voters([1, 2].map(NodeId).into_iter());

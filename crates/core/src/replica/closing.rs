@@ -55,10 +55,12 @@ impl Replica {
         }
     }
 
-    /// An operator states that these nodes run no more. Those that were removed in interval mode count
-    /// as stopped, as long as this node leads.
-    pub(super) fn record_gone(&mut self, gone: &[NodeId]) {
-        let offset_ns = self.state.clock_offset_widest_ms * 1_000_000;
+    /// Records an operator's statement that these nodes run no more, after the change that it belongs
+    /// to was proposed. Those that were removed in interval mode count as stopped for this run of the
+    /// node.
+    pub fn record_gone(&mut self, gone: &[NodeId]) {
+        // As in S13: trusted time is within one and a half bounds of right time.
+        let offset_ns = self.state.clock_offset_widest_ms * 1_500_000;
         let (state, trusted_ns) = (&self.state, self.trusted_ns);
         self.closing.confirmations.record_gone(state, gone, trusted_ns, offset_ns);
     }

@@ -115,6 +115,12 @@ pub enum SettingsError {
         /// The format of the state.
         format: u32,
     },
+    /// State that nodes have stopped only together with the change back to quorum mode.
+    #[error(
+        "--stopped says that nodes run no more, for the change from interval mode to quorum mode: \
+         repeat it with MODE=quorum"
+    )]
+    StoppedWithoutChange,
     /// Name only nodes that were removed in interval mode. Others confirm by themselves.
     #[error(
         "node {node} was not removed in interval mode, so --stopped must not name it: a member confirms \
@@ -354,19 +360,26 @@ impl Replica {
         SettingsError::NotSeeded { not_reading }
     }
 
-    /// Records an operator's statement, with a change of settings, that these nodes run no more
-    /// (S26).
+    /// Checks an operator's statement, together with a change to these settings, that nodes run no
+    /// more (S26). Call it before [`Replica::change_settings`], and [`Replica::record_gone`] after
+    /// that, in the same turn.
     ///
     /// # Errors
-    /// When one of them was not removed in interval mode. Then none is recorded.
-    pub fn state_gone(&mut self, gone: &[NodeId]) -> Result<(), SettingsError> {
+    /// When one of them was not removed in interval mode, or the change is not one to quorum mode.
+    pub fn check_gone(
+        &self,
+        gone: &[NodeId],
+        settings: &ClusterSettings,
+    ) -> Result<(), SettingsError> {
+        if !gone.is_empty() && settings.mode != Mode::Quorum {
+            return Err(SettingsError::StoppedWithoutChange);
+        }
         let removed = |node: &&NodeId| {
             self.state.intervals.as_ref().is_some_and(|it| it.removed.contains(node))
         };
         if let Some(node) = gone.iter().find(|node| !removed(node)) {
             return Err(SettingsError::NotRemoved { node: *node });
         }
-        self.record_gone(gone);
         Ok(())
     }
 

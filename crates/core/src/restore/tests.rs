@@ -455,8 +455,8 @@ fn a_directory_whose_log_leaves_interval_mode_is_one_of_interval_mode() {
         assert_eq!(closing.apply(Term(2), &set(mode)), Outcome::Set);
     }
     let change = closing.closing().unwrap();
-    let given = [1, 2, 3].map(|node| (NodeId(node), TAKEN)).into();
-    let end = Command::EndIntervals { change, given };
+    let stopped = [1, 2, 3].map(NodeId).into();
+    let end = Command::EndIntervals { change, highest_ns: TAKEN, stopped };
     let mode = |state: &State, commands: &[&Command]| {
         let hard_state = HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(40) };
         let configuration = of(&[1, 2, 3]);

@@ -1,12 +1,12 @@
 //! The commands and changes of members in the Raft log, their encodings, and the format that each of
 //! them needs. This module applies nothing.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use epicepoch_wire::bootstrap::{MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::peer_hello::Formats;
-use epicepoch_wire::raft_message::{EntryKind, LogEntry};
+use epicepoch_wire::raft_message::{ENTRY_LEN_MAX, EntryKind, LogEntry};
 use epicepoch_wire::settings::{ClusterSettings, LEASE_MS_MAX};
 use epicepoch_wire::{BootId, DecodeError, Epoch, Mode, NodeId, Term, TimestampFormat};
 
@@ -43,6 +43,11 @@ pub const FORMAT_OF_SETTINGS: u32 = 3;
 /// members and removed ids together: a member is not admitted if its id could not be remembered
 /// after its removal.
 pub const REMOVED_MAX: usize = 4_096;
+
+/// At most this many nodes are named by the end of interval mode.
+const STOPPED_MAX: usize = MEMBERS_MAX + REMOVED_MAX;
+/// A node rejects an append with a longer entry. So a command that can be longer would stop the log.
+const _: () = assert!(32 + 8 * STOPPED_MAX <= ENTRY_LEN_MAX);
 
 /// The proposer of a reservation: the only process that may stamp in the assigned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,9 +108,10 @@ pub enum Command {
     EndIntervals {
         /// The number of the change by which interval mode closes.
         change: u64,
-        /// The nodes that have stopped for this change, each with a time that none of its timestamps
-        /// is above, Unix nanoseconds.
-        given: BTreeMap<NodeId, u64>,
+        /// No timestamp of these nodes is above this time, Unix nanoseconds.
+        highest_ns: u64,
+        /// The nodes that have stopped for this change.
+        stopped: BTreeSet<NodeId>,
     },
 }
 
@@ -243,13 +249,13 @@ impl Command {
                 out.put_u64(range.low.0);
                 out.put_u64(range.high.0);
             }
-            Self::EndIntervals { change, given } => {
+            Self::EndIntervals { change, highest_ns, stopped } => {
                 out.put_u8(11);
                 out.put_u64(*change);
-                out.put_count(given.len());
-                for (node, given_ns) in given {
+                out.put_u64(*highest_ns);
+                out.put_count(stopped.len());
+                for node in stopped {
                     out.put_u64(node.0);
-                    out.put_u64(*given_ns);
                 }
             }
         }
@@ -345,17 +351,19 @@ impl Command {
                 Self::Settings { nonce, is_seed, settings }
             }
             11 => {
-                let (change, mut given) = (reader.u64("change of the mode")?, BTreeMap::new());
-                for _ in 0..reader.count("nodes that have stopped", MEMBERS_MAX + REMOVED_MAX)? {
+                let change = reader.u64("change of the mode")?;
+                let highest_ns = reader.u64("highest time given")?;
+                let mut stopped = BTreeSet::new();
+                for _ in 0..reader.count("nodes that have stopped", STOPPED_MAX)? {
                     let field = "node that has stopped";
                     let node = NodeId(reader.u64(field)?);
                     // The command has one encoding: ids rise.
-                    if given.last_key_value().is_some_and(|(last, _)| *last >= node) {
+                    if stopped.last().is_some_and(|last| *last >= node) {
                         return Err(DecodeError::BadValue { field, value: node.0 });
                     }
-                    given.insert(node, reader.u64("highest time given")?);
+                    stopped.insert(node);
                 }
-                Self::EndIntervals { change, given }
+                Self::EndIntervals { change, highest_ns, stopped }
             }
             value => {
                 let value = u64::from(value);

@@ -1,10 +1,13 @@
 //! The way back from interval mode (S26): the nodes stop and say so, and the leader ends interval
 //! mode above what they have given.
 
-use epicepoch_core::replica::{Report, SettingsError};
-use epicepoch_core::state::{FORMAT_OF_CLOSING, FORMAT_OF_INTERVALS};
+use epicepoch_core::admin::{AdminCommands, Answered, Command as Order};
+use epicepoch_core::replica::{HandOver, Report, SettingsError};
+use epicepoch_core::state::{
+    Command, FORMAT_OF_CLOSING, FORMAT_OF_INTERVALS, MembershipChange, MembershipStep,
+};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::{Closed, VoterStatus};
 use epicepoch_wire::{Epoch, Guarantee, Mode, NodeId, TimestampFormat};
 
@@ -29,23 +32,28 @@ fn settings(mode: Mode) -> ClusterSettings {
 /// Ticks in which the others answer, and say this of themselves.
 fn beats(bench: &mut Bench, count: usize, said: &[(u64, Option<Closed>)]) {
     for _ in 0..count {
-        bench.tick();
-        bench.persist();
-        for (node, closed) in said {
-            let status = VoterStatus {
-                is_fit: true,
-                preference: 0,
-                zone: None,
-                slowest_write_ms: Some(0),
-                waits_for_leases: false,
-                closed: *closed,
-            };
-            let term = bench.status().term.0;
-            let context = status.encode();
-            let beat = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
-            bench.take(*node, &beat).expect("an answer is taken");
-        }
+        beat(bench, said);
         bench.ack_all(2);
+    }
+}
+
+/// A tick in which the others answer, and acknowledge nothing.
+fn beat(bench: &mut Bench, said: &[(u64, Option<Closed>)]) {
+    bench.tick();
+    bench.persist();
+    for (node, closed) in said {
+        let status = VoterStatus {
+            is_fit: true,
+            preference: 0,
+            zone: None,
+            slowest_write_ms: Some(0),
+            waits_for_leases: false,
+            closed: *closed,
+        };
+        let term = bench.status().term.0;
+        let context = status.encode();
+        let beat = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
+        bench.take(*node, &beat).expect("an answer is taken");
     }
 }
 
@@ -171,8 +179,82 @@ fn before_its_format_interval_mode_does_not_end_and_only_removed_nodes_can_be_go
     let format = FORMAT_OF_INTERVALS;
     let refused = Err(SettingsError::FormatOfClosing { format });
     assert_eq!(change(&mut bench, 2, Mode::Quorum), refused);
-    let mut bench = closing();
+    let bench = closing();
     let refused = Err(SettingsError::NotRemoved { node: NodeId(3) });
-    assert_eq!(bench.replica.state_gone(&[NodeId(3)]), refused);
-    assert_eq!(bench.replica.state_gone(&[]), Ok(()));
+    let (to_quorum, to_interval) = (settings(Mode::Quorum), settings(Mode::Interval));
+    assert_eq!(bench.replica.check_gone(&[NodeId(3)], &to_quorum), refused);
+    let refused = Err(SettingsError::StoppedWithoutChange);
+    assert_eq!(bench.replica.check_gone(&[NodeId(3)], &to_interval), refused);
+    assert_eq!(bench.replica.check_gone(&[], &to_quorum), Ok(()));
+    assert_eq!(bench.replica.check_gone(&[], &to_interval), Ok(()));
+}
+
+/// What a refused command has stated is not known: its operator was told that nothing was done.
+#[test]
+fn the_statement_of_a_refused_command_does_not_count() {
+    let mut bench = closing();
+    let removal = MembershipChange { nonce: 5, steps: vec![MembershipStep::Remove(NodeId(3))] };
+    bench.replica.propose_change(bench.now_ns, &removal).expect("it is proposed");
+    bench.drain();
+    bench.ack_all(2);
+    let removed = |bench: &Bench| bench.replica.closing_progress().expect("it closes").removed;
+    assert_eq!(removed(&bench), [NodeId(3)]);
+    let mut commands = AdminCommands::default();
+    let mut set = |bench: &mut Bench, number: u64, gone: Vec<NodeId>| {
+        let changes = vec![(SettingName::MaxN, (number + 70).to_string())];
+        let order = Order::Set { changes, is_forced: false, gone };
+        let (now_ns, replica) = (bench.now_ns, &mut bench.replica);
+        commands.handle_command(now_ns, number, order, number, Epoch(0), replica);
+        bench.drain();
+        commands.poll_answer(now_ns, &bench.replica).map(|Answered { reply, answer, .. }| {
+            assert_eq!(reply, number);
+            answer.expect_err("it is refused")
+        })
+    };
+    assert_eq!(set(&mut bench, 1, vec![]), None, "it is under way");
+    assert_eq!(set(&mut bench, 2, vec![NodeId(3)]), Some(SettingsError::Busy.into()));
+    assert_eq!(removed(&bench), [NodeId(3)]);
+    bench.ack_all(2);
+    assert_eq!(set(&mut bench, 3, vec![NodeId(3)]), None, "it is under way");
+    assert_eq!(removed(&bench), []);
+}
+
+/// The end is in the log when a handover begins, and is applied while the leader gives back what it
+/// has reserved in interval mode.
+#[test]
+fn a_handover_over_the_end_of_interval_mode_grants_nothing_from_before_it() {
+    for is_stopped in [false, true] {
+        let mut bench = closing();
+        let given_ns = START_NS + bench.now_ns;
+        bench.replica.handle_intervals_closed(closed(2, given_ns));
+        let said = [2, 3].map(|node| (node, Some(closed(2, given_ns))));
+        let ends = |bench: &Bench| {
+            let mut data = bench.durable().entries.iter().map(|entry| Command::decode(&entry.data));
+            data.any(|command| matches!(command, Ok(Command::EndIntervals { .. })))
+        };
+        for _ in 0..4 * ELECTION_TICKS {
+            if !ends(&bench) {
+                beat(&mut bench, &said);
+            }
+        }
+        assert!(ends(&bench), "the end is proposed");
+        bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked);
+        bench.drain();
+        assert!(bench.replica.is_handing_over());
+        if is_stopped {
+            bench.replica.handle_allocator_stopped(bench.now_ns, Some(Epoch(7)));
+            bench.drain();
+        }
+        assert_eq!(bench.shared.published().mode, Mode::Interval, "nobody has the end yet");
+        bench.ack_all(2);
+        let published = bench.shared.published();
+        assert_eq!((published.mode, published.grant), (Mode::Quorum, None), "{is_stopped}");
+        // The successor does not come, and the leader answers again.
+        for _ in 0..4 * ELECTION_TICKS {
+            beats(&mut bench, 1, &said);
+            let grant = bench.shared.published().grant;
+            assert!(grant.is_none_or(|it| it.range.low >= Epoch(given_ns)), "{grant:?}");
+        }
+        assert!(bench.shared.published().grant.is_some(), "{is_stopped}");
+    }
 }

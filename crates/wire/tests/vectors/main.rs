@@ -4,6 +4,7 @@
 //! of an existing line in a file breaks the protocol.
 
 mod errors;
+mod intervals;
 mod native;
 mod timestamps;
 

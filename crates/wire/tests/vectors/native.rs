@@ -375,7 +375,7 @@ fn read_by_node(bytes: &[u8]) -> Result<Value, ClientHelloError> {
                 json!({"kind": "request", "id": number(request.id), "count": number(request.count())})
             }
         }
-        ToServer::Interval(_) => panic!("the vectors have no requests of interval mode"),
+        ToServer::Interval(_) => panic!("a vector of interval mode"),
         ToServer::Ping(id) => json!({"kind": "ping", "id": number(id)}),
         ToServer::Pong(id) => json!({"kind": "pong", "id": number(id)}),
         ToServer::Unknown { id } => json!({"kind": "unknown", "id": number(id)}),

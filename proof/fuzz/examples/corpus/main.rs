@@ -279,8 +279,8 @@ fn records() -> io::Result<()> {
         newest.apply(Term(5), &Command::Settings { nonce: 1, is_seed: false, settings });
     }
     put("record", "state-closing", &chosen(0, newest.encode()))?;
-    let given = (1..=3).map(|node| (NodeId(node), 1_795_000_000_000_000_000 + node)).collect();
-    let end = Command::EndIntervals { change: 2, given };
+    let (highest_ns, stopped) = (1_795_000_000_000_000_000, (1..=3).map(NodeId).collect());
+    let end = Command::EndIntervals { change: 2, highest_ns, stopped };
     put("record", "end-intervals", &chosen(1, end.encode()))?;
     put("record", "reserve", &chosen(1, entries()[1].data.clone()))?;
     put("record", "change", &chosen(2, change().encode()))?;

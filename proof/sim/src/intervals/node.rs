@@ -237,7 +237,7 @@ impl Node {
     fn begin(&mut self, now_ns: i64) {
         self.began_ns.get_or_insert(now_ns);
         let is_heard = self.is(IntervalPlant::PeersUnheard);
-        self.peers.begin(if is_heard { 0 } else { self.raw_ns(now_ns) });
+        self.peers.begin(0, if is_heard { 0 } else { self.raw_ns(now_ns) });
     }
 
     /// The intervals of the others for a comparison; with some planted bugs, none.

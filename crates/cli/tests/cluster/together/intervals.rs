@@ -26,9 +26,9 @@ use crate::support::{Cluster, Faults, Node, WAIT_MAX, wait_until};
 /// How many nodes are killed, and how many are stopped.
 const OUTAGES: usize = 3;
 /// How many stamps in a request of a caller.
-const COUNT: u64 = 3;
+pub(super) const COUNT: u64 = 3;
 
-fn quorum_cluster() -> Cluster {
+pub(super) fn quorum_cluster() -> Cluster {
     let cluster =
         Cluster::start_with(&[("INTERVAL_SOURCE", "fixed=1ms"), ("INTERVAL_BOUND_MAX_MS", "2")]);
     wait_until("the settings are seeded", WAIT_MAX, || {
@@ -39,7 +39,7 @@ fn quorum_cluster() -> Cluster {
 }
 
 /// Changes the mode, and waits until all nodes give interval timestamps.
-fn change_mode(cluster: &Cluster) {
+pub(super) fn change_mode(cluster: &Cluster) {
     // A new cluster raises the format of its state in steps.
     wait_until("the mode can be changed", WAIT_MAX, || {
         cluster.operate(&["settings", "set", "MODE=interval"]).status.success()
@@ -49,16 +49,16 @@ fn change_mode(cluster: &Cluster) {
     }
 }
 
-fn read(answer: &Answer) -> IntervalStamp {
+pub(super) fn read(answer: &Answer) -> IntervalStamp {
     let bytes: &[u8; IntervalStamp::LEN] = answer.body[..].try_into().expect("32 bytes");
     IntervalStamp::from_bytes(bytes).expect("an answer of interval mode")
 }
 
-fn stamp_of(node: &Node) -> Option<IntervalStamp> {
+pub(super) fn stamp_of(node: &Node) -> Option<IntervalStamp> {
     node.ask("/interval").filter(|it| it.status == 200).map(|it| read(&it))
 }
 
-fn code(node: &Node, target: &str) -> String {
+pub(super) fn code(node: &Node, target: &str) -> String {
     let answer = node.ask(target).expect("an answer");
     format!("{} {}", answer.status, answer.error().unwrap_or_default())
 }
@@ -71,7 +71,7 @@ fn mark(node: &Node) -> u64 {
 }
 
 /// The leader. In interval mode no node answers at `/leader`.
-fn leader_of(cluster: &Cluster) -> usize {
+pub(super) fn leader_of(cluster: &Cluster) -> usize {
     let leads = |node: &Node| {
         let answer = node.ask("/status")?;
         let document: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
@@ -134,7 +134,7 @@ fn native(node: &Node) -> Result<IntervalStamp, u16> {
 
 /// Waits until every node runs and is certain. In interval mode no node answers at `/leader`.
 #[track_caller]
-fn assert_well(cluster: &mut Cluster) {
+pub(super) fn assert_well(cluster: &mut Cluster) {
     for node in &mut cluster.nodes {
         assert!(node.is_running(), "node {}", node.id);
         wait_until("the node is ready", WAIT_MAX, || node.is_ready());
@@ -342,143 +342,6 @@ fn a_node_whose_source_lies_refuses_while_the_others_go_on() {
         wait_until("it answers again", WAIT_MAX, || stamp_of(&cluster.nodes[liar]).is_some());
     }
     assert_well(&mut cluster);
-}
-
-/// Asks a node in whichever mode it is, and waits what must be waited out, until it is told to stop.
-/// Counts the answers of each mode.
-fn caller_of_both(
-    node: &Node,
-    is_over: &Arc<AtomicBool>,
-    counts: &Arc<[AtomicUsize; 2]>,
-) -> JoinHandle<Vec<Operation>> {
-    let (addr, is_over, id) = (node.http(), is_over.clone(), node.id);
-    let counts = counts.clone();
-    std::thread::spawn(move || {
-        let mut operations = Vec::new();
-        let ask = |path: &str| {
-            let start = Instant::now();
-            let asked = Wire::open(addr, WAIT_MAX)
-                .and_then(|mut wire| wire.get(&format!("{path}?n={COUNT}")));
-            asked.ok().filter(|it| it.status == 200).map(|it| (start, it))
-        };
-        while !is_over.load(Ordering::SeqCst) {
-            let (start, first, mode) = if let Some((start, answer)) = ask("/interval") {
-                let stamp = read(&answer);
-                std::thread::sleep(Duration::from_nanos(stamp.wait_ns()));
-                (start, stamp.timestamp(), 0)
-            } else if let Some((start, answer)) = ask("/timestamp") {
-                let first = answer.body.first_chunk().expect("timestamps");
-                (start, Timestamp::from_bytes(*first), 1)
-            } else {
-                // Neither mode is open here, or the node is down or does not lead.
-                std::thread::sleep(Duration::from_millis(5));
-                continue;
-            };
-            let range = TimestampRange::new(first, COUNT).expect("a range");
-            let (end, outcome) = (Instant::now(), Outcome::Answered(range));
-            operations.push(Operation { start, end, node: id, outcome });
-            counts[mode].fetch_add(1, Ordering::SeqCst);
-        }
-        operations
-    })
-}
-
-/// S24, S26: one order over both modes, whichever node is killed while the mode changes.
-#[test]
-fn the_mode_changes_in_both_directions_while_nodes_are_killed_and_order_holds_over_all() {
-    let mut cluster = quorum_cluster();
-    let (origin, is_over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
-    let counts: Arc<[AtomicUsize; 2]> = Arc::default();
-    let callers: Vec<_> =
-        cluster.nodes.iter().map(|node| caller_of_both(node, &is_over, &counts)).collect();
-    let count = |mode: usize| counts[mode].load(Ordering::SeqCst);
-    let await_more = |mode: usize| {
-        let before = count(mode);
-        wait_until("20 answers more", WAIT_MAX, || count(mode) >= before + 20);
-    };
-    await_more(1);
-    change_mode(&cluster);
-    await_more(0);
-    // While a member is down, nobody knows how far it has given timestamps.
-    let leader = leader_of(&cluster);
-    let down = (leader + 1) % cluster.nodes.len();
-    cluster.nodes[down].kill();
-    let words = ["not in quorum mode yet", &format!("stopped: {} ", cluster.nodes[down].id)];
-    cluster.assert_refused(&["settings", "set", "MODE=quorum", "--timeout", "3s"], &words);
-    let others = cluster.others(down);
-    for other in &others {
-        let node = &cluster.nodes[*other];
-        wait_until("it has stopped", WAIT_MAX, || code(node, "/interval") == "503 UNCERTAIN");
-        assert_eq!(code(node, "/timestamp"), "422 OTHER_MODE");
-        assert_eq!(node.metric("epicepoch_interval_closing"), Some(1.0));
-    }
-    let between = [count(0), count(1)];
-    let listed = cluster.order(&["settings", "list"]);
-    assert!(
-        listed.contains("MODE is not quorum yet") && listed.contains("MODE=quorum"),
-        "{listed}"
-    );
-    assert_eq!([count(0), count(1)], between, "no node answers meanwhile");
-    // It comes back, and the leader dies: the next one asks all of them anew.
-    cluster.nodes[down].start();
-    cluster.nodes[leader].kill();
-    cluster.nodes[leader].start();
-    wait_until("the cluster is in quorum mode", WAIT_MAX, || {
-        cluster.nodes.iter().any(Node::serves)
-    });
-    for node in &cluster.nodes {
-        wait_until("quorum mode is applied", WAIT_MAX, || {
-            code(node, "/interval") == "422 OTHER_MODE"
-        });
-    }
-    await_more(1);
-    // There again, and back with every node up.
-    change_mode(&cluster);
-    await_more(0);
-    let told = cluster.operate(&["settings", "set", "MODE=quorum", "--timeout", "60s"]);
-    assert!(told.status.success(), "{told:?}");
-    assert!(!String::from_utf8_lossy(&told.stdout).contains("not quorum yet"), "{told:?}");
-    await_more(1);
-    // A change back that is cancelled.
-    change_mode(&cluster);
-    await_more(0);
-    cluster.nodes[down].kill();
-    cluster.assert_refused(&["settings", "set", "MODE=quorum", "--timeout", "2s"], &words);
-    cluster.order(&["settings", "set", "MODE=interval"]);
-    for other in &others {
-        let node = &cluster.nodes[*other];
-        wait_until("it gives intervals again", WAIT_MAX, || stamp_of(node).is_some());
-    }
-    cluster.nodes[down].start();
-    await_more(0);
-    is_over.store(true, Ordering::SeqCst);
-    let mut history = History::new(origin);
-    for caller in callers {
-        history.record_all(&caller.join().expect("no caller failed"));
-    }
-    println!("answers of interval mode and of quorum mode: {counts:?}");
-    history.settle(Instant::now()).assert_clean();
-    assert_well(&mut cluster);
-}
-
-/// A node that was removed in interval mode may not have heard of it.
-#[test]
-fn a_node_that_was_removed_in_interval_mode_must_be_stated_to_have_stopped() {
-    let mut cluster = quorum_cluster();
-    change_mode(&cluster);
-    let leader = leader_of(&cluster);
-    let gone = (leader + 1) % cluster.nodes.len();
-    let id = cluster.nodes[gone].id.to_string();
-    cluster.nodes[gone].kill();
-    cluster.assert_refused(
-        &["settings", "set", "MODE=quorum", "--stopped", &id],
-        &[&format!("node {id} was not removed"), "remove it first"],
-    );
-    cluster.order(&["member", "remove", &id]);
-    let words = ["removed in interval mode, and may still answer", &format!("--stopped={id}")];
-    cluster.assert_refused(&["settings", "set", "MODE=quorum", "--timeout", "3s"], &words);
-    cluster.order(&["settings", "set", "MODE=quorum", "--stopped", &id, "--timeout", "60s"]);
-    wait_until("the leader serves", WAIT_MAX, || cluster.nodes.iter().any(Node::serves));
 }
 
 /// The client asks any node that is certain, and its waits put its timestamps in order, whichever node

@@ -224,6 +224,17 @@ class VectorsTest {
     }
 
     @Test
+    void answersOfIntervalModeAreSkippedAsUnknownFrames() throws IOException {
+        List<Map<String, Object>> vectors = all("intervals.json", "answers", "refused_answers");
+        assertTrue(vectors.size() >= 10);
+        for (Map<String, Object> vector : vectors) {
+            ByteBuffer bytes = ByteBuffer.wrap(HEX.parseHex(text(vector, "hex")));
+            assertEquals(Map.of("kind", "unknown"), read(Frame.read(bytes)), text(vector, "name"));
+            assertEquals(0, bytes.remaining());
+        }
+    }
+
+    @Test
     void errorsHaveTheirNumbers() throws IOException {
         int known = 0;
         for (Map<String, Object> vector : all("errors.json", "errors")) {
