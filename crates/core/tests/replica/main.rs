@@ -18,7 +18,6 @@ mod leader_checks;
 mod leadership;
 mod leases;
 mod membership;
-mod modes;
 mod operators;
 mod own_disk;
 mod positions;

@@ -110,10 +110,6 @@ impl Cluster {
         self.node(id).is_paused = true;
     }
 
-    pub(crate) fn resume(&mut self, id: NodeId) {
-        self.node(id).is_paused = false;
-    }
-
     /// Cuts a node off from all others.
     pub(crate) fn isolate(&mut self, id: NodeId) {
         for other in self.ids() {
