@@ -4,6 +4,7 @@
 //
 //	pd judge BINARY [--kills N]                 what both may expect, and one order under kills
 //	pd measure BINARY [--seconds S]             timestamps per second and p50 with 1, 100, 1000 callers
+//	pd measure http://HOST:PORT[,...]           the same of a PD that runs, for comparison
 //	pd gaps BINARY [--kills N]                  how long PD's client has no timestamp after a kill
 package main
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,13 +13,17 @@ import (
 )
 
 // measure prints timestamps per second and latency for several numbers of callers of one client.
-func measure(binary string, seconds int) error {
-	c, err := startServing(binary)
-	if err != nil {
-		return err
+func measure(target string, seconds int) error {
+	addrs := strings.Split(target, ",")
+	if !strings.HasPrefix(target, "http://") {
+		c, err := startServing(target)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		addrs = c.http
 	}
-	defer c.close()
-	client, err := pd.NewClient(c.http, pd.SecurityOption{})
+	client, err := pd.NewClient(addrs, pd.SecurityOption{})
 	if err != nil {
 		return err
 	}
