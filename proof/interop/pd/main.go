@@ -3,7 +3,7 @@
 // and kills leaders.
 //
 //	pd judge BINARY [--kills N]                 what both may expect, and one order under kills
-//	pd measure BINARY [--seconds S]             timestamps per second and p50 with 1, 100, 1000 callers
+//	pd measure BINARY [--seconds S] [--lease]   timestamps per second and p50 with 1, 100, 1000 callers
 //	pd measure http://HOST:PORT[,...]           the same of a PD that runs, for comparison
 //	pd gaps BINARY [--kills N]                  how long PD's client has no timestamp after a kill
 package main
@@ -26,13 +26,14 @@ func main() {
 }
 
 func command(args []string) error {
-	usage := errors.New("usage: pd judge|measure|gaps BINARY [--kills N] [--seconds S] [--log]")
+	usage := errors.New("usage: pd judge|measure|gaps BINARY [--kills N] [--seconds S] [--lease] [--log]")
 	if len(args) < 2 {
 		return usage
 	}
 	flags := flag.NewFlagSet("pd", flag.ContinueOnError)
 	kills := flags.Int("kills", 4, "how many leaders are killed, 1 to 100")
 	seconds := flags.Int("seconds", 5, "how long a measurement takes, 1 to 60 s")
+	isByLease := flags.Bool("lease", false, "the measured nodes answer by a lease of 200 ms")
 	shown := flags.Bool("log", false, "shows the log of PD's client")
 	if err := flags.Parse(args[2:]); err != nil {
 		return err
@@ -47,7 +48,7 @@ func command(args []string) error {
 	case "judge":
 		return judge(args[1], *kills)
 	case "measure":
-		return measure(args[1], *seconds)
+		return measure(args[1], *seconds, *isByLease)
 	case "gaps":
 		return gaps(args[1], *kills)
 	default:

@@ -13,10 +13,15 @@ import (
 )
 
 // measure prints timestamps per second and latency for several numbers of callers of one client.
-func measure(target string, seconds int) error {
+// With isByLease, timestamps are proved by the leader's lease, as those of PD are.
+func measure(target string, seconds int, isByLease bool) error {
 	addrs := strings.Split(target, ",")
 	if !strings.HasPrefix(target, "http://") {
-		c, err := startServing(target)
+		var settings []string
+		if isByLease {
+			settings = []string{"LEASE_MS=200", "LEASE_CLOCK=trusted", "GUARANTEE_DEFAULT=lease"}
+		}
+		c, err := startServing(target, settings...)
 		if err != nil {
 			return err
 		}

@@ -126,7 +126,12 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
         Function(|sh| changes::planted(sh, false))),
     Step::new("tests", "All tests of the workspace succeed, including clusters of real processes", BOTH, 1800,
-        Commands(&["cargo test --workspace --locked"])).live(),
+        Commands(&[
+        "cargo test --workspace --locked --no-run",
+        // Nodes under test would wait for the disk while it takes what the compiler has written.
+        "sync",
+        "cargo test --workspace --locked",
+    ])).live(),
     Step::new("planted-near", "Planted bugs near the change, and today's quarter of all, are found", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(night::planted)),
