@@ -291,8 +291,8 @@ impl State {
         if self.closing() != Some(change) || !self.may_give_intervals().all(has_stopped) {
             return Outcome::Stale;
         }
-        // S26: every range from here on begins at the ceiling. The ranges that leaders reserved
-        // meanwhile were published to nobody.
+        // S26: every range from here on begins at the ceiling. No leader has published a range that
+        // it reserved in interval mode.
         self.ceiling = self.ceiling.max(Epoch(highest_ns));
         self.owner = None;
         self.intervals = None;

@@ -105,7 +105,7 @@ impl PeerIntervals {
         let is_fresh =
             |report: &&Report| raw_ns.saturating_sub(report.arrived_raw_ns) <= REPORT_AGE_NS_MAX;
         let known = 1 + self.others.values().flatten().filter(is_fresh).count();
-        // Of the voters, and this node if it is none.
+        // This node counts, also if it is not a voter.
         2 * known > self.others.len() + 1
     }
 

@@ -189,7 +189,7 @@ fn before_its_format_interval_mode_does_not_end_and_only_removed_nodes_can_be_go
     assert_eq!(bench.replica.check_gone(&[], &to_interval), Ok(()));
 }
 
-/// What a refused command has stated is not known: its operator was told that nothing was done.
+/// A refused command records no statement: its operator was told that nothing was done.
 #[test]
 fn the_statement_of_a_refused_command_does_not_count() {
     let mut bench = closing();
@@ -245,7 +245,11 @@ fn a_handover_over_the_end_of_interval_mode_grants_nothing_from_before_it() {
             bench.replica.handle_allocator_stopped(bench.now_ns, Some(Epoch(7)));
             bench.drain();
         }
-        assert_eq!(bench.shared.published().mode, Mode::Interval, "nobody has the end yet");
+        assert_eq!(
+            bench.shared.published().mode,
+            Mode::Interval,
+            "no node has applied the end yet"
+        );
         bench.ack_all(2);
         let published = bench.shared.published();
         assert_eq!((published.mode, published.grant), (Mode::Quorum, None), "{is_stopped}");

@@ -67,7 +67,7 @@ const LINGER_LEN_MAX: usize = 4 << 20;
 /// At most this many of them at once.
 const LINGER_READ_LEN: usize = 16 << 10;
 
-/// What calls depend on: parts of the publication, and whether this node is about to end.
+/// The parts of the node's state that open calls depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     is_leading: bool,

@@ -38,11 +38,16 @@ pub(crate) fn with_grpc(cluster: &mut Cluster) -> TestNode {
 
 /// A node that leads a cluster with wide timestamps.
 pub(crate) fn serving() -> TestNode {
+    leading().1
+}
+
+/// The same, with its cluster.
+pub(crate) fn leading() -> (Cluster, TestNode) {
     let mut cluster = Cluster::new(1);
     let node = with_grpc(&mut cluster);
     node.publish(cluster.leading(1, 3, true));
     node.await_metric("epicepoch_has_grant", 1);
-    node
+    (cluster, node)
 }
 
 pub(crate) fn stamped(answer: &Answer) -> Vec<TimestampResponse> {
@@ -189,10 +194,7 @@ fn a_follower_names_the_leader_in_the_details() {
 
 #[test]
 fn a_stream_ends_when_its_node_no_longer_leads() {
-    let mut cluster = Cluster::new(1);
-    let node = with_grpc(&mut cluster);
-    node.publish(cluster.leading(1, 3, true));
-    node.await_metric("epicepoch_has_grant", 1);
+    let (cluster, node) = leading();
     let mut client = Raw::new(&node, &[]);
     client.send(&[begin(1, oracle::STREAM_TIMESTAMPS), data(1, 0, &[encoded(ONE)])].concat());
     client.await_body(1, 20);

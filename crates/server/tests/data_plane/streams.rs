@@ -18,7 +18,9 @@ use crate::grpc::{HEAD, begin, data, head, single, window};
 use crate::http2_frames::Raw;
 use crate::limits::connect_from;
 use crate::node::{Client, Cluster, TestNode, WAIT_MAX};
-use crate::oracle::{ONE, encoded, send_without_reading, service, serving, stamped, with_grpc};
+use crate::oracle::{
+    ONE, encoded, leading, send_without_reading, service, serving, stamped, with_grpc,
+};
 
 /// What a client has sent, by stream; 0 is the connection.
 #[derive(Default)]
@@ -92,10 +94,7 @@ fn paused_streams_go_on_at_once_when_their_client_reads() {
 
 #[test]
 fn an_error_follows_the_answers_that_are_not_read_yet() {
-    let mut cluster = Cluster::new(1);
-    let node = with_grpc(&mut cluster);
-    node.publish(cluster.leading(1, 3, true));
-    node.await_metric("epicepoch_has_grant", 1);
+    let (cluster, node) = leading();
     let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 10)]);
     for id in [1, 3] {
         let two = data(id, 0, &[encoded(ONE), encoded(ONE)]);
@@ -225,10 +224,7 @@ fn malformed_requests_count_for_the_rate() {
 #[test]
 fn streams_of_a_cluster_that_goes_to_interval_mode_end_and_say_so() {
     for leads in [false, true] {
-        let mut cluster = Cluster::new(1);
-        let node = with_grpc(&mut cluster);
-        node.publish(cluster.leading(1, 3, true));
-        node.await_metric("epicepoch_has_grant", 1);
+        let (cluster, node) = leading();
         let mut client = Raw::new(&node, &[]);
         client.send(&[begin(1, oracle::STREAM_TIMESTAMPS), data(1, 0, &[encoded(ONE)])].concat());
         client.await_body(1, 20);
@@ -242,10 +238,7 @@ fn streams_of_a_cluster_that_goes_to_interval_mode_end_and_say_so() {
 
 #[test]
 fn a_stream_that_its_node_ends_gives_its_window_back_before_its_client_reads() {
-    let mut cluster = Cluster::new(1);
-    let node = with_grpc(&mut cluster);
-    node.publish(cluster.leading(1, 3, true));
-    node.await_metric("epicepoch_has_grant", 1);
+    let (cluster, node) = leading();
     let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     client.send(&[begin(1, oracle::STREAM_TIMESTAMPS), window(0, 1 << 30)].concat());
     // Two streams use up the window of the connection, and pause.
@@ -372,10 +365,7 @@ fn a_stream_ends_when_its_token_is_withdrawn() {
 
 #[test]
 fn watchers_are_told_that_the_node_stops() {
-    let mut cluster = Cluster::new(1);
-    let node = with_grpc(&mut cluster);
-    node.publish(cluster.leading(1, 3, true));
-    node.await_metric("epicepoch_has_grant", 1);
+    let node = serving();
     let mut client = Raw::new(&node, &[]);
     let watch = |id: u32, name: &str| single(id, health::WATCH, &service(name));
     client.send(&[watch(1, oracle::SERVICE), watch(3, ""), watch(5, "no.such")].concat());

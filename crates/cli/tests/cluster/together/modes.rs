@@ -117,7 +117,7 @@ fn the_mode_changes_in_both_directions_while_nodes_are_killed_and_order_holds_ov
     callers.await_more(OF_QUORUM);
     change_mode(&cluster);
     callers.await_more(OF_INTERVALS);
-    // While a member is down, nobody knows how far it has given timestamps.
+    // A member that is down cannot report the highest timestamp that it has given.
     let leader = leader_of(&cluster);
     let down = (leader + 1) % cluster.nodes.len();
     cluster.nodes[down].kill();

@@ -114,7 +114,7 @@ pub(super) struct Watch {
     pub(super) told: Serving,
 }
 
-/// What a request for timestamps gets.
+/// The answer to a request for timestamps.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::front::http2) struct Given {
     pub(in crate::front::http2) first: Timestamp,
@@ -292,7 +292,7 @@ impl Calls {
         let Some(at) = self.position(id) else { return Ok(()) };
         let others_waiting = self.lens.waiting - self.list[at].waiting.len();
         self.change(at, |call| call.receive(payload, counted, others_waiting, each))?;
-        // What a client has ended is handled now.
+        // The request of a call that its client has ended is handled now.
         let is_too_much =
             self.lens.unfinished > UNFINISHED_LEN_MAX && !self.list[at].has_client_ended;
         if is_too_much { Err(status::UNFINISHED) } else { Ok(()) }
