@@ -33,7 +33,7 @@ type cluster struct {
 // this tree, once, so that a missing binary never skips a test.
 var oracleBinary = sync.OnceValues(func() (string, error) {
 	if bin := os.Getenv("EPICEPOCH_BIN"); bin != "" {
-		return bin, nil
+		return filepath.Abs(bin)
 	}
 	build := exec.Command("cargo", "build", "--quiet", "--locked", "--package", "epicepoch")
 	build.Dir = filepath.Join("..", "..")
@@ -101,6 +101,8 @@ func (c *cluster) start(at int) {
 	node := exec.Command(c.bin, "serve", "--node-id", fmt.Sprint(at+1), "--raft-addr", c.raft[at],
 		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap",
 		"--data-dir", filepath.Join(c.dir, fmt.Sprint(at+1)))
+	// Without a certificate, a node writes one into its working directory.
+	node.Dir = c.dir
 	node.Env = append(os.Environ(), c.env...)
 	log, err := os.OpenFile(filepath.Join(c.dir, fmt.Sprintf("%d.log", at+1)), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -198,6 +198,8 @@ func (n *Nodes) start(at int) error {
 	node := exec.Command(n.binary, "serve", "--node-id", fmt.Sprint(at+1), "--raft-addr", n.raft[at],
 		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap", "--timestamp-format", n.format,
 		"--data-dir", filepath.Join(n.dir, fmt.Sprint(at+1)))
+	// Without a certificate, a node writes one into its working directory.
+	node.Dir = n.dir
 	log, err := os.OpenFile(n.log(at), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -36,6 +36,8 @@ class Process:
             self.node = subprocess.Popen(
                 [BINARY, "serve", "--http-port", addr.rpartition(":")[2], "--bootstrap"]
                 + ["--data-dir", os.path.join(directory, "data"), *words],
+                # Without a certificate, a node writes one into its working directory.
+                cwd=directory,
                 stdout=log,
                 stderr=log,
             )

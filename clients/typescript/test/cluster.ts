@@ -4,7 +4,7 @@ import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const repository = fileURLToPath(new URL("../../../..", import.meta.url));
@@ -13,7 +13,7 @@ const repository = fileURLToPath(new URL("../../../..", import.meta.url));
 export function binary(): string {
   const given = process.env.EPICEPOCH_BIN;
   if (given) {
-    return given;
+    return resolve(given);
   }
   const build = ["build", "--quiet", "--locked", "--package", "epicepoch"];
   execFileSync("cargo", build, { cwd: repository, stdio: "inherit" });
@@ -63,9 +63,11 @@ export async function start(
   const peers = raft.map((addr, at) => `${at + 1}=${addr}`).join(",");
   const processes: ChildProcess[] = numbers.map((number, at) => {
     const args = ["serve", "--node-id", `${number}`, "--raft-addr", raft[at] as string];
-    args.push("--http-port", `${http[at]}`, "--data-dir", join(directory(), "data"), "--bootstrap");
+    // Without a certificate, a node writes one into its working directory.
+    const cwd = directory();
+    args.push("--http-port", `${http[at]}`, "--data-dir", join(cwd, "data"), "--bootstrap");
     args.push(...(nodes === 1 ? ["--single"] : ["--peers", peers]), ...own);
-    return spawn(bin, args, { stdio: "ignore" });
+    return spawn(bin, args, { cwd, stdio: "ignore" });
   });
   const stop = () => processes.forEach((one) => one.kill("SIGKILL"));
   process.on("exit", stop);

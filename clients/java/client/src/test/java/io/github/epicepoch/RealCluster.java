@@ -131,6 +131,8 @@ final class RealCluster implements AutoCloseable {
     void start(int at) throws IOException {
         File log = directory.resolve("node" + (at + 1) + ".log").toFile();
         ProcessBuilder node = new ProcessBuilder(commands.get(at));
+        // Without a certificate, a node writes one into its working directory.
+        node.directory(directory.toFile());
         node.redirectErrorStream(true).redirectOutput(ProcessBuilder.Redirect.appendTo(log));
         nodes.set(at, node.start());
     }
