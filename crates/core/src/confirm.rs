@@ -229,8 +229,9 @@ impl<B> Rounds<B> {
 
     /// Counts a voter's answer for the round that it names. The answer also counts for earlier
     /// rounds of the same term, because their batches closed before. An answer for another leader,
-    /// boot, worker, term or store, or for a round that was never asked, does not count. Returns
-    /// whether the answer counted.
+    /// boot, worker, term or store, or for a round that was never asked, does not count. Nor does
+    /// one that says what its voter has said already. Otherwise each repeated no would make the
+    /// worker ask again, and bring more of them. Returns whether the answer counted.
     pub fn handle_reply(&mut self, from: NodeId, reply: &ConfirmReply) -> bool {
         let is_ours = reply.leader == self.me.node
             && reply.boot == self.me.boot
@@ -335,12 +336,13 @@ impl<B> InFlight<B> {
         let Some(position) = voters.position(node, store) else {
             return false;
         };
+        let before = (self.yes, self.no);
         if promise > self.term {
             self.no.insert(position);
         } else if !self.no.contains(position) {
             self.yes.insert(position);
         }
-        true
+        before != (self.yes, self.no)
     }
 
     fn is_confirmed(&self) -> bool {
@@ -431,6 +433,21 @@ mod tests {
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 5));
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
         assert_eq!(rounds.poll_confirmed(), None);
+    }
+
+    #[test]
+    fn an_answer_that_says_nothing_new_does_not_count() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3, 4, 5], &[]), rounds());
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
+        let mut counts = |node, promise| {
+            rounds.handle_reply(NodeId(node), &reply(node, &begun.confirm, promise))
+        };
+        assert!(counts(2, 4) && !counts(2, 4), "a no");
+        assert!(!counts(2, 3), "a yes after a no");
+        assert!(counts(3, 3) && !counts(3, 3), "a yes");
+        assert!(counts(3, 4) && !counts(3, 4), "a no after a yes");
+        let later = rounds.begin(|| ("b", 1), &shared, FAR).unwrap();
+        assert!(rounds.handle_reply(NodeId(2), &reply(2, &later.confirm, 4)), "of another round");
     }
 
     #[test]

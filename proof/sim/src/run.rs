@@ -476,6 +476,11 @@ impl World {
     }
 
     fn check(&self) -> Result<(), Failure> {
+        let most = self.most_waiting();
+        if most > WAITING_MAX {
+            let what = format!("{most} events wait: messages cause more messages without end");
+            return Err(Failure::Liveness(what));
+        }
         match self.monitor.broken.as_ref().or(self.history.violation.as_ref()) {
             Some(violation) => Err(Failure::Safety(violation.clone())),
             None => Ok(()),
@@ -492,6 +497,8 @@ struct Healed {
     gave_up: u64,
 }
 
+/// Events that may wait at once, far above the most that any run without a bug has had.
+const WAITING_MAX: usize = 1_000_000;
 /// In this many percent of the runs, the members' disks hold the real database.
 const REAL_PERCENT: u32 = 5;
 /// Longest time until a healed cluster answers again, nanoseconds. An election takes less than a

@@ -455,6 +455,11 @@ impl World {
         self.random.u64(least..=most)
     }
 
+    /// The most events that have waited at once.
+    pub(crate) const fn most_waiting(&self) -> usize {
+        self.queue.most_waiting()
+    }
+
     /// Handles the next event if it is due by `end_ns`. Returns `false` if none is.
     pub(crate) fn step(&mut self, end_ns: u64) -> bool {
         let Some((at_ns, addressed)) = self.queue.pop_until(end_ns) else { return false };

@@ -190,6 +190,10 @@ impl Exchange {
             if judged.weight() > next.weight() {
                 next = judged;
             }
+            if matches!(next, Next::Fail(_)) {
+                // C7: what comes behind a wrong answer is not trusted, even if it looks right.
+                break Next::Stay;
+            }
         };
         if let Some(hedge) = self.hedge.as_mut().filter(|_| !is_useful) {
             hedge.give_up(state, now);

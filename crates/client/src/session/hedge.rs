@@ -173,11 +173,17 @@ impl Hedge {
         if *own != link {
             return Ok(());
         }
-        let Ok(welcome) = opened else {
-            self.phase = Phase::Idle { until: *until };
-            return Ok(());
-        };
         let directory = &mut state.directory;
+        let welcome = match opened {
+            Ok(welcome) => welcome,
+            Err(OpenError::AnotherCluster(found)) => {
+                return Err(directory.another_cluster(addr, found).into());
+            }
+            Err(OpenError::FailedAttempt(_) | OpenError::BadAnswer(_)) => {
+                self.phase = Phase::Idle { until: *until };
+                return Ok(());
+            }
+        };
         directory.check_name(addr, &welcome.cluster_name)?;
         if let Some((cluster, history)) = welcome.cluster {
             directory.check_cluster(addr, Some(&cluster_header(cluster, history)))?;

@@ -290,6 +290,28 @@ fn the_latest_timestamp_is_never_below_and_a_later_timestamp_always_above_what_w
 }
 
 #[test]
+fn an_answer_behind_a_wrong_one_goes_to_no_caller() {
+    let (mut world, link) = World::serving();
+    let got = world.call(1);
+    let request = world.asked(link);
+    world.answer(link, request, 10);
+    assert_eq!(world.outcome(got), Some(Ok(range(10, 1))));
+    let one = world.call(1);
+    let first = world.asked(link);
+    let other = world.call(1);
+    let second = world.asked(link);
+    let read = [first.answer(stamp(5)), second.answer(stamp(11))].concat();
+    let taken = world.session.handle_received(link, &read, world.now, &mut Vec::new());
+    assert_eq!(taken, read.len() / 2, "the second one is not looked at");
+    world.turn();
+    for call in [one, other] {
+        let outcome = world.outcome(call);
+        let is_wrong = matches!(outcome, Some(Err(TimestampsError::WentBackwards { .. })));
+        assert!(is_wrong, "{outcome:?}");
+    }
+}
+
+#[test]
 fn the_latest_timestamp_is_not_taken_for_a_timestamp_of_the_caller_or_the_other_way_round() {
     for count in [LATEST, 1] {
         let (mut world, link) = World::serving();

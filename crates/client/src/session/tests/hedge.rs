@@ -224,3 +224,16 @@ fn a_refusal_of_a_copy_names_who_is_tried_next_and_spares_the_other_copies() {
     world.pass(ATTEMPT / 8);
     assert_eq!(world.opening.front().expect("a second connection is wanted").1, "c:3");
 }
+
+#[test]
+fn a_second_connection_to_another_cluster_fails_the_calls() {
+    let mut world = World::new(Some(AFTER));
+    world.warm_up();
+    let call = world.call(1);
+    let (link, _) = world.opening.pop_front().expect("a second connection is wanted");
+    let refusal = OpenError::AnotherCluster("its name is \"other\"".to_owned());
+    world.session.handle_opened(link, Err(refusal), world.now);
+    world.turn();
+    let outcome = world.outcome(call);
+    assert!(matches!(outcome, Some(Err(TimestampsError::AnotherCluster(_)))), "{outcome:?}");
+}
