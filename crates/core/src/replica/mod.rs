@@ -296,10 +296,12 @@ impl Replica {
     }
 
     /// Hands leadership to `to`, or to the most up-to-date follower that is heard. Returns the
-    /// successor, or `None` when this node does not lead or no voter can take over.
+    /// successor, or `None` when this node does not lead, hands over already, or no voter can take
+    /// over.
     pub fn hand_over(&mut self, now_ns: u64, to: Option<NodeId>, why: HandOver) -> Option<NodeId> {
         self.now_ns = now_ns;
-        if self.raw.raft.state != StateRole::Leader {
+        // A second offer would leave before the first handover has given back (S18).
+        if self.raw.raft.state != StateRole::Leader || self.is_handing_over() {
             return None;
         }
         let me = self.config.identity.node;

@@ -390,6 +390,21 @@ fn no_other_handover_begins_while_a_leader_gives_back() {
 }
 
 #[test]
+fn a_leader_that_is_asked_twice_to_hand_over_offers_nothing_before_it_has_given_back() {
+    let mut bench = led(FORMAT_OF_GIVING_BACK);
+    let grant = granted(&bench).expect("it serves");
+    say(&mut bench, 0);
+    ask(&mut bench);
+    assert_eq!(bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked), None);
+    bench.drain();
+    let offer = MessageKind::TimeoutNow;
+    assert!(!bench.kinds_to(2).contains(&offer), "its allocator has not stopped");
+    stop(&mut bench, grant.range.low);
+    bench.persist();
+    assert!(bench.kinds_to(2).contains(&offer) && given_back(&bench).len() == 1);
+}
+
+#[test]
 fn the_allocator_is_to_be_stopped_at_each_tick_until_it_has_stopped() {
     let mut bench = led(FORMAT_OF_GIVING_BACK);
     let grant = granted(&bench).expect("it serves");

@@ -127,11 +127,14 @@ impl World {
         }
     }
 
+    /// Links have ended. As in the server, they connect again: the process at the other end may
+    /// have ended and started again before this worker noticed.
     pub(crate) fn links_ended(&mut self, id: NodeId, worker: usize, nodes: NodeSet) {
         let own = self.worker(id, worker);
         own.links.remove(nodes);
         own.tell_links();
         self.ask_rest(id, worker);
+        self.connect_later(id, worker, nodes);
     }
 
     /// Links have connected, unless they are broken or the process at the other end has ended. Each
@@ -284,8 +287,8 @@ impl World {
         self.monitor.asks(id, &confirm);
         if self.confirm_links.full[at(id)][link].contains(to) {
             self.count("confirm link full");
-            self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes: NodeSet::of(to) });
-            return self.connect_later(id, link, NodeSet::of(to));
+            let nodes = NodeSet::of(to);
+            return self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes });
         }
         self.send(id, to, &Event::Confirm { from: id, link, confirm });
     }
@@ -333,8 +336,6 @@ impl World {
             {
                 let nodes = NodeSet::of(from);
                 self.schedule_own(id, 0, Event::LinksEnded { worker: link, nodes });
-                // As in the server, an ended link connects again.
-                self.connect_later(id, link, nodes);
             }
             return;
         };

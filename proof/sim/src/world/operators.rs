@@ -112,7 +112,7 @@ impl World {
             return;
         }
         self.history.advance_taken(node, to, ALLOWED_NS);
-        self.restores.advanced(to);
+        self.restores.advanced(self.now_ns, to);
         // A handover before any later timestamp: only the advance says where the next range begins.
         if self.chance(HANDED_OVER) {
             self.admin(node, AdminCommand::HandOver);

@@ -19,8 +19,9 @@ use crate::world::World;
 const RESTORES_MAX: u32 = 4;
 /// Longest time that a first member takes to report its clock, nanoseconds.
 const SAMPLE_NS_MAX: u64 = 200 * MS;
-/// How far a floor given by hand is above the epoch to which operators have moved, nanoseconds. The
-/// margin is needed because each leader after the move has raised the ceiling by a little.
+/// How far a floor given by hand is above the epoch to which operators have moved, nanoseconds,
+/// beside the time since the move. Each leader after the move has raised the ceiling by a little. A
+/// leader of compact timestamps raises it as far as time passes, and by a little.
 const BY_HAND_NS: u64 = SECOND;
 /// A restore must be refused if a clock is wrong by this much, nanoseconds.
 const WRONG_NS: u64 = 10 * SECOND;
@@ -39,15 +40,17 @@ pub(crate) struct Restores {
     backups: Vec<Backup>,
     /// Number of histories begun after the first one.
     pub(crate) era: u32,
-    /// The epoch that operators have moved to in the current history; 0 if they have not.
-    advanced: Epoch,
+    /// The epoch that operators have moved to in the current history, and when they first moved it,
+    /// nanoseconds of true time; `None` if they have not.
+    advanced: Option<(Epoch, u64)>,
 }
 
 impl Restores {
     /// Records that a node accepted a command to move the epoch to `to`, even if the command was
     /// not carried out.
-    pub(crate) fn advanced(&mut self, to: Epoch) {
-        self.advanced = self.advanced.max(to);
+    pub(crate) fn advanced(&mut self, now_ns: u64, to: Epoch) {
+        let (before, at_ns) = self.advanced.unwrap_or((to, now_ns));
+        self.advanced = Some((before.max(to), at_ns));
     }
 }
 
@@ -150,7 +153,7 @@ impl World {
         self.history.restored(genesis.floor, &backup.removed);
         // The documents tell operators to use only backups of the new history from now on.
         self.restores.backups.clear();
-        self.restores.advanced = Epoch(0);
+        self.restores.advanced = None;
         self.restores.era += 1;
         let era = self.restores.era;
         self.genesis = genesis;
@@ -200,9 +203,9 @@ impl World {
             let wall_ns = self.at(member.node).clock.wall_ns(now_ns) - before_ns - age_ns;
             others.push(WallSample { node: member.node, wall_ns, took_ns, age_ns });
         }
-        let advanced = self.restores.advanced;
+        let by_hand = |(to, at_ns): (Epoch, u64)| Epoch(to.0 + BY_HAND_NS + now_ns - at_ns);
         Grounds {
-            by_hand: (advanced > Epoch(0)).then_some(Epoch(advanced.0 + BY_HAND_NS)),
+            by_hand: self.restores.advanced.map(by_hand),
             own: (founder, self.at(founder).clock.wall_ns(now_ns)),
             others,
             reservation_ns: RESERVATION_NS,
