@@ -70,6 +70,16 @@ impl Status {
         (self.text("cluster"), self.text("history"))
     }
 
+    /// Whether the cluster is in interval mode. Then no node has a grant.
+    pub(super) fn is_in_interval_mode(&self) -> bool {
+        self.0["interval"].is_object()
+    }
+
+    /// Why the node gives no interval timestamps; `None` if it does, and in quorum mode.
+    pub(super) fn interval_refusal(&self) -> Option<&str> {
+        self.0["interval"]["refusal"].as_str()
+    }
+
     pub(super) fn bounds(&self) -> Vec<f64> {
         numbers(&self.0["boundsMs"])
     }

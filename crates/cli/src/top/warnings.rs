@@ -39,6 +39,7 @@ const STEADY_MS: u64 = 5_000;
 
 const MAJORITY: &str =
     "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
+const INTERVALS: &str = "Clients ask another node meanwhile. Look at the clock source of its machine (chronyc tracking).";
 const MEMBER: &str = "Look at its disk, its log, and the network to it.";
 const START: &str = "Start it, or repair the network to it. If its disk is gone, replace it.";
 
@@ -295,11 +296,19 @@ fn of_state(status: &Status, is_view: bool, of: &mut OfNode<'_>) {
     let title = format!("Node {node} knows no leader");
     of.add(!knows_leader && !is_view, "leader", Urgency::Now, title, MAJORITY);
     of.add(
-        leads && knows_leader && !status.is("hasGrant"),
+        leads && knows_leader && !status.is("hasGrant") && !status.is_in_interval_mode(),
         "grant",
         Urgency::Now,
         "The leader may not answer yet".to_owned(),
         "It needs a range of epochs on a majority of disks. Look at the disks and links of the nodes.",
+    );
+    let refusal = status.interval_refusal();
+    of.add(
+        refusal.is_some(),
+        "intervals",
+        Urgency::Soon,
+        format!("Node {node} gives no intervals: {}", refusal.unwrap_or_default()),
+        INTERVALS,
     );
     let tick_age_ms = status.number("tickAgeMs");
     of.add(
@@ -330,7 +339,7 @@ fn of_state(status: &Status, is_view: bool, of: &mut OfNode<'_>) {
         "clock",
         Urgency::Now,
         format!("The clock of node {node} is wrong, and the clocks of the others are used"),
-        "Set the clock of its machine right (chronyc tracking). Order is not in danger.",
+        "Set the clock of its machine right (chronyc tracking). Without leases, order is not in danger.",
     );
     of.add(
         status.text("status") == "jumped",
@@ -456,6 +465,16 @@ mod tests {
         assert_eq!(of(|it| it["tickAgeMs"] = json!(4_000.0)), one(Urgency::Now, stuck));
         let grant = "The leader may not answer yet";
         assert_eq!(of(|it| it["hasGrant"] = json!(false)), one(Urgency::Now, grant));
+        let in_interval_mode = |refusal: Option<&'static str>| {
+            of(move |it| {
+                it["hasGrant"] = json!(false);
+                it["interval"] = json!({ "refusal": refusal });
+            })
+        };
+        assert_eq!(in_interval_mode(None), [], "interval mode needs no grant");
+        let intervals = "Node 1 gives no intervals: its source knows no bound";
+        let refused = in_interval_mode(Some("its source knows no bound"));
+        assert_eq!(refused, one(Urgency::Soon, intervals));
         let behind = "Node 3 is 17 log entries behind";
         assert_eq!(of(|it| it["members"][2]["behind"] = json!(17)), one(Urgency::Soon, behind));
         assert_eq!(of(|it| it["members"][2]["behind"] = json!(16)), []);
@@ -593,10 +612,11 @@ mod tests {
 
     /// A status of node 1 that breaks one rule after the other, so that every name is seen.
     fn names_here() -> BTreeSet<String> {
-        let breaks: [fn(&mut Value); 19] = [
+        let breaks: [fn(&mut Value); 20] = [
             |it| it["leaving"] = json!("stopping"),
             |it| it["leader"] = Value::Null,
             |it| it["hasGrant"] = json!(false),
+            |it| it["interval"] = json!({ "refusal": "uncertain" }),
             |it| it["tickAgeMs"] = json!(4_000.0),
             |it| it["impaired"] = json!(true),
             |it| it["quorumReached"] = json!(false),
@@ -651,7 +671,7 @@ mod tests {
                 format!("[\"{name}\", \"{urgency}\", {above}, {minutes}, \"{title}\", {advice}]");
             assert!(rows.contains(&row), "the page does not have {row}: {rows}");
         }
-        for text in [MAJORITY, LINKS, MEMBER] {
+        for text in [MAJORITY, LINKS, MEMBER, INTERVALS] {
             assert!(page.contains(&format!("\"{text}\"")), "the page does not say {text:?}");
         }
         let numbers = page.replace('_', "");

@@ -351,6 +351,12 @@ impl Page<'_, '_> {
 
     fn intervals(&mut self) -> fmt::Result {
         let state = self.shared.interval_state();
+        self.gauge(
+            "interval_mode",
+            "1 if the cluster is in interval mode, as this node knows: then no node has a grant.",
+            None,
+            f64::from(u8::from(state.is_some())),
+        )?;
         let is_certain = state.as_ref().is_some_and(|it| it.refusal.is_none());
         let is_closing = state.as_ref().is_some_and(|it| it.is_closing);
         let bound_ns = state.as_ref().and_then(|it| it.bound_ns).unwrap_or_default();

@@ -189,6 +189,7 @@ const pageOf = (it) => (state.document.addr.endsWith(`:${location.port}`)
   && /^([\w.-]+|\[[\da-f:.]+\]):\d{1,5}$/i.test(it.addr) ? `${location.protocol}//${it.addr}/ui` : null);
 
 const MAJORITY = "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
+const INTERVALS = "Clients ask another node meanwhile. Look at the clock source of its machine (chronyc tracking).";
 const LINKS = "Look at the leader's disk and its links (epicepoch tune).";
 // Events: more than a number of them in some minutes need attention.
 const EVENTS = [
@@ -226,9 +227,12 @@ function warnings(now, ageMs) {
   }
   if (!now.leader) {
     add("leader", "now", "This node knows no leader", MAJORITY);
-  } else if (now.leads && !now.hasGrant) {
+  } else if (now.leads && !now.hasGrant && !now.interval) {
     add("grant", "now", "The leader may not answer yet", "It needs a range of epochs on a majority of disks. Look at " +
       "the disks and links of the nodes.");
+  }
+  if (now.interval?.refusal) {
+    add("intervals", "soon", `This node gives no intervals: ${now.interval.refusal}`, INTERVALS);
   }
   if (now.tickAgeMs > 1000) {
     add("tick", "now", `The consensus thread has been stuck for ${lasting(now.tickAgeMs)}`,
@@ -254,7 +258,7 @@ function warnings(now, ageMs) {
   }
   if (now.status === "outvoted") {
     add("clock", "now", "The clock of this node is wrong, and the clocks of the others are used",
-      "Set the clock of this machine right (chronyc tracking). Order is not in danger.");
+      "Set the clock of this machine right (chronyc tracking). Without leases, order is not in danger.");
   } else if (now.status === "jumped") {
     add("clock", "now", "The clock of this node jumped, and too few nodes answer to confirm it",
       "Compare it with other clocks. If it is wrong, set it right; if it is right, restart this node.");
