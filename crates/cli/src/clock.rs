@@ -40,7 +40,8 @@ pub(crate) fn command() -> Command {
              If epochs are ahead of the clocks, the command shows how long it takes until time has \
              caught up (recoversInMs). This is the leader's last epoch minus the time that it \
              trusts; if no node leads, it is the lead.\n\n\
-             Order and uniqueness do not depend on clocks. Clocks only keep epochs close to wall time.",
+             In quorum mode without leases, order does not depend on clocks: they only keep epochs \
+             close to wall time.",
         )
         .after_help(format!(
             "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\
