@@ -22,6 +22,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use crate::abort::AbortOnPanic;
 use crate::config::Config;
 use crate::faults::Faults;
 
@@ -232,6 +233,8 @@ impl Intervals {
         take: impl FnOnce(&mut Stamper, Opening, Reading, &PeerIntervals) -> Result<T, Uncertain>,
     ) -> Result<(Reading, T), Refused> {
         let opening = opening(published)?;
+        // A client's task that panics ends alone. A broken rule of the stamper must end the process.
+        let _abort = AbortOnPanic("interval timestamps");
         let mut inner = lock(&self.inner);
         let inner = &mut *inner;
         let stamper = inner.stamper.as_mut().map_err(|error| *error)?;

@@ -330,7 +330,7 @@ impl Node {
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
         self.acceptors.iter().for_each(Acceptor::stop);
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
-            tracing::warn!("a worker did not end in time: its open requests are cut off");
+            tracing::warn!("a worker did not end in time: its thread is abandoned");
         }
         // While the workers stopped, this node may have won an election. Then it waits for another
         // handover, but at most for one election timeout. A longer wait has no use: this node

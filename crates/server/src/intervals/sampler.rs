@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use epicepoch_core::interval::Uncertain;
 
 use super::Refused;
+use crate::abort::AbortOnPanic;
 
 /// Time between two samples. A tenth of what a mark is ahead, so the mark of a node that nobody asks
 /// is never behind its clock. A step of the clock by another program than chronyd is seen if it is
@@ -38,6 +39,7 @@ impl Sampler {
         let is_over = Arc::new(AtomicBool::new(false));
         let told = is_over.clone();
         let body = move || {
+            let _abort = AbortOnPanic("sampler of intervals");
             let mut log = Log::default();
             while !told.load(Ordering::Relaxed) {
                 log.record(sample().err(), Instant::now());

@@ -215,6 +215,9 @@ impl Worker {
                 }
                 () = self.front.gone().wait(), if stop_at.is_some() => return,
                 () = sleep_until(stop_at.unwrap_or_else(Instant::now)), if stop_at.is_some() => {
+                    let worker = self.sequencer.worker.0;
+                    tracing::warn!(worker, "clients were cut off: their requests or connections \
+                                            did not end in time");
                     return;
                 }
                 Some(message) = messages.recv() => {

@@ -1,15 +1,17 @@
 //! What our own service asks and answers (`GRPC`).
 
 use epicepoch_core::publication::Published;
-use epicepoch_wire::COMPACT_INDEXES;
-use epicepoch_wire::grpc::oracle::{self, Member, TimestampRequest};
+use epicepoch_wire::grpc::oracle::{self, Member, TimestampRequest, TimestampResponse};
 use epicepoch_wire::grpc::protobuf::ProtobufError;
 use epicepoch_wire::grpc::status::Code;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX, cluster_header};
+use epicepoch_wire::{COMPACT_INDEXES, TimestampRange};
 
+use super::call::Given;
 use super::status::Status;
 use crate::front::pipeline::refusal::advice;
 use crate::front::routes::query::{Ask, Format};
+use crate::shared::NodeShared;
 use crate::worker::view::View;
 
 /// Checks a request, and returns what it asks for.
@@ -31,11 +33,6 @@ pub(super) fn ask(message: &[u8], view: &View) -> Result<Ask, Status> {
                             correct the addresses, and start the client again";
         return Err(Status::fixed(Code::FailedPrecondition, TEXT, ErrorCode::WrongCluster));
     }
-    // A node that does not lead may not know yet that the cluster is compact.
-    if view.is_leading() && is_compact && !view.published.is_compact() {
-        let text = advice(ErrorCode::NotCompact).trim_end();
-        return Err(Status::fixed(Code::FailedPrecondition, text, ErrorCode::NotCompact));
-    }
     let is_limited = is_compact || view.published.is_compact();
     let most = if is_limited { COMPACT_INDEXES } else { RANGE_COUNT_MAX };
     if count > most {
@@ -43,6 +40,30 @@ pub(super) fn ask(message: &[u8], view: &View) -> Result<Ask, Status> {
     }
     let format = if is_compact { Format::U64Range } else { Format::Range };
     Ok(Ask { count, format, guarantee })
+}
+
+/// The answer to a request that has got the timestamps from `first` on.
+///
+/// # Errors
+/// When the request asks for compact timestamps and the cluster gives none. That is checked only
+/// now, after a quorum has confirmed that the cluster is led by this node, or by the one that gave
+/// the timestamps: before that, a node may not know yet that the cluster is compact.
+pub(super) fn given(
+    shared: &NodeShared,
+    ask: Ask,
+    given: Given,
+) -> Result<TimestampResponse, Status> {
+    let Given { first, proved_by, forwarded_by } = given;
+    let count = ask.count;
+    let mut compact = None;
+    if ask.format.is_compact() {
+        let range = TimestampRange::new(first, count).filter(|range| shared.gives_compact(range));
+        compact = Some(range.and_then(|range| range.compact_first()).ok_or_else(|| {
+            let text = advice(ErrorCode::NotCompact).trim_end();
+            Status::fixed(Code::FailedPrecondition, text, ErrorCode::NotCompact)
+        })?);
+    }
+    Ok(TimestampResponse { first, count, compact, proved_by, forwarded_by })
 }
 
 /// Appends the members and the leader.

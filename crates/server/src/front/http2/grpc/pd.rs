@@ -99,11 +99,6 @@ pub(super) fn ask(message: &[u8], sequencer: &Sequencer) -> Result<Ask, Status> 
     if request.cluster_id != own {
         return Err(Status::mismatch(own, request.cluster_id));
     }
-    // Another node may not have heard yet that timestamps are compact. It refuses the request
-    // later, because it does not lead.
-    if view.is_leading() {
-        check_format(&view.published)?;
-    }
     if !request.is_global {
         const TEXT: &str = "dc_location must be empty or global: there is one order for all places";
         return Err(Status::fixed(Code::InvalidArgument, TEXT, ErrorCode::BadRequest));
@@ -121,15 +116,18 @@ pub(super) fn ask(message: &[u8], sequencer: &Sequencer) -> Result<Ask, Status> 
 /// The answer to a request for `count` timestamps, which has got those from `first` on.
 ///
 /// # Errors
-/// When this node has not joined its cluster, or the timestamps have no compact form.
+/// When this node has not joined its cluster, or the cluster gives wide timestamps. The latter is
+/// checked only now, after a quorum has confirmed that this node leads: before that, a node may not
+/// know yet that the cluster is compact.
 pub(super) fn given(
-    published: &Published,
+    sequencer: &Sequencer,
     first: Timestamp,
     count: u64,
 ) -> Result<TsoResponse, Status> {
-    let cluster_id = cluster_id(published)?;
-    let last = TimestampRange::new(first, count).map(|range| range.last());
-    let last = last.and_then(Timestamp::to_compact).ok_or(status::WIDE)?;
+    let cluster_id = cluster_id(&sequencer.view().published)?;
+    let range = TimestampRange::new(first, count);
+    let range = range.filter(|range| sequencer.shared.gives_compact(range));
+    let last = range.and_then(|range| range.last().to_compact()).ok_or(status::WIDE)?;
     let (physical, logical) = (last >> COMPACT_INDEX_BITS, last % COMPACT_INDEXES);
     Ok(TsoResponse { cluster_id, count: count as u32, physical, logical })
 }

@@ -4,7 +4,7 @@
 use epicepoch_wire::Mode;
 use epicepoch_wire::grpc::health;
 use epicepoch_wire::grpc::message::Message;
-use epicepoch_wire::grpc::oracle::{self as messages, TimestampResponse};
+use epicepoch_wire::grpc::oracle as messages;
 use epicepoch_wire::grpc::reflection;
 use epicepoch_wire::grpc::status::Code;
 use epicepoch_wire::http::{ErrorCode, HEADER_DIRECT};
@@ -135,20 +135,19 @@ impl Http2 {
         given: Given,
         out: &mut Vec<u8>,
     ) {
-        let Given { first, proved_by, forwarded_by } = given;
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
         let Some(method) = calls.get(id).map(|call| call.method) else { return };
         match method {
             Method::Timestamp | Method::Timestamps => {
-                let compact = ask.format.is_compact().then(|| first.to_compact()).flatten();
-                let count = ask.count;
-                let answer = TimestampResponse { first, count, compact, proved_by, forwarded_by };
-                calls.answer(id, &mut sink, |out| answer.encode(out));
+                match oracle::given(&common.sequencer.shared, ask, given) {
+                    Ok(answer) => calls.answer(id, &mut sink, |out| answer.encode(out)),
+                    Err(status) => calls.end(id, &status, &mut sink),
+                }
             }
             Method::FirstTimestamp => calls.answer(id, &mut sink, |out| {
-                messages::put_first_timestamp(out, first);
+                messages::put_first_timestamp(out, given.first);
             }),
-            Method::Tso => match pd::given(&common.sequencer.view().published, first, ask.count) {
+            Method::Tso => match pd::given(&common.sequencer, given.first, ask.count) {
                 Ok(answer) => calls.answer(id, &mut sink, |out| answer.encode(out)),
                 Err(status) => calls.end(id, &status, &mut sink),
             },
