@@ -14,7 +14,7 @@ use crate::node::{CLUSTER, Cluster, TestNode};
 
 pub(crate) const HEAD: u8 = flag::END_HEADERS;
 /// The id of the tests' cluster, for clients of PD.
-const ID: u64 = cluster_id(CLUSTER, HistoryId(9));
+pub(crate) const ID: u64 = cluster_id(CLUSTER, HistoryId(9));
 
 /// The header block of a call. It does not use the HPACK table.
 pub(crate) fn head(path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
@@ -48,7 +48,7 @@ pub(crate) fn data(stream: u32, flags: u8, messages: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// A request for timestamps.
-fn tso(cluster_id: u64, count: u32) -> Vec<u8> {
+pub(crate) fn tso(cluster_id: u64, count: u32) -> Vec<u8> {
     let mut out = Vec::new();
     TsoRequest { cluster_id, count, is_global: true }.encode(&mut out);
     out
@@ -86,7 +86,7 @@ impl Answer {
         found
     }
 
-    fn tso(&self) -> Vec<TsoResponse> {
+    pub(crate) fn tso(&self) -> Vec<TsoResponse> {
         self.messages().iter().map(|bytes| TsoResponse::decode(bytes).unwrap()).collect()
     }
 }

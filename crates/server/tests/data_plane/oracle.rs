@@ -18,7 +18,7 @@ use epicepoch_wire::http2::frame::{self, flag, kind, setting};
 use epicepoch_wire::{Guarantee, HistoryId, NodeId, ProvedBy, Timestamp};
 
 use crate::forwarding::{await_leader, both, following, two, with_addresses};
-use crate::grpc::{HEAD, begin, compact, data, head, single, window};
+use crate::grpc::{HEAD, ID, begin, compact, data, head, single, tso, window};
 use crate::http2_frames::{Answer, Raw};
 use crate::limits::connect_from;
 use crate::node::{CLUSTER, Cluster, TestNode, WAIT_MAX};
@@ -123,6 +123,27 @@ fn compact_timestamps_are_given_where_the_cluster_has_them() {
     let answer = client.answers(1).remove(&7).unwrap();
     let most = "count is 262145; give a whole number from 1 to 262144";
     assert_eq!(answer.call_status(), ("3", most));
+}
+
+/// A new leader, or one that was paused, may not know yet that the cluster has become compact.
+#[test]
+fn a_leader_that_does_not_know_yet_that_timestamps_are_compact_refuses_no_request_for_them() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        (config.workers, config.grpc, config.pd_wire) = (1, true, true);
+    });
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let mut client = Raw::new(&node, &[]);
+    let wanted = TimestampRequest { is_compact: true, count: 5, ..ONE };
+    client.send(&single(1, oracle::GET_TIMESTAMP, &encoded(wanted)));
+    client.send(&single(3, pd::TSO, &tso(ID, 7)));
+    node.await_metric("epicepoch_waiting_requests", 2);
+    node.publish(compact(cluster.leading(1, 3, true)));
+    let answers = client.answers(2);
+    assert_eq!(answers[&1].call_status(), ("0", ""));
+    assert!(stamped(&answers[&1])[0].compact.is_some());
+    assert_eq!(answers[&3].tso().len(), 1);
 }
 
 #[test]
