@@ -427,7 +427,7 @@ impl Client {
         let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
         let answered = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
         let cluster = answered.answer().cluster;
-        self.shared.core.session().directory().check_cluster(addr, cluster)?;
+        self.shared.core.session().directory().check_nameless(addr, cluster)?;
         Ok(answered)
     }
 

@@ -197,26 +197,42 @@ impl Directory {
         }
     }
 
-    /// Checks that an answer comes from the cluster of the first answer. A node that has not joined
-    /// a cluster yet sends zeros as the cluster id. Such an answer is accepted.
+    /// Checks that an answer comes from the cluster of the first answer. The first answer that names a
+    /// cluster fixes it, so check the cluster's name before. A node that has not joined a cluster
+    /// yet sends zeros as the cluster id. Such an answer is accepted.
     pub(crate) fn check_cluster(
         &mut self,
         addr: &str,
         cluster: Option<&str>,
     ) -> Result<(), AnotherCluster> {
-        let named =
-            |text: &&str| text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'));
-        let Some(found) = cluster.filter(named) else { return Ok(()) };
-        match &self.cluster {
-            Some(expected) if expected != found => {
+        self.compare_cluster(addr, cluster)?;
+        if self.cluster.is_none() {
+            self.cluster = cluster.filter(|text| is_cluster(text)).map(str::to_owned);
+        }
+        Ok(())
+    }
+
+    /// Checks an answer that does not say the cluster's name. It fixes the cluster only if any name
+    /// is accepted: a node of another name must not.
+    pub(crate) fn check_nameless(
+        &mut self,
+        addr: &str,
+        cluster: Option<&str>,
+    ) -> Result<(), AnotherCluster> {
+        match self.cluster_name {
+            Some(_) => self.compare_cluster(addr, cluster),
+            None => self.check_cluster(addr, cluster),
+        }
+    }
+
+    fn compare_cluster(&self, addr: &str, cluster: Option<&str>) -> Result<(), AnotherCluster> {
+        let found = cluster.filter(|text| is_cluster(text));
+        match (&self.cluster, found) {
+            (Some(expected), Some(found)) if expected != found => {
                 let (expected, found) = (expected.clone(), found.to_owned());
                 Err(AnotherCluster { addr: addr.to_owned(), expected, found })
             }
-            Some(_) => Ok(()),
-            None => {
-                self.cluster = Some(found.to_owned());
-                Ok(())
-            }
+            (Some(_) | None, _) => Ok(()),
         }
     }
 
@@ -241,9 +257,12 @@ impl Directory {
         self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
     }
 
-    /// Replaces the addresses of the members by the addresses that a node has sent.
+    /// Replaces the addresses of the members by the addresses that a node has sent. Every cluster has
+    /// a member, so a list without one says nothing, and is ignored.
     pub(crate) fn learn_members(&mut self, members: Vec<String>) {
-        self.members = members;
+        if !members.is_empty() {
+            self.members = members;
+        }
     }
 
     /// Forgets the leader if the failed attempt was at its address. If no node answered there, the
@@ -343,6 +362,12 @@ impl Directory {
         let most = doubled.min(BACKOFF_MAX);
         most.mul_f64(1.0 - self.rng.f64() / 2.0)
     }
+}
+
+/// Whether the value of the header `epicepoch-cluster` names a cluster. A node that has not joined
+/// one yet sends zeros.
+pub(crate) fn is_cluster(text: &str) -> bool {
+    text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'))
 }
 
 fn is_over(since: Instant, now: Instant) -> bool {

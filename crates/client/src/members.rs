@@ -4,6 +4,8 @@
 use epicepoch_wire::NodeId;
 use serde::Deserialize;
 
+use crate::directory::is_cluster;
+
 /// The members of the cluster and their leader, as the node that answered knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,6 +85,12 @@ impl Members {
         let leader = body.leader.and_then(MemberBody::known);
         let members = body.members.into_iter().filter_map(MemberBody::known).collect();
         Ok(Self { cluster, cluster_name: body.cluster_name, leader, members })
+    }
+
+    /// Whether the node that answered has joined its cluster. Before, it names no cluster and no
+    /// member.
+    pub(crate) fn has_joined(&self) -> bool {
+        !self.members.is_empty() || self.cluster.as_deref().is_some_and(is_cluster)
     }
 }
 

@@ -162,12 +162,12 @@ impl Pursuit {
                 return self.handle_failed_attempt(directory, failed_attempt, now);
             }
         };
-        if let Err(error) = directory.check_cluster(addr, answer.cluster) {
+        if answer.status == 200 && path == PATH_MEMBERS {
+            self.handle_members(directory, addr, &answer, now);
+        } else if let Err(error) = directory.check_nameless(addr, answer.cluster) {
             self.end = Some(End::AnotherCluster(error));
         } else if answer.status != 200 {
             self.handle_refusal(directory, addr, &answer, now);
-        } else if path == PATH_MEMBERS {
-            self.handle_members(directory, addr, &answer, now);
         } else if !self.accepts_proof(&answer) {
             self.end_badly(addr, BY_LEASE.to_owned());
         } else if self.goal == Goal::Latest {
@@ -196,9 +196,16 @@ impl Pursuit {
             Ok(members) => members,
             Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
         };
-        if let Err(error) = directory.check_name(addr, &members.cluster_name) {
+        let checked = directory.check_name(addr, &members.cluster_name);
+        let checked = checked.and_then(|()| directory.check_cluster(addr, answer.cluster));
+        if let Err(error) = checked {
             self.end = Some(End::AnotherCluster(error));
             return;
+        }
+        if self.goal != Goal::Members && !members.has_joined() {
+            let failed_attempt =
+                FailedAttempt::Refused { addr: addr.to_owned(), code: ErrorCode::NotReady };
+            return self.handle_failed_attempt(directory, failed_attempt, now);
         }
         directory.learn(addr, &members, now);
         let leads = directory.leader().is_some();

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
+const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What a server does with one request.
@@ -95,9 +96,13 @@ impl Server {
 }
 
 fn response(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    response_of(CLUSTER, status, headers, body)
+}
+
+fn response_of(cluster: &str, status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nepicepoch-cluster: {CLUSTER}\r\n{headers}\
+        "HTTP/1.1 {status}\r\nepicepoch-cluster: {cluster}\r\n{headers}\
          content-length: {length}\r\n\r\n"
     );
     [head.as_bytes(), body].concat()
@@ -109,6 +114,19 @@ fn led_by(addr: SocketAddr) -> Vec<u8> {
     response("200 OK", "", body.as_bytes())
 }
 
+/// The members, as a node of a cluster with this name lists them.
+fn named(name: &str, members: &[&Server], leader: Option<SocketAddr>) -> Vec<u8> {
+    named_of(CLUSTER, name, members, leader)
+}
+
+fn named_of(cluster: &str, name: &str, members: &[&Server], leader: Option<SocketAddr>) -> Vec<u8> {
+    let member = |addr: SocketAddr| format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#);
+    let members: Vec<_> = members.iter().map(|server| member(server.addr)).collect();
+    let (members, leader) = (members.join(","), leader.map_or("null".to_owned(), member));
+    let body = format!(r#"{{"clusterName":"{name}","leader":{leader},"members":[{members}]}}"#);
+    response_of(cluster, "200 OK", "", body.as_bytes())
+}
+
 fn range(index: u64, count: u64) -> TimestampRange {
     TimestampRange::new(Timestamp::new(Epoch(9), EpochIndex(index)), count).expect("a range")
 }
@@ -117,10 +135,25 @@ fn stamped(range: TimestampRange) -> Vec<u8> {
     response("200 OK", "", &range.to_bytes())
 }
 
-fn client(servers: &[&Server]) -> Client {
+fn options() -> Options {
     let mut options = Options::default();
     options.via = Via::Http;
     options.attempt_timeout = Duration::from_secs(1);
+    options
+}
+
+fn client(servers: &[&Server]) -> Client {
+    client_with(servers, options())
+}
+
+/// A client of the cluster with the name `mine`.
+fn named_client(servers: &[&Server]) -> Client {
+    let mut options = options();
+    options.cluster_name = Some("mine".to_owned());
+    client_with(servers, options)
+}
+
+fn client_with(servers: &[&Server], options: Options) -> Client {
     Client::new(servers.iter().map(|server| server.addr.to_string()), options).expect("addresses")
 }
 
@@ -351,6 +384,23 @@ async fn one_node_reports_its_state() {
     assert_eq!(client.leads(&addr, deadline()).await, Ok(false));
     let got = client.leads(&addr, deadline()).await;
     assert!(matches!(got, Err(AskError::BadAnswer(_))), "{got:?}");
+}
+
+/// These answers do not say the name of the cluster.
+#[tokio::test]
+async fn the_state_of_a_node_does_not_fix_the_cluster_of_a_client_that_knows_its_name() {
+    let (wrong, right) = (Server::start().await, Server::start().await);
+    for _ in 0..2 {
+        wrong.will(Line::Say(response_of(OTHER, "200 OK", "", b"")));
+    }
+    let client = named_client(&[&wrong, &right]);
+    let addr = wrong.addr.to_string();
+    assert!(client.ready(&addr, deadline()).await.is_ok());
+    assert!(client.leads(&addr, deadline()).await.is_ok());
+    right.will(Line::Say(named("mine", &[&right], Some(right.addr))));
+    right.will(Line::Say(stamped(range(0, 1))));
+    wrong.will(Line::HangUp);
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
 }
 
 #[tokio::test]

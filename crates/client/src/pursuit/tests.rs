@@ -275,6 +275,55 @@ fn a_cluster_of_another_name_or_of_none_is_refused_at_once() {
     }
 }
 
+/// A node's address may be wrong, and the client must then still find its own cluster.
+#[test]
+fn a_node_of_another_name_does_not_fix_the_cluster() {
+    let named = |cluster: &str, name: &str| {
+        let json = format!(
+            r#"{{"leader":{{"nodeID":2,"addr":"b:2"}},"members":[{{"nodeID":2,"addr":"b:2"}}],
+                "clusterName":"{name}"}}"#
+        );
+        Given { cluster: Some(cluster.into()), ..answer(200, json) }
+    };
+    let foreign = |answer| Given { cluster: Some(OTHER.into()), ..answer };
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.directory = Directory::new(vec!["x:9".to_owned()], 1).expecting(Some("mine".to_owned()));
+    // A refusal does not say the name of the cluster.
+    world.reply(foreign(refusal(ErrorCode::NotReady, None)));
+    world.reply(named(OTHER, "yours"));
+    let end = world.end();
+    assert!(matches!(&end, End::AnotherCluster(e) if e.found == "\"yours\""), "{end:?}");
+    world.call_again(Goal::Timestamps(1));
+    world.reply(named(CLUSTER, "mine")).reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    // Now the cluster is fixed.
+    world.call_again(Goal::Timestamps(1));
+    world.reply(foreign(stamped(range(6, 0, 1))));
+    let end = world.end();
+    assert!(matches!(&end, End::AnotherCluster(e) if e.expected == CLUSTER), "{end:?}");
+}
+
+#[test]
+fn a_node_that_has_not_joined_is_passed_over_and_does_not_empty_the_member_list() {
+    let unborn =
+        Given { cluster: Some(NONE.into()), ..answer(200, r#"{"leader":null,"members":[]}"#) };
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    assert_eq!(world.lose(), "a:1");
+    let known = world.directory.nearest();
+    assert_eq!(known, ["x:9", "a:1", "b:2"]);
+    for answer in [unborn, answer(200, r#"{"leader":null,"members":[]}"#)] {
+        let joined = answer.cluster.as_deref() != Some(NONE);
+        let (addr, path) = world.asked();
+        world.reply_again(&addr, &path, answer);
+        assert_eq!(world.directory.nearest(), known);
+        let last = world.pursuit.failed_attempts.last();
+        let not_ready = FailedAttempt::Refused { addr: addr.clone(), code: ErrorCode::NotReady };
+        let leaderless = FailedAttempt::NoLeader { addr };
+        assert_eq!(last, Some(if joined { leaderless } else { not_ready }));
+    }
+}
+
 #[test]
 fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
