@@ -13,6 +13,8 @@ type Call struct {
 	client *Client
 	ctx    context.Context
 	count  uint64
+	// deadline is when the call has to end.
+	deadline time.Time
 	// isCounted is true if the call is one of the client's calls.
 	isCounted bool
 	// done is closed when result and err are set.
@@ -69,11 +71,13 @@ func (c *Client) begin(ctx context.Context, count uint64) *Call {
 		return call
 	}
 	call.isCounted = true
+	var isBounded bool
+	call.deadline, isBounded = c.deadline(ctx)
 	call.mu.Lock()
 	if ctx.Done() != nil {
 		call.stops[0] = context.AfterFunc(ctx, func() { call.interrupt(ctx.Err()) })
 	}
-	if _, bounded := ctx.Deadline(); !bounded {
+	if !isBounded {
 		limit := time.AfterFunc(c.o.callTimeout, func() { call.interrupt(context.DeadlineExceeded) })
 		call.stops[1] = limit.Stop
 	}
@@ -132,6 +136,8 @@ func (call *Call) handleResult(b *batch) {
 		// The result may have come at the same moment as the end. Then the end counts, and the
 		// result is dropped.
 		call.interrupt(ended)
+	case err == nil && isLate(call.deadline):
+		call.end(Range{}, call.client.because(context.DeadlineExceeded, errLate))
 	case err == nil:
 		call.end(result, nil)
 	case isCurable(err):

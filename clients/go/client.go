@@ -181,8 +181,7 @@ func (c *Client) ask(ctx context.Context, count uint64) (Range, error) {
 	if err := ctx.Err(); err != nil {
 		return Range{}, err
 	}
-	_, isBounded := ctx.Deadline()
-	began := time.Now()
+	deadline, isBounded := c.deadline(ctx)
 	// over says that a call without a deadline has taken too long. It is nil while it is not needed.
 	var over <-chan time.Time
 	// last is the last error of this call.
@@ -193,7 +192,7 @@ func (c *Client) ask(ctx context.Context, count uint64) (Range, error) {
 			return Range{}, err
 		}
 		if !isBounded && over == nil && (last != nil || !b.isPrompt) {
-			limit := time.NewTimer(c.o.callTimeout - time.Since(began))
+			limit := time.NewTimer(time.Until(deadline))
 			defer limit.Stop()
 			over = limit.C
 		}
@@ -203,6 +202,9 @@ func (c *Client) ask(ctx context.Context, count uint64) (Range, error) {
 		err = b.err
 		answer := b.part(offset, count)
 		b.leave()
+		if err == nil && isLate(deadline) {
+			return Range{}, c.because(context.DeadlineExceeded, errLate)
+		}
 		if err == nil {
 			return answer, nil
 		}
@@ -212,6 +214,21 @@ func (c *Client) ask(ctx context.Context, count uint64) (Range, error) {
 		last = err
 	}
 }
+
+// deadline returns when a call that begins now has to end, and whether its context says so.
+func (c *Client) deadline(ctx context.Context) (deadline time.Time, isBounded bool) {
+	if deadline, isBounded = ctx.Deadline(); !isBounded {
+		deadline = time.Now().Add(c.o.callTimeout)
+	}
+	return deadline, isBounded
+}
+
+// errLate is the reason of a call whose answer came after its deadline.
+var errLate = fmt.Errorf("%w: the answer came too late", ErrUnreachable)
+
+// isLate returns whether the deadline has passed. No timer can say this for sure: after a process was
+// stopped for a while, its timers and an answer in the buffers of the system come at the same moment.
+func isLate(deadline time.Time) bool { return time.Until(deadline) <= 0 }
 
 // isPrompt returns whether a request ends before the limit of a call without a deadline, with an
 // answer or an error, so that the call needs no timer. While the client is connected and no request

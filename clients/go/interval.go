@@ -86,6 +86,7 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 	if err := ctx.Err(); err != nil {
 		return Interval{}, err
 	}
+	// Now the context has a deadline.
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	if err := c.stamper.enter(ctx); err != nil {
@@ -98,6 +99,9 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 			answer, err := c.stamper.ask(ctx, addr, count)
 			if err == nil {
 				c.stamper.isCertain(addr)
+				if deadline, _ := ctx.Deadline(); isLate(deadline) {
+					return Interval{}, c.stopped(context.DeadlineExceeded, errLate)
+				}
 				return answer, nil
 			}
 			c.stamper.isNotCertain(addr)
