@@ -226,13 +226,13 @@ impl Directory {
     }
 
     fn compare_cluster(&self, addr: &str, cluster: Option<&str>) -> Result<(), AnotherCluster> {
-        let found = cluster.filter(|text| is_cluster(text));
-        match (&self.cluster, found) {
-            (Some(expected), Some(found)) if expected != found => {
+        let Some(found) = cluster.filter(|text| is_cluster(text)) else { return Ok(()) };
+        match &self.cluster {
+            Some(expected) if expected != found => {
                 let (expected, found) = (expected.clone(), found.to_owned());
                 Err(AnotherCluster { addr: addr.to_owned(), expected, found })
             }
-            (Some(_) | None, _) => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 

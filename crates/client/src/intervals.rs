@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::Timestamp;
 use epicepoch_wire::http::{ErrorCode, PATH_INTERVAL};
+use epicepoch_wire::http1::Answer;
 use epicepoch_wire::interval::{INTERVAL_N_MAX, IntervalStamp};
 use thiserror::Error;
 
@@ -71,9 +72,27 @@ pub enum IntervalError {
     AnotherCluster(#[from] AnotherCluster),
     /// No retry helps. With [`ErrorCode::OtherMode`], the cluster is in quorum mode: use
     /// [`Client::timestamp`]. A node that has not heard of a change of the mode yet says the same,
-    /// so every node was asked once, and none was in interval mode.
+    /// so every node was asked once, and none was in interval mode. A node that is too old for
+    /// interval mode refuses with [`ErrorCode::NotFound`], which counts the same.
     #[error(transparent)]
     BadAnswer(#[from] BadAnswer),
+}
+
+/// Why the node at this address has refused a request for `target`. Another node may do better after
+/// `INTERNAL`, and after a refusal of a server in front of the node.
+fn refusal_of(addr: &str, target: &str, answer: &Answer<'_>) -> AskError {
+    let (status, addr) = (answer.status, addr.to_owned());
+    match answer.error.and_then(ErrorCode::from_name) {
+        Some(code) if code.is_retryable() || code == ErrorCode::Internal => {
+            FailedAttempt::Refused { addr, code }.into()
+        }
+        Some(code) => {
+            let message = String::from_utf8_lossy(answer.body).trim().to_owned();
+            BadAnswer::Refused { addr, code, message }.into()
+        }
+        None if matches!(status, 429 | 500..) => FailedAttempt::Status { addr, status }.into(),
+        None => BadAnswer::Foreign { addr, what: format!("status {status} at {target}") }.into(),
+    }
 }
 
 fn said(last: Option<&FailedAttempt>) -> String {
@@ -99,7 +118,8 @@ pub fn tick(timestamp: Timestamp, w: Duration) -> u64 {
 
 /// What a call has learned of the cluster's mode from the nodes that it has asked.
 ///
-/// A node that lags behind the change of the mode says the same as a cluster in quorum mode. So the
+/// A node that lags behind the change of the mode says the same as a cluster in quorum mode. A node
+/// that is too old for interval mode does not know the path, so it says `NOT_FOUND`. So either
 /// refusal counts only if, of all nodes, none is known to be in interval mode. The way back
 /// from that mode is rare, so the client remembers it, and asks until its deadline.
 #[derive(Debug)]
@@ -123,10 +143,15 @@ impl ModeSeen {
                 Ok(attempt)
             }
             AskError::BadAnswer(error) => {
-                let BadAnswer::Refused { addr, code: ErrorCode::OtherMode, .. } = &error else {
+                let BadAnswer::Refused {
+                    addr,
+                    code: code @ (ErrorCode::OtherMode | ErrorCode::NotFound),
+                    ..
+                } = &error
+                else {
                     return Err(error.into());
                 };
-                let (addr, code) = (addr.clone(), ErrorCode::OtherMode);
+                let (addr, code) = (addr.clone(), *code);
                 self.other_mode.get_or_insert(error);
                 Ok(FailedAttempt::Refused { addr, code })
             }
@@ -181,12 +206,14 @@ impl Client {
                         self.remember_certain(addr);
                         return Ok(interval);
                     }
-                    Err(error) => last = Some(seen.handle(error)?),
+                    Err(error) => {
+                        self.forget_certain();
+                        last = Some(seen.handle(error)?);
+                    }
                 }
                 if seen.is_intervals {
                     self.met_interval_mode();
                 }
-                self.forget_certain();
             }
             if let Some(error) = seen.verdict() {
                 return Err(error.into());
@@ -206,31 +233,19 @@ impl Client {
         let answered = self.ask_with_refusals(addr, target, deadline).await?;
         let arrived = now();
         let answer = answered.answer();
-        let code = answer.error.and_then(ErrorCode::from_name);
-        match (answer.status, code) {
-            (200, _) => {
-                let foreign = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
-                let bytes = answer.body.try_into();
-                let bytes = bytes.map_err(|_| foreign(format!("{} bytes", answer.body.len())))?;
-                let stamp = IntervalStamp::from_bytes(bytes);
-                let stamp = stamp.map_err(|error| foreign(error.to_string()))?;
-                Ok(Interval::new(&stamp, count, arrived))
-            }
-            (_, Some(code)) if code.is_retryable() => {
-                Err(FailedAttempt::Refused { addr: addr.to_owned(), code }.into())
-            }
-            (_, Some(code)) => {
-                let message = String::from_utf8_lossy(answer.body).trim().to_owned();
-                Err(BadAnswer::Refused { addr: addr.to_owned(), code, message }.into())
-            }
-            (status @ 500.., None) => {
-                Err(FailedAttempt::Status { addr: addr.to_owned(), status }.into())
-            }
-            (status, None) => {
-                let what = format!("status {status} at {target}");
-                Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
-            }
+        if answer.status != 200 {
+            return Err(refusal_of(addr, target, &answer));
         }
+        let foreign = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
+        let bytes = answer.body.try_into();
+        let bytes = bytes.map_err(|_| foreign(format!("{} bytes", answer.body.len())))?;
+        let stamp = IntervalStamp::from_bytes(bytes);
+        let stamp = stamp.map_err(|error| foreign(error.to_string()))?;
+        // An answer that arrives exactly at the deadline is too late.
+        if arrived >= deadline {
+            return Err(FailedAttempt::Silent { addr: addr.to_owned() }.into());
+        }
+        Ok(Interval::new(&stamp, count, arrived))
     }
 
     /// Waits until the timestamps of `interval` are in the past everywhere: every request that begins

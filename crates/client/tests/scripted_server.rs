@@ -28,6 +28,8 @@ enum Line {
     HangUp,
     /// Sends these bytes, then closes the connection.
     SayAndHangUp(Vec<u8>),
+    /// Sends these bytes, and then stops all tasks of the test for a while.
+    SayAndStall(Vec<u8>, Duration),
     /// Never answers.
     Silence,
 }
@@ -87,6 +89,10 @@ impl Server {
                 Some(Line::SayAndHangUp(bytes)) => {
                     stream.write_all(&bytes).await.expect("written");
                     return;
+                }
+                Some(Line::SayAndStall(bytes, stall)) => {
+                    stream.write_all(&bytes).await.expect("written");
+                    std::thread::sleep(stall);
                 }
                 Some(Line::HangUp) => return,
                 Some(Line::Silence) | None => {}
@@ -480,4 +486,53 @@ async fn a_client_that_has_met_interval_mode_knows_that_a_node_lags() {
         assert_eq!(got.timestamp, stamp(1).timestamp());
     }
     assert_eq!(node.asked().len(), 4);
+}
+
+/// Each of these nodes is broken, old or behind a busy proxy. Another one is well.
+#[tokio::test]
+async fn a_refusal_of_one_node_does_not_end_a_call_for_an_interval() {
+    for line in [
+        refused("500 Internal Server Error", "INTERNAL"),
+        refused("404 Not Found", "NOT_FOUND"),
+        Line::Say(response("429 Too Many Requests", "", b"")),
+        Line::Say(response("500 Internal Server Error", "", b"")),
+        Line::Say(response("502 Bad Gateway", "", b"")),
+    ] {
+        let (bad, good) = (Server::start().await, Server::start().await);
+        bad.will(line);
+        good.will(stamp_of(2));
+        let got = client(&[&bad, &good]).intervals(1, deadline()).await.expect("another is well");
+        assert_eq!(got.timestamp, stamp(2).timestamp());
+    }
+    let node = Server::start().await;
+    node.will(refused("404 Not Found", "NOT_FOUND"));
+    let error = client(&[&node]).intervals(1, deadline()).await;
+    let Err(IntervalError::BadAnswer(BadAnswer::Refused { code, .. })) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(code, ErrorCode::NotFound, "all nodes are too old");
+}
+
+#[tokio::test]
+async fn a_node_that_ended_a_call_is_not_asked_first_by_the_next() {
+    let (first, second) = (Server::start().await, Server::start().await);
+    first.will(uncertain()).will(stamp_of(1));
+    second.will(stamp_of(2)).will(refused("403 Forbidden", "FORBIDDEN"));
+    let client = client(&[&first, &second]);
+    assert!(client.intervals(1, deadline()).await.is_ok());
+    assert!(client.intervals(1, deadline()).await.is_err(), "the second node is asked first");
+    let got = client.intervals(1, deadline()).await.expect("the first node is well");
+    assert_eq!(got.timestamp, stamp(1).timestamp());
+    assert_eq!((first.asked().len(), second.asked().len()), (2, 2));
+}
+
+/// The answer and the end of the call's time come at the same moment, as in a process that was stopped.
+#[tokio::test]
+async fn an_interval_after_the_deadline_is_not_returned() {
+    let node = Server::start().await;
+    let Line::Say(bytes) = stamp_of(1) else { unreachable!("it says a stamp") };
+    node.will(Line::SayAndStall(bytes, Duration::from_millis(400)));
+    let short = Instant::now() + Duration::from_millis(200);
+    let error = client(&[&node]).intervals(1, short).await;
+    assert!(matches!(error, Err(IntervalError::DeadlineExceeded { .. })), "{error:?}");
 }
