@@ -16,6 +16,7 @@ use epicepoch_wire::{Guarantee, Timestamp, TimestampFormat, TimestampRange};
 
 use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
+use crate::directory::Directory;
 use crate::driver::Core;
 use crate::error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, TimestampsError,
@@ -64,8 +65,9 @@ pub struct Options {
     /// than a loaded node needs, and shorter than a caller wants to wait in a failover.
     pub attempt_timeout: Duration,
     /// How often the client learns the members' addresses again while a connection lives. Default
-    /// 30 s: members change rarely, and a handshake costs little. Over HTTP the client learns them
-    /// at every search for the leader.
+    /// 30 s: members change rarely, and a handshake costs little. Over HTTP, and for intervals, a
+    /// call asks one node for them if that was this long ago. If the node does not say them, the call
+    /// goes on without. Over HTTP the client also learns them at every search for the leader.
     pub refresh_interval: Duration,
     /// The name of the cluster (`CLUSTER` of its nodes), 1 to 64 bytes. A call fails if a node
     /// belongs to a cluster with another name. By default any name is accepted, and the first
@@ -383,7 +385,8 @@ impl Client {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let core = &self.shared.core;
         let mut pursuit = Pursuit::new(core.session().directory(), goal, deadline, attempt_timeout)
-            .asking_for(self.shared.options.guarantee);
+            .asking_for(self.shared.options.guarantee)
+            .refreshing_after(self.shared.options.refresh_interval);
         loop {
             let action = pursuit.poll_action(core.session().directory(), now());
             match action {
@@ -433,6 +436,17 @@ impl Client {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.shared.options.timeout
+    }
+
+    /// Whether to read the members again. See [`Directory::take_refresh`].
+    pub(crate) fn take_refresh(&self) -> bool {
+        let interval = self.shared.options.refresh_interval;
+        self.with_directory(|directory| directory.take_refresh(interval, now()))
+    }
+
+    /// Calls `with` with what the client knows of its cluster.
+    pub(crate) fn with_directory<T>(&self, with: impl FnOnce(&mut Directory) -> T) -> T {
+        with(self.shared.core.session().directory())
     }
 
     /// The addresses to ask for an interval timestamp, each once: the node that gave the last one,

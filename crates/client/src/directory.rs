@@ -27,6 +27,8 @@ pub(crate) struct Directory {
     cluster: Option<String>,
     /// The required name of the cluster.
     cluster_name: Option<String>,
+    /// When a list of members came over HTTP, or was asked for in vain, or when the first call began.
+    refreshed: Option<Instant>,
     /// The highest timestamp returned so far.
     highest: Option<Timestamp>,
     /// How many addresses have been asked in turn so far. This number selects the next address.
@@ -173,6 +175,7 @@ impl Directory {
             suspects: Vec::new(),
             cluster: None,
             cluster_name: None,
+            refreshed: None,
             highest: None,
             turn: 0,
             rng: fastrand::Rng::with_seed(seed),
@@ -236,6 +239,22 @@ impl Directory {
         }
     }
 
+    /// Checks a list of members from the node at `addr`: the cluster's name, then the cluster.
+    pub(crate) fn check_members(
+        &mut self,
+        addr: &str,
+        members: &Members,
+    ) -> Result<(), AnotherCluster> {
+        self.check_name(addr, &members.cluster_name)?;
+        self.check_cluster(addr, members.cluster.as_deref())
+    }
+
+    /// Whether no node has said yet that its cluster has the expected name. If so, ask a node for the
+    /// members before anything that does not say the name.
+    pub(crate) fn is_name_unchecked(&self) -> bool {
+        self.cluster_name.is_some() && self.cluster.is_none()
+    }
+
     /// Cluster and history of the first answer that contained them.
     pub(crate) fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
@@ -252,9 +271,26 @@ impl Directory {
 
     /// Applies a list of members from the node at `from`.
     pub(crate) fn learn(&mut self, from: &str, members: &Members, now: Instant) {
-        self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
+        self.learn_listed(members, now);
         let leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
         self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
+    }
+
+    /// Applies a list of members, but not the leader that it names.
+    pub(crate) fn learn_listed(&mut self, members: &Members, now: Instant) {
+        self.refreshed = Some(now);
+        self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
+    }
+
+    /// Whether to read the members again, because `interval` has passed. If this returns true, the
+    /// caller asks a node once; the next time comes after another `interval`, also if that fails.
+    pub(crate) fn take_refresh(&mut self, interval: Duration, now: Instant) -> bool {
+        let since = *self.refreshed.get_or_insert(now);
+        let is_due = now.saturating_duration_since(since) >= interval;
+        if is_due {
+            self.refreshed = Some(now);
+        }
+        is_due
     }
 
     /// Replaces the addresses of the members by the addresses that a node has sent. Every cluster has

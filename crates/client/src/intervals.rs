@@ -5,14 +5,16 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::Timestamp;
-use epicepoch_wire::http::{ErrorCode, PATH_INTERVAL};
+use epicepoch_wire::http::{ErrorCode, PATH_INTERVAL, PATH_MEMBERS};
 use epicepoch_wire::http1::Answer;
 use epicepoch_wire::interval::{INTERVAL_N_MAX, IntervalStamp};
 use thiserror::Error;
 
 use crate::client::Client;
 use crate::clock::now;
+use crate::directory::Directory;
 use crate::error::{AnotherCluster, AskError, BadAnswer, FailedAttempt};
+use crate::members::Members;
 
 /// Time between two rounds through the nodes while none is certain.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -194,6 +196,7 @@ impl Client {
         }
         let target = format!("{PATH_INTERVAL}?n={count}");
         let mut last = None;
+        self.refresh_members(deadline).await?;
         let mut seen = ModeSeen { is_intervals: self.is_in_interval_mode(), other_mode: None };
         loop {
             for addr in self.interval_addresses() {
@@ -223,6 +226,38 @@ impl Client {
         }
     }
 
+    /// Reads the members again from one node, if it is time to. Without a list, the call goes on all the
+    /// same.
+    async fn refresh_members(&self, deadline: Instant) -> Result<(), AnotherCluster> {
+        if !self.take_refresh() {
+            return Ok(());
+        }
+        let Some(addr) = self.interval_addresses().into_iter().next() else { return Ok(()) };
+        match self.meet(&addr, deadline).await {
+            Err(AskError::AnotherCluster(error)) => Err(error),
+            Err(AskError::FailedAttempt(_) | AskError::BadAnswer(_)) | Ok(()) => Ok(()),
+        }
+    }
+
+    /// Asks the node at `addr` for the members, and checks that it belongs to this client's cluster.
+    async fn meet(&self, addr: &str, deadline: Instant) -> Result<(), AskError> {
+        let answered = self.ask_with_refusals(addr, PATH_MEMBERS, deadline).await?;
+        let answer = answered.answer();
+        if answer.status != 200 {
+            return Err(refusal_of(addr, PATH_MEMBERS, &answer));
+        }
+        let members = Members::from_json(answer.body, answer.cluster.map(str::to_owned));
+        let members = members
+            .map_err(|what| BadAnswer::foreign(addr, &format!("a member list with {what}")))?;
+        self.with_directory(|directory| directory.check_members(addr, &members))?;
+        if !members.has_joined() {
+            let (addr, code) = (addr.to_owned(), ErrorCode::NotReady);
+            return Err(FailedAttempt::Refused { addr, code }.into());
+        }
+        self.with_directory(|directory| directory.learn_listed(&members, now()));
+        Ok(())
+    }
+
     async fn interval_of(
         &self,
         addr: &str,
@@ -230,6 +265,10 @@ impl Client {
         count: u64,
         deadline: Instant,
     ) -> Result<Interval, AskError> {
+        // An interval does not say the name of its cluster.
+        if self.with_directory(|directory| directory.is_name_unchecked()) {
+            self.meet(addr, deadline).await?;
+        }
         let answered = self.ask_with_refusals(addr, target, deadline).await?;
         let arrived = now();
         let answer = answered.answer();
@@ -237,6 +276,10 @@ impl Client {
             return Err(refusal_of(addr, target, &answer));
         }
         let foreign = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
+        let is_named = |directory: &mut Directory| directory.cluster() == answer.cluster;
+        if answer.cluster.is_none() || !self.with_directory(is_named) {
+            return Err(foreign("an interval of no cluster".to_owned()).into());
+        }
         let bytes = answer.body.try_into();
         let bytes = bytes.map_err(|_| foreign(format!("{} bytes", answer.body.len())))?;
         let stamp = IntervalStamp::from_bytes(bytes);

@@ -42,6 +42,7 @@ pub(crate) struct Pursuit {
     floor: Option<Timestamp>,
     /// The guarantee that requests name.
     guarantee: Option<Guarantee>,
+    refresh: Refresh,
     end: Option<End>,
 }
 
@@ -54,6 +55,16 @@ pub(crate) enum Goal {
     Latest,
     /// The member list.
     Members,
+}
+
+/// Whether a call reads the members again before its request, although a leader is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refresh {
+    Never,
+    /// If the client last read them this long ago.
+    After(Duration),
+    /// The leader has been asked for them.
+    UnderWay,
 }
 
 /// How a pursuit ended.
@@ -91,6 +102,7 @@ impl Pursuit {
             wait_until: None,
             floor: directory.highest(),
             guarantee: None,
+            refresh: Refresh::Never,
             end,
         }
     }
@@ -98,6 +110,12 @@ impl Pursuit {
     /// Names this guarantee in requests for timestamps and for the latest one.
     pub(crate) fn asking_for(mut self, guarantee: Option<Guarantee>) -> Self {
         self.guarantee = guarantee;
+        self
+    }
+
+    /// Reads the members again, once, if the client last read them this long ago.
+    pub(crate) fn refreshing_after(mut self, interval: Duration) -> Self {
+        self.refresh = Refresh::After(interval);
         self
     }
 
@@ -122,6 +140,9 @@ impl Pursuit {
         }
         let until =
             now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
+        if let Some(addr) = self.take_refresh(directory, now) {
+            return Action::Ask { addr, path: PATH_MEMBERS.into(), until };
+        }
         match (self.goal, directory.leader()) {
             (Goal::Timestamps(count), Some(leader)) => {
                 // This request may repeat an earlier one. Its answer must also be above the
@@ -147,6 +168,18 @@ impl Pursuit {
         }
     }
 
+    /// The address of the leader, if this call has to ask it for the members before its request.
+    fn take_refresh(&mut self, directory: &mut Directory, now: Instant) -> Option<String> {
+        let Refresh::After(interval) = self.refresh else { return None };
+        directory.leader()?;
+        self.refresh = Refresh::Never;
+        if self.goal == Goal::Members || !directory.take_refresh(interval, now) {
+            return None;
+        }
+        self.refresh = Refresh::UnderWay;
+        directory.leader().map(str::to_owned)
+    }
+
     /// Applies the outcome of asking `addr` for `path`.
     pub(crate) fn handle_outcome(
         &mut self,
@@ -156,6 +189,10 @@ impl Pursuit {
         outcome: Result<Answer<'_>, FailedAttempt>,
         now: Instant,
     ) {
+        if self.refresh == Refresh::UnderWay {
+            self.refresh = Refresh::Never;
+            return self.handle_refresh(directory, addr, outcome.ok(), now);
+        }
         let answer = match outcome {
             Ok(answer) => answer,
             Err(failed_attempt) => {
@@ -196,9 +233,7 @@ impl Pursuit {
             Ok(members) => members,
             Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
         };
-        let checked = directory.check_name(addr, &members.cluster_name);
-        let checked = checked.and_then(|()| directory.check_cluster(addr, answer.cluster));
-        if let Err(error) = checked {
+        if let Err(error) = directory.check_members(addr, &members) {
             self.end = Some(End::AnotherCluster(error));
             return;
         }
@@ -216,6 +251,23 @@ impl Pursuit {
                 let failed_attempt = FailedAttempt::NoLeader { addr: addr.to_owned() };
                 self.handle_failed_attempt(directory, failed_attempt, now);
             }
+        }
+    }
+
+    /// Applies the members as the leader lists them. Without a list, the call goes on all the same.
+    fn handle_refresh(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        answer: Option<Answer<'_>>,
+        now: Instant,
+    ) {
+        let Some(answer) = answer.filter(|answer| answer.status == 200) else { return };
+        let members = Members::from_json(answer.body, answer.cluster.map(str::to_owned));
+        let Ok(members) = members else { return };
+        match directory.check_members(addr, &members) {
+            Ok(()) => directory.learn_listed(&members, now),
+            Err(error) => self.end = Some(End::AnotherCluster(error)),
         }
     }
 

@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
 const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
+const NONE: &str = "00000000000000000000000000000000.0000000000000000";
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What a server does with one request.
@@ -535,4 +536,68 @@ async fn an_interval_after_the_deadline_is_not_returned() {
     let short = Instant::now() + Duration::from_millis(200);
     let error = client(&[&node]).intervals(1, short).await;
     assert!(matches!(error, Err(IntervalError::DeadlineExceeded { .. })), "{error:?}");
+}
+
+/// Intervals do not say the name of their cluster, and this one is of a cluster that has no name yet.
+#[tokio::test]
+async fn a_client_that_knows_the_name_takes_no_interval_of_another_cluster() {
+    let (wrong, right) = (Server::start().await, Server::start().await);
+    wrong.will(Line::Say(named_of(OTHER, "yours", &[&wrong], None))).will(Line::HangUp);
+    let client = named_client(&[&wrong, &right]);
+    let error = client.intervals(1, deadline()).await;
+    assert!(matches!(error, Err(IntervalError::AnotherCluster(_))), "{error:?}");
+    assert_eq!(wrong.asked(), ["/members"]);
+    // The second node has not joined at first.
+    let unborn = r#"{"clusterName":"mine","leader":null,"members":[]}"#;
+    right.will(Line::Say(response_of(NONE, "200 OK", "", unborn.as_bytes())));
+    wrong.will(Line::HangUp);
+    right.will(Line::Say(named("mine", &[&right], None))).will(stamp_of(2)).will(stamp_of(2));
+    for _ in 0..2 {
+        let got = client.intervals(1, deadline()).await.expect("the right node is certain");
+        assert_eq!(got.timestamp, stamp(2).timestamp());
+    }
+    assert_eq!(right.asked(), ["/members", "/members", "/interval?n=1", "/interval?n=1"]);
+}
+
+#[tokio::test]
+async fn an_interval_of_no_cluster_is_refused() {
+    let bytes = stamp(1).to_bytes();
+    let nameless =
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", bytes.len()).into_bytes();
+    for answer in [[nameless, bytes.to_vec()].concat(), response_of(NONE, "200 OK", "", &bytes)] {
+        let node = Server::start().await;
+        node.will(stamp_of(1)).will(Line::Say(answer));
+        let client = client(&[&node]);
+        assert!(client.intervals(1, deadline()).await.is_ok());
+        let error = client.intervals(1, deadline()).await;
+        let is_right = matches!(error, Err(IntervalError::BadAnswer(BadAnswer::Foreign { .. })));
+        assert!(is_right, "{error:?}");
+    }
+}
+
+/// With an interval of zero, each call reads the members once.
+#[tokio::test]
+async fn the_members_are_read_again_also_while_calls_succeed() {
+    let (old, new) = (Server::start().await, Server::start().await);
+    let mut options = options();
+    options.refresh_interval = Duration::ZERO;
+    let client = client_with(&[&old], options);
+    old.will(Line::Say(named("", &[&old, &new], None))).will(stamp_of(1));
+    assert!(client.intervals(1, deadline()).await.is_ok());
+    // The node that the client was given is gone.
+    for _ in 0..2 {
+        old.will(Line::HangUp);
+    }
+    new.will(stamp_of(2));
+    let got = client.intervals(1, deadline()).await.expect("the new member is known");
+    assert_eq!(got.timestamp, stamp(2).timestamp());
+    new.will(Line::Say(led_by(new.addr))).will(stamp_of(2));
+    assert!(client.intervals(1, deadline()).await.is_ok());
+    new.will(Line::Say(led_by(new.addr))).will(Line::Say(led_by(new.addr)));
+    new.will(Line::Say(stamped(range(0, 1))));
+    client.members(deadline()).await.expect("a list");
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
+    let (members, interval) = ("/members", "/interval?n=1");
+    let expected = [interval, members, interval, members, members, "/timestamp?format=range&n=1"];
+    assert_eq!(new.asked(), expected);
 }

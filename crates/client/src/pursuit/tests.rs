@@ -582,3 +582,48 @@ fn a_refusal_for_another_cluster_gives_the_clients_own_error() {
     assert_eq!((error.addr.as_str(), error.expected.as_str()), ("b:2", CLUSTER));
     assert_eq!(error.found, "say why");
 }
+
+/// The leader stays for years, while all other members are replaced.
+#[test]
+fn the_members_are_read_again_also_while_calls_succeed() {
+    const EVERY: Duration = Duration::from_secs(30);
+    let call_again = |world: &mut World, after: Duration| {
+        world.now += after;
+        world.call_again(Goal::Timestamps(1));
+        let calls = std::mem::replace(
+            &mut world.pursuit,
+            Pursuit::new(&world.directory, Goal::Members, world.now, SECOND),
+        );
+        world.pursuit = calls.refreshing_after(EVERY);
+    };
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply_from("x:9", "/members", led_by("a:1"));
+    world.reply_from("a:1", ONE, stamped(range(5, 0, 1)));
+    call_again(&mut world, EVERY / 2);
+    world.reply_from("a:1", ONE, stamped(range(5, 1, 1)));
+    call_again(&mut world, EVERY / 2);
+    let new = r#"{"leader":null,"members":[{"nodeID":1,"addr":"a:1"},{"nodeID":3,"addr":"c:3"}]}"#;
+    world.reply_from("a:1", "/members", answer(200, new));
+    // The leader answers, so it stays the leader, whatever the list says.
+    world.reply_from("a:1", ONE, stamped(range(5, 2, 1)));
+    assert_eq!(world.directory.nearest(), ["x:9", "a:1", "c:3"]);
+    // Without a list, the call asks the leader all the same, and later calls do so without a delay.
+    call_again(&mut world, EVERY);
+    assert_eq!(world.asked(), ("a:1".to_owned(), "/members".to_owned()));
+    let silent = FailedAttempt::Silent { addr: "a:1".to_owned() };
+    let now = world.now;
+    world.pursuit.handle_outcome(&mut world.directory, "a:1", "/members", Err(silent), now);
+    world.reply_from("a:1", ONE, stamped(range(5, 3, 1)));
+    assert_eq!((world.end(), world.now), (End::Timestamps(range(5, 3, 1)), now));
+    call_again(&mut world, EVERY / 2);
+    world.reply_from("a:1", ONE, stamped(range(5, 4, 1)));
+    for bad in [answer(200, "<html>"), refusal(ErrorCode::Forbidden, None), list("null")] {
+        call_again(&mut world, EVERY);
+        world.reply_from("a:1", "/members", bad);
+        assert_eq!(world.asked(), ("a:1".to_owned(), ONE.to_owned()));
+    }
+    // Another cluster is not hidden.
+    call_again(&mut world, EVERY);
+    world.reply(Given { cluster: Some(OTHER.into()), ..led_by("a:1") });
+    assert!(matches!(world.end(), End::AnotherCluster(_)));
+}
