@@ -149,15 +149,22 @@ func (c *Client) CommitWait(ctx context.Context, interval Interval) error {
 // MustRetry is the rule of a reader: a read at readAt that finds a value at found has to be repeated
 // with a new timestamp if found is equal or later, because its writer may still wait. If so, MustRetry
 // waits until found is in the past, and returns true. It asks for timestamps of its own. See
-// [Client.Intervals] for errors.
+// [Client.Intervals] for errors. If found is not in the past before the context ends, the error also
+// says by how much found was ahead when a node last answered.
 func (c *Client) MustRetry(ctx context.Context, readAt, found Timestamp) (bool, error) {
 	if found.Before(readAt) {
 		return false, nil
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
+	// ahead is how far found was ahead when a node last answered, in nanoseconds; 0 before.
+	ahead := int64(0)
 	for {
 		interval, err := c.Intervals(ctx, 1)
+		if ahead > 0 && errors.Is(err, context.DeadlineExceeded) {
+			return false, fmt.Errorf("%w: the timestamp that was found was %v ahead when a node last answered",
+				err, time.Duration(ahead))
+		}
 		if err != nil {
 			return false, err
 		}
@@ -165,8 +172,8 @@ func (c *Client) MustRetry(ctx context.Context, readAt, found Timestamp) (bool, 
 			return true, nil
 		}
 		// One more nanosecond than the difference, if it fits.
-		left := min(found.Epoch-interval.EarliestNanos, math.MaxInt64-1) + 1
-		sleepWithin(ctx, time.Duration(left))
+		ahead = int64(min(found.Epoch-interval.EarliestNanos, math.MaxInt64-1) + 1)
+		sleepWithin(ctx, time.Duration(ahead))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -416,6 +417,49 @@ func TestAReaderWaitsUntilWhatItFoundIsInThePast(t *testing.T) {
 	// The fifth interval begins above it.
 	if !must || err != nil || node.asked.Load() != 5 {
 		t.Error(must, err, node.asked.Load())
+	}
+}
+
+// overContext is a context whose deadline passes when the test says so.
+type overContext struct {
+	context.Context
+	over chan struct{}
+}
+
+func (c overContext) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }
+func (c overContext) Done() <-chan struct{}       { return c.over }
+func (c overContext) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func TestAReaderIsToldByHowMuchWhatItFoundIsStillAhead(t *testing.T) {
+	node := startStampingNode(t, 1, someday)
+	client := dialNodes(t, []string{node.addr()})
+	at := func(epoch uint64) Timestamp { return Timestamp{Epoch: epoch, Index: intervalMarker} }
+	ctx, result := overContext{context.Background(), make(chan struct{})}, make(chan error, 1)
+	go func() {
+		// The first timestamp is a nanosecond above someday.
+		_, err := client.MustRetry(ctx, at(someday), at(someday-uint64(stampWidth)+uint64(time.Hour)))
+		result <- err
+	}()
+	// The connection is kept when its answer has been read.
+	isRead := func() bool {
+		client.stamper.mu.Lock()
+		defer client.stamper.mu.Unlock()
+		return len(client.stamper.idle[node.addr()]) == 1
+	}
+	for limit := time.Now().Add(30 * time.Second); !isRead() && time.Now().Before(limit); {
+		time.Sleep(time.Millisecond)
+	}
+	close(ctx.over)
+	err := <-result
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "was 1h0m0s ahead") {
+		t.Error(err)
 	}
 }
 

@@ -69,6 +69,21 @@ pub enum IntervalError {
         /// The last failed attempt before the deadline, if any.
         last: Option<FailedAttempt>,
     },
+    /// Only from [`Client::must_retry`]: the timestamp that was found was not in the past before the
+    /// deadline. If it is far ahead, the clock of the node that gave it, or of the node that answered,
+    /// is wrong, or it is no timestamp of this cluster. If not, try again later.
+    #[error(
+        "the timestamp that was found is not in the past before the deadline: \
+         it was {} ms ahead when a node last answered{}",
+        .ahead.as_millis(),
+        said(.last.as_ref())
+    )]
+    StillAhead {
+        /// How far it was ahead of the latest time that is surely past, when a node last answered.
+        ahead: Duration,
+        /// The last failed attempt after that answer, if any.
+        last: Option<FailedAttempt>,
+    },
     /// The addresses lead to different clusters. Correct them.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
@@ -306,7 +321,8 @@ impl Client {
     /// waits until `found` is in the past, and returns true. It asks for timestamps of its own.
     ///
     /// # Errors
-    /// See [`IntervalError`]. It fails after [`Options::timeout`](crate::Options::timeout).
+    /// See [`IntervalError`]. It fails after [`Options::timeout`](crate::Options::timeout), with
+    /// [`IntervalError::StillAhead`] if a node has answered, and `found` was not in the past.
     pub async fn must_retry(
         &self,
         read_at: Timestamp,
@@ -316,13 +332,21 @@ impl Client {
             return Ok(false);
         }
         let deadline = now() + self.timeout();
+        let mut still_ahead = None;
         loop {
-            let interval = self.intervals(1, deadline).await?;
+            let interval = match (self.intervals(1, deadline).await, still_ahead) {
+                (Ok(interval), _) => interval,
+                (Err(IntervalError::DeadlineExceeded { last }), Some(ahead)) => {
+                    return Err(IntervalError::StillAhead { ahead, last });
+                }
+                (Err(error), _) => return Err(error),
+            };
             let left_ns = found.epoch.0.saturating_add(1).saturating_sub(interval.earliest_ns);
             if left_ns == 0 {
                 return Ok(true);
             }
             let pause = Duration::from_nanos(left_ns);
+            still_ahead = Some(pause);
             let left = deadline.saturating_duration_since(now());
             tokio::time::sleep(pause.min(left)).await;
         }

@@ -601,3 +601,28 @@ async fn the_members_are_read_again_also_while_calls_succeed() {
     let expected = [interval, members, interval, members, members, "/timestamp?format=range&n=1"];
     assert_eq!(new.asked(), expected);
 }
+
+#[tokio::test]
+async fn a_reader_is_told_by_how_much_what_it_found_is_still_ahead() {
+    let node = Server::start().await;
+    // The node is sure that 10 ns are past.
+    let found = |ms: u64| Timestamp::new(Epoch(9 + ms * 1_000_000), EpochIndex(0));
+    let mut options = options();
+    options.timeout = WAIT_MAX;
+    node.will(stamp_of(1));
+    let patient = client_with(&[&node], options.clone());
+    assert_eq!(patient.must_retry(found(0), found(0)).await, Ok(true));
+    options.timeout = Duration::from_millis(300);
+    let mut text = String::new();
+    // If the machine stalls, the answer may come after the deadline. So the test is repeated.
+    for _ in 0..10 {
+        node.will(stamp_of(1));
+        let client = client_with(&[&node], options.clone());
+        let error = client.must_retry(found(0), found(3_600_000)).await;
+        text = error.expect_err("it is an hour ahead").to_string();
+        if text.contains("3600000 ms ahead") {
+            return;
+        }
+    }
+    panic!("{text}");
+}
