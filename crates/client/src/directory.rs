@@ -9,7 +9,7 @@ use epicepoch_wire::Timestamp;
 use epicepoch_wire::http::ErrorCode;
 
 use crate::error::{AnotherCluster, BadAnswer, FailedAttempt};
-use crate::members::{Member, Members};
+use crate::members::{Member, Members, is_cluster};
 
 /// The knowledge that all calls of one client share.
 #[derive(Debug)]
@@ -398,12 +398,6 @@ impl Directory {
         let most = doubled.min(BACKOFF_MAX);
         most.mul_f64(1.0 - self.rng.f64() / 2.0)
     }
-}
-
-/// Whether the value of the header `epicepoch-cluster` names a cluster. A node that has not joined
-/// one yet sends zeros.
-pub(crate) fn is_cluster(text: &str) -> bool {
-    text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'))
 }
 
 fn is_over(since: Instant, now: Instant) -> bool {

@@ -4,8 +4,6 @@
 use epicepoch_wire::NodeId;
 use serde::Deserialize;
 
-use crate::directory::is_cluster;
-
 /// The members of the cluster and their leader, as the node that answered knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -117,6 +115,12 @@ impl MemberBody {
         let named = self.node_id != 0 && is_address(&self.addr);
         named.then_some(Member { node_id: NodeId(self.node_id), addr: self.addr })
     }
+}
+
+/// Whether the value of the header `epicepoch-cluster` names a cluster. A node that has not joined
+/// one yet sends zeros.
+pub(crate) fn is_cluster(text: &str) -> bool {
+    text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'))
 }
 
 /// Whether a text is `host:port` and can be the value of a `Host` header.
