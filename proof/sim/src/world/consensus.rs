@@ -509,6 +509,7 @@ impl World {
             }
             Report::SettingsChanged { outcome: Outcome::Set, .. } => {
                 self.count("settings taken in");
+                self.back_up_settings(id);
             }
             Report::Removed => self.count("member removed"),
             Report::Installed { .. } => {

@@ -14,21 +14,24 @@ use crate::node::{Node, store_in};
 use crate::parameters::{CLOCK_OFFSET_MAX_NS, MS, RESERVATION_NS, SECOND};
 use crate::version::Version;
 use crate::world::World;
+use crate::world::features::Feature;
 
 /// A run has at most this many restores, each of which begins a new history.
 const RESTORES_MAX: u32 = 4;
 /// Longest time that a first member takes to report its clock, nanoseconds.
 const SAMPLE_NS_MAX: u64 = 200 * MS;
-/// How far a floor given by hand is above the epoch to which operators have moved, nanoseconds,
-/// beside the time since the move. Each leader after the move has raised the ceiling by a little. A
-/// leader of compact timestamps raises it as far as time passes, and by a little.
+/// How far a floor given by hand is above the epoch to which operators have moved, nanoseconds. The
+/// margin is needed because each leader after the move has raised the ceiling by a little. A leader
+/// of compact timestamps may also have raised it as far as time has passed since the move.
 const BY_HAND_NS: u64 = SECOND;
 /// A restore must be refused if a clock is wrong by this much, nanoseconds.
 const WRONG_NS: u64 = 10 * SECOND;
 /// `OF_DIRECTORY` of a thousand restores use the directory of a stopped node. `OF_ALL` of a
-/// thousand backups ask every node.
+/// thousand backups ask every node. `OF_SETTINGS` of a thousand nodes that take new settings in are
+/// backed up at that moment.
 const OF_DIRECTORY: u32 = 300;
 const OF_ALL: u32 = 500;
+const OF_SETTINGS: u32 = 400;
 /// The longest possible window, and also the widest possible clock bound, milliseconds. Operators
 /// name this value for a stopped cluster whose settings they do not know.
 const LONGEST_MS: u64 = 60_000;
@@ -80,6 +83,17 @@ impl World {
         let Some(backup) = told.reduce(newest) else { return };
         self.count("backup taken");
         self.restores.backups.push(backup);
+    }
+
+    /// Sometimes takes a backup of a node that has just taken new settings in. It knows a window that
+    /// was raised, and its ceiling is still that of the old window.
+    pub(crate) fn back_up_settings(&mut self, id: NodeId) {
+        if self.has(Feature::Restores) && self.chance(OF_SETTINGS) {
+            if let Some(told) = self.backup_of(self.at(id)) {
+                self.count("backup of new settings");
+                self.restores.backups.push(told);
+            }
+        }
     }
 
     fn backup_of(&self, node: &Node) -> Option<Backup> {
@@ -203,7 +217,11 @@ impl World {
             let wall_ns = self.at(member.node).clock.wall_ns(now_ns) - before_ns - age_ns;
             others.push(WallSample { node: member.node, wall_ns, took_ns, age_ns });
         }
-        let by_hand = |(to, at_ns): (Epoch, u64)| Epoch(to.0 + BY_HAND_NS + now_ns - at_ns);
+        let is_compact = self.may_be_compact();
+        let by_hand = |(to, at_ns): (Epoch, u64)| {
+            let pace_ns = if is_compact { now_ns - at_ns } else { 0 };
+            Epoch(to.0 + BY_HAND_NS + pace_ns)
+        };
         Grounds {
             by_hand: self.restores.advanced.map(by_hand),
             own: (founder, self.at(founder).clock.wall_ns(now_ns)),

@@ -48,7 +48,9 @@ impl World {
             }
             2..5 => {
                 let told_ms = RESERVATION_NS / MS;
-                let drawn_ms = [ELECTIONS_MS..=told_ms, told_ms..=4_000, LONG_MS];
+                // A restore must know the longest window.
+                let middle_ms = if self.has(Feature::Restores) { LONG_MS } else { told_ms..=4_000 };
+                let drawn_ms = [ELECTIONS_MS..=told_ms, middle_ms, LONG_MS];
                 settings.reservation_ms = self.one_of(&drawn_ms);
                 false
             }
