@@ -70,7 +70,7 @@ const RUST_FAULTS: &[Fault] = &[
         "an_answer_that_a_lease_has_proved_is_refused_if_it_was_not",
         "was answered",
     ),
-    ("rigid", 8, "frames_and_fields_of_a_later_version_are_passed_over", "the client closed"),
+    ("rigid", 8, "frames_and_fields_of_a_later_version_are_passed_over", "an unknown frame"),
     ("no-pong", 8, "a_ping_is_answered", "in vain"),
     ("retry-all", 8, "a_field_that_must_be_understood_is_not_passed_over", "Deadline"),
     ("no-pause", 9, "nodes_that_name_each_other_are_not_asked_without_pause", "frames came"),
