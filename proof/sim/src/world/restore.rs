@@ -88,11 +88,12 @@ impl World {
     /// Sometimes takes a backup of a node that has just taken new settings in. It knows a window that
     /// was raised, and its ceiling is still that of the old window.
     pub(crate) fn back_up_settings(&mut self, id: NodeId) {
-        if self.has(Feature::Restores) && self.chance(OF_SETTINGS) {
-            if let Some(told) = self.backup_of(self.at(id)) {
-                self.count("backup of new settings");
-                self.restores.backups.push(told);
-            }
+        if self.has(Feature::Restores)
+            && self.chance(OF_SETTINGS)
+            && let Some(told) = self.backup_of(self.at(id))
+        {
+            self.count("backup of new settings");
+            self.restores.backups.push(told);
         }
     }
 
