@@ -66,8 +66,9 @@ pub struct Options {
     pub attempt_timeout: Duration,
     /// How often the client learns the members' addresses again while a connection lives. Default
     /// 30 s: members change rarely, and a handshake costs little. Over HTTP, and for intervals, a
-    /// call asks one node for them if that was this long ago. If the node does not say them, the call
-    /// goes on without. Over HTTP the client also learns them at every search for the leader.
+    /// call first asks one node for the members if they were last read this long ago. If that node
+    /// does not answer, the call goes on as after any silence. Over HTTP the client also learns them
+    /// at every search for the leader.
     pub refresh_interval: Duration,
     /// The name of the cluster (`CLUSTER` of its nodes), 1 to 64 bytes. A call fails if a node
     /// belongs to a cluster with another name. By default any name is accepted, and the first

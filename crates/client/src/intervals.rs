@@ -210,11 +210,15 @@ impl Client {
             return Err(IntervalError::Count(count));
         }
         let target = format!("{PATH_INTERVAL}?n={count}");
-        let mut last = None;
-        self.refresh_members(deadline).await?;
+        let mut last = self.refresh_members(deadline).await?;
+        let mut silent = last.as_ref().map(|failed| failed.addr().to_owned());
         let mut seen = ModeSeen { is_intervals: self.is_in_interval_mode(), other_mode: None };
         loop {
-            for addr in self.interval_addresses() {
+            let mut addresses = self.interval_addresses();
+            if let Some(silent) = silent.take() {
+                addresses.sort_by_key(|addr| *addr == silent);
+            }
+            for addr in addresses {
                 if now() >= deadline {
                     return Err(IntervalError::DeadlineExceeded { last });
                 }
@@ -241,16 +245,24 @@ impl Client {
         }
     }
 
-    /// Reads the members again from one node, if it is time to. Without a list, the call goes on all the
-    /// same.
-    async fn refresh_members(&self, deadline: Instant) -> Result<(), AnotherCluster> {
+    /// Reads the members again from one node, if it is time to. If the answer is no list, the call
+    /// goes on all the same. Returns the failed attempt if there is no answer: the call asks that node
+    /// last.
+    async fn refresh_members(
+        &self,
+        deadline: Instant,
+    ) -> Result<Option<FailedAttempt>, AnotherCluster> {
         if !self.take_refresh() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(addr) = self.interval_addresses().into_iter().next() else { return Ok(()) };
+        let Some(addr) = self.interval_addresses().into_iter().next() else { return Ok(None) };
         match self.meet(&addr, deadline).await {
             Err(AskError::AnotherCluster(error)) => Err(error),
-            Err(AskError::FailedAttempt(_) | AskError::BadAnswer(_)) | Ok(()) => Ok(()),
+            Err(AskError::FailedAttempt(failed_attempt)) => {
+                self.forget_certain();
+                Ok(Some(failed_attempt))
+            }
+            Err(AskError::BadAnswer(_)) | Ok(()) => Ok(None),
         }
     }
 

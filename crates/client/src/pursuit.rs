@@ -191,7 +191,10 @@ impl Pursuit {
     ) {
         if self.refresh == Refresh::UnderWay {
             self.refresh = Refresh::Never;
-            return self.handle_refresh(directory, addr, outcome.ok(), now);
+            return match outcome {
+                Ok(answer) => self.handle_refresh(directory, addr, &answer, now),
+                Err(failed_attempt) => self.handle_failed_attempt(directory, failed_attempt, now),
+            };
         }
         let answer = match outcome {
             Ok(answer) => answer,
@@ -254,15 +257,18 @@ impl Pursuit {
         }
     }
 
-    /// Applies the members as the leader lists them. Without a list, the call goes on all the same.
+    /// Applies the members as the leader lists them. If the answer is no list, the call goes on all
+    /// the same.
     fn handle_refresh(
         &mut self,
         directory: &mut Directory,
         addr: &str,
-        answer: Option<Answer<'_>>,
+        answer: &Answer<'_>,
         now: Instant,
     ) {
-        let Some(answer) = answer.filter(|answer| answer.status == 200) else { return };
+        if answer.status != 200 {
+            return;
+        }
         let members = Members::from_json(answer.body, answer.cluster.map(str::to_owned));
         let Ok(members) = members else { return };
         match directory.check_members(addr, &members) {

@@ -392,7 +392,8 @@ impl Node {
         self.shared.core.published().grant.is_some()
     }
 
-    /// Asks this node to hand leadership to `target`. Does nothing if this node is not the leader.
+    /// Asks this node to hand leadership to `target`. Does nothing if this node is not the leader, or hands over
+    /// already.
     pub fn transfer_leader_to(&self, target: NodeId) {
         let consensus = self.consensus.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(consensus) = consensus.as_ref() {

@@ -39,7 +39,8 @@ const STEADY_MS: u64 = 5_000;
 
 const MAJORITY: &str =
     "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
-const INTERVALS: &str = "Clients ask another node meanwhile. Look at the clock source of its machine (chronyc tracking).";
+const INTERVALS: &str =
+    "The title has the reason. If it is the clock source, look at it (chronyc tracking).";
 const MEMBER: &str = "Look at its disk, its log, and the network to it.";
 const START: &str = "Start it, or repair the network to it. If its disk is gone, replace it.";
 

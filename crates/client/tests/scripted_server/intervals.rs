@@ -5,6 +5,23 @@ use epicepoch_wire::interval::IntervalStamp;
 
 use super::*;
 
+/// No node of these tests is silent on purpose, so a busy machine ends no attempt.
+fn options() -> Options {
+    let mut options = super::options();
+    options.attempt_timeout = WAIT_MAX;
+    options
+}
+
+fn client(servers: &[&Server]) -> Client {
+    client_with(servers, options())
+}
+
+fn named_client(servers: &[&Server]) -> Client {
+    let mut options = options();
+    options.cluster_name = Some("mine".to_owned());
+    client_with(servers, options)
+}
+
 fn stamp(node: u64) -> IntervalStamp {
     IntervalStamp::new(10, 20, NodeId(node), 0).expect("an interval")
 }
@@ -135,10 +152,11 @@ async fn a_client_that_knows_the_name_takes_no_interval_of_another_cluster() {
     let error = client.intervals(1, deadline()).await;
     assert!(matches!(error, Err(IntervalError::AnotherCluster(_))), "{error:?}");
     assert_eq!(wrong.asked(), ["/members"]);
-    // The second node has not joined at first.
+    // The second node has not joined at first. A request is sent again if a kept connection ends, so
+    // the first node hangs up twice for one request.
     let unborn = r#"{"clusterName":"mine","leader":null,"members":[]}"#;
     right.will(Line::Say(response_of(NONE, "200 OK", "", unborn.as_bytes())));
-    wrong.will(Line::HangUp);
+    wrong.will(Line::HangUp).will(Line::HangUp);
     right.will(Line::Say(named("mine", &[&right], None))).will(stamp_of(2)).will(stamp_of(2));
     for _ in 0..2 {
         let got = client.intervals(1, deadline()).await.expect("the right node is certain");
@@ -172,7 +190,8 @@ async fn the_members_are_read_again_also_while_calls_succeed() {
     let client = client_with(&[&old], options);
     old.will(Line::Say(named("", &[&old, &new], None))).will(stamp_of(1));
     assert!(client.intervals(1, deadline()).await.is_ok());
-    // The node that the client was given is gone.
+    // The node that the client was given is gone. The request goes over its kept connection, and then
+    // over a new one. After that, the other node is asked first.
     for _ in 0..2 {
         old.will(Line::HangUp);
     }

@@ -68,7 +68,8 @@ impl Consensus {
         Ok(Self { orders, thread: Some(thread) })
     }
 
-    /// Tries once to hand leadership to `to`, if this node leads and `to` is a voter.
+    /// Tries once to hand leadership to `to`, if this node leads, does not hand over already, and
+    /// `to` is a voter.
     pub fn hand_over(&self, to: NodeId) {
         // Sending fails only when the plane has ended.
         let _ended = self.orders.send(Order::HandOver { to });

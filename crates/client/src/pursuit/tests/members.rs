@@ -75,20 +75,24 @@ fn the_members_are_read_again_also_while_calls_succeed() {
     // The leader answers, so it stays the leader, whatever the list says.
     world.reply_from("a:1", ONE, stamped(range(5, 2, 1)));
     assert_eq!(world.directory.nearest(), ["x:9", "a:1", "c:3"]);
-    // Without a list, the call asks the leader all the same, and later calls do so without a delay.
+    // A leader that is silent then is not asked a second time: the call searches for another one.
     call_again(&mut world, EVERY);
     assert_eq!(world.asked(), ("a:1".to_owned(), "/members".to_owned()));
     let silent = FailedAttempt::Silent { addr: "a:1".to_owned() };
     let now = world.now;
     world.pursuit.handle_outcome(&mut world.directory, "a:1", "/members", Err(silent), now);
-    world.reply_from("a:1", ONE, stamped(range(5, 3, 1)));
-    assert_eq!((world.end(), world.now), (End::Timestamps(range(5, 3, 1)), now));
+    let (other, path) = world.asked();
+    assert_ne!(other, "a:1");
+    world.reply_again(&other, &path, led_by("c:3"));
+    world.reply_from("c:3", ONE, stamped(range(5, 3, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 3, 1)));
     call_again(&mut world, EVERY / 2);
-    world.reply_from("a:1", ONE, stamped(range(5, 4, 1)));
+    world.reply_from("c:3", ONE, stamped(range(5, 4, 1)));
+    // Without a list, the call asks the leader all the same.
     for bad in [answer(200, "<html>"), refusal(ErrorCode::Forbidden, None), list("null")] {
         call_again(&mut world, EVERY);
-        world.reply_from("a:1", "/members", bad);
-        assert_eq!(world.asked(), ("a:1".to_owned(), ONE.to_owned()));
+        world.reply_from("c:3", "/members", bad);
+        assert_eq!(world.asked(), ("c:3".to_owned(), ONE.to_owned()));
     }
     // Another cluster is not hidden.
     call_again(&mut world, EVERY);

@@ -46,8 +46,8 @@ pub(super) fn ask(message: &[u8], view: &View) -> Result<Ask, Status> {
 ///
 /// # Errors
 /// When the request asks for compact timestamps and the cluster gives none. That is checked only
-/// now, after a quorum has confirmed that the cluster is led by this node, or by the one that gave
-/// the timestamps: before that, a node may not know yet that the cluster is compact.
+/// now, after a quorum has confirmed that this node leads: before that, it may not know yet that the
+/// cluster is compact. Requests for compact timestamps are not sent on to another node.
 pub(super) fn given(
     shared: &NodeShared,
     ask: Ask,

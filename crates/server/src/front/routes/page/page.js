@@ -189,7 +189,7 @@ const pageOf = (it) => (state.document.addr.endsWith(`:${location.port}`)
   && /^([\w.-]+|\[[\da-f:.]+\]):\d{1,5}$/i.test(it.addr) ? `${location.protocol}//${it.addr}/ui` : null);
 
 const MAJORITY = "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
-const INTERVALS = "Clients ask another node meanwhile. Look at the clock source of its machine (chronyc tracking).";
+const INTERVALS = "The title has the reason. If it is the clock source, look at it (chronyc tracking).";
 const LINKS = "Look at the leader's disk and its links (epicepoch tune).";
 // Events: more than a number of them in some minutes need attention.
 const EVENTS = [
