@@ -39,8 +39,7 @@ const STEADY_MS: u64 = 5_000;
 
 const MAJORITY: &str =
     "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
-const INTERVALS: &str =
-    "The title has the reason. If it is the clock source, look at it (chronyc tracking).";
+const INTERVALS: &str = "Look at its clock source (chronyc tracking) if that is why.";
 const MEMBER: &str = "Look at its disk, its log, and the network to it.";
 const START: &str = "Start it, or repair the network to it. If its disk is gone, replace it.";
 
@@ -340,7 +339,7 @@ fn of_state(status: &Status, is_view: bool, of: &mut OfNode<'_>) {
         "clock",
         Urgency::Now,
         format!("The clock of node {node} is wrong, and the clocks of the others are used"),
-        "Set the clock of its machine right (chronyc tracking). Without leases, order is not in danger.",
+        "Set the clock of its machine right (chronyc tracking).",
     );
     of.add(
         status.text("status") == "jumped",

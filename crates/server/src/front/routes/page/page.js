@@ -189,7 +189,7 @@ const pageOf = (it) => (state.document.addr.endsWith(`:${location.port}`)
   && /^([\w.-]+|\[[\da-f:.]+\]):\d{1,5}$/i.test(it.addr) ? `${location.protocol}//${it.addr}/ui` : null);
 
 const MAJORITY = "See which nodes run and reach each other: a majority has to. The logs say “no link” and why.";
-const INTERVALS = "The title has the reason. If it is the clock source, look at it (chronyc tracking).";
+const INTERVALS = "Look at its clock source (chronyc tracking) if that is why.";
 const LINKS = "Look at the leader's disk and its links (epicepoch tune).";
 // Events: more than a number of them in some minutes need attention.
 const EVENTS = [
@@ -258,7 +258,7 @@ function warnings(now, ageMs) {
   }
   if (now.status === "outvoted") {
     add("clock", "now", "The clock of this node is wrong, and the clocks of the others are used",
-      "Set the clock of this machine right (chronyc tracking). Without leases, order is not in danger.");
+      "Set the clock of this machine right (chronyc tracking).");
   } else if (now.status === "jumped") {
     add("clock", "now", "The clock of this node jumped, and too few nodes answer to confirm it",
       "Compare it with other clocks. If it is wrong, set it right; if it is right, restart this node.");
@@ -314,7 +314,6 @@ function warnings(now, ageMs) {
     add("versions", "soon", `Nodes run different versions: ${[...versions].join(", ")}`, "Finish the upgrade.");
   }
   if (!now.ready && !found.length) add("ready", "soon", "This node is not ready", "Look at the end of its log.");
-  // "now" comes before "soon".
   return found.sort((a, b) => a.urgency.localeCompare(b.urgency));
 }
 
@@ -404,7 +403,6 @@ function drawNodes(now) {
 }
 
 const one = (key, label = "") => () => [[key, label]];
-// The peers with the largest values, three at most.
 const peers = (key) => (now) => {
   const size = (it) => Math.abs(state.samples.at(-1)?.values[key + it.nodeID] ?? 0);
   return now.members.filter((it) => isOther(now, it)).sort((a, b) => size(b) - size(a)).slice(0, 3)
@@ -423,14 +421,12 @@ const CHARTS = [
 
 const [WIDTH, HEIGHT] = [600, 58];
 
-// The end of a chart's scale: a round number.
 function scale(max) {
   if (max <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(max));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((top) => top >= max * 0.999);
 }
 
-// How much time the charts show: whole minutes, from two to ten.
 function spanMs() {
   const kept = clock() - (state.samples[0]?.at ?? 0);
   return Math.min(WINDOW_MS, Math.max(2, Math.ceil(kept / 60_000)) * 60_000);
@@ -629,7 +625,6 @@ async function poll() {
   timer = setTimeout(poll, document.hidden ? POLL_HIDDEN_MS : POLL_MS);
 }
 
-// Moves the cursor to the sample next to a time, or by steps.
 function moveCursor(at) {
   state.cursor = at;
   if (state.document) drawCharts(state.document);
