@@ -155,8 +155,7 @@ fn client(servers: &[&Server]) -> Client {
 }
 
 /// A client of the cluster with the name `mine`.
-fn named_client(servers: &[&Server]) -> Client {
-    let mut options = options();
+fn named_client(servers: &[&Server], mut options: Options) -> Client {
     options.cluster_name = Some("mine".to_owned());
     client_with(servers, options)
 }
@@ -401,7 +400,7 @@ async fn the_state_of_a_node_does_not_fix_the_cluster_of_a_client_that_knows_its
     for _ in 0..2 {
         wrong.will(Line::Say(response_of(OTHER, "200 OK", "", b"")));
     }
-    let client = named_client(&[&wrong, &right]);
+    let client = named_client(&[&wrong, &right], options());
     let addr = wrong.addr.to_string();
     assert!(client.ready(&addr, deadline()).await.is_ok());
     assert!(client.leads(&addr, deadline()).await.is_ok());

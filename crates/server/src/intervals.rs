@@ -491,6 +491,25 @@ mod tests {
         assert_eq!(intervals.stamp(&open(), 1).await, refused);
     }
 
+    /// A client's task catches panics. The broken rule of a stamper must end the process even so.
+    #[test]
+    fn a_stamper_that_fails_ends_the_process() {
+        const NAME: &str = "intervals::tests::a_stamper_that_fails_ends_the_process";
+        const CHILD: &str = "EPICEPOCH_TEST_STAMPER_FAILS";
+        if std::env::var_os(CHILD).is_some() {
+            let intervals = intervals(0, Some("fixed=1ms"));
+            let failed = || intervals.read::<()>(&open(), |_, _, _, _| panic!("S24: planned"));
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(failed));
+            println!("the process goes on: {}", caught.is_err());
+            return;
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(!ended.status.success() && !said.contains("the process goes on"), "{said}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("S24: planned"), "{ended:?}");
+    }
+
     #[test]
     fn after_samples_the_first_request_is_answered_at_once() {
         let (intervals, written) = with_disk(0, "fixed=1ms");

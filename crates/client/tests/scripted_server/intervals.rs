@@ -16,12 +16,6 @@ fn client(servers: &[&Server]) -> Client {
     client_with(servers, options())
 }
 
-fn named_client(servers: &[&Server]) -> Client {
-    let mut options = options();
-    options.cluster_name = Some("mine".to_owned());
-    client_with(servers, options)
-}
-
 fn stamp(node: u64) -> IntervalStamp {
     IntervalStamp::new(10, 20, NodeId(node), 0).expect("an interval")
 }
@@ -148,7 +142,7 @@ async fn an_interval_after_the_deadline_is_not_returned() {
 async fn a_client_that_knows_the_name_takes_no_interval_of_another_cluster() {
     let (wrong, right) = (Server::start().await, Server::start().await);
     wrong.will(Line::Say(named_of(OTHER, "yours", &[&wrong], None))).will(Line::HangUp);
-    let client = named_client(&[&wrong, &right]);
+    let client = named_client(&[&wrong, &right], options());
     let error = client.intervals(1, deadline()).await;
     assert!(matches!(error, Err(IntervalError::AnotherCluster(_))), "{error:?}");
     assert_eq!(wrong.asked(), ["/members"]);

@@ -109,6 +109,7 @@ fn compact_timestamps_are_given_where_the_cluster_has_them() {
     let answer = client.answers(1).remove(&1).unwrap();
     let (code, text) = answer.call_status();
     assert!(code == "9" && text.contains("TIMESTAMP_FORMAT=compact"), "{text}");
+    assert_eq!(node.metric("epicepoch_refusals_total{code=\"NOT_COMPACT\"}"), 1);
     let mut cluster = Cluster::new(1);
     let node = with_grpc(&mut cluster);
     node.publish(compact(cluster.leading(1, 3, true)));

@@ -137,26 +137,31 @@ impl Http2 {
     ) {
         let Some((calls, mut sink)) = self.calls_and_sink(out) else { return };
         let Some(method) = calls.get(id).map(|call| call.method) else { return };
-        match method {
+        let answered = match method {
             Method::Timestamp | Method::Timestamps => {
-                match oracle::given(&common.sequencer.shared, ask, given) {
-                    Ok(answer) => calls.answer(id, &mut sink, |out| answer.encode(out)),
-                    Err(status) => calls.end(id, &status, &mut sink),
-                }
+                let answer = oracle::given(&common.sequencer.shared, ask, given);
+                answer.map(|answer| calls.answer(id, &mut sink, |out| answer.encode(out)))
             }
-            Method::FirstTimestamp => calls.answer(id, &mut sink, |out| {
-                messages::put_first_timestamp(out, given.first);
-            }),
-            Method::Tso => match pd::given(&common.sequencer, given.first, ask.count) {
-                Ok(answer) => calls.answer(id, &mut sink, |out| answer.encode(out)),
-                Err(status) => calls.end(id, &status, &mut sink),
-            },
+            Method::FirstTimestamp => {
+                calls.answer(id, &mut sink, |out| messages::put_first_timestamp(out, given.first));
+                Ok(())
+            }
+            Method::Tso => {
+                let answer = pd::given(&common.sequencer, given.first, ask.count);
+                answer.map(|answer| calls.answer(id, &mut sink, |out| answer.encode(out)))
+            }
             Method::Members
             | Method::PdMembers
             | Method::PdClusterInfo
             | Method::Check
             | Method::Watch
             | Method::Reflection => unreachable!("their requests get no timestamps"),
+        };
+        if let Err(status) = answered {
+            if let Some(code) = status.refusal {
+                common.sequencer.metrics().count_refusal(code);
+            }
+            calls.end(id, &status, &mut sink);
         }
     }
 
