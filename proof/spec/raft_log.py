@@ -37,6 +37,9 @@ STATE = {
     "voted": "Node Term Node",  # durable, and has left
     "candidate": "Node Term",
     "head": "Node Term Entry",  # the end of the node's log when it asked for votes in this term
+    # The node campaigned in this term, and no leader of a lower term had committed its configuration. It had learned of
+    # the configuration from an election, and cannot win.
+    "hopeless": "Node Term",
     "won": "Term",
     "led": "Term Node",
     "winner": "Term -> Node",
@@ -115,10 +118,12 @@ def campaign(w: World, s: State, n, t, h, c):
     yield "is-end", end_of(w, s, n, h)
     yield "is-configuration", s.config(n, c)
     yield "unapplied-change", w.all("Entry", lambda e: IMP(AND(s.knows(n, e), w.is_change(e)), s.upto(e, c)))
+    is_of_no_lower_term = w.all("Term", lambda u: IMP(s.done(u, c), w.le_term(t, u)))
     return {
         **moves(w, s, n, t),
         "candidate": lambda m, u: IF(EQ(m, n), EQ(u, t), s.candidate(m, u)),
         "head": lambda m, u, x: OR(s.head(m, u, x), AND(EQ(m, n), EQ(u, t), EQ(x, h))),
+        "hopeless": lambda m, u: OR(s.hopeless(m, u), AND(EQ(m, n), EQ(u, t), NOT(EQ(c, w.root)), is_of_no_lower_term)),
         "leads": lambda m, u: AND(s.leads(m, u), NOT(EQ(m, n))),
     }
 
@@ -193,9 +198,10 @@ def own_ack(w: World, s: State, n, t, x):
 def replicate(w: World, s: State, n, t, x, k):
     """A follower takes a part of the log of a term's leader, with the commit index k, at any time
     after it was sent. It acknowledges this part once it is durable. It cuts off its own log only
-    where its own log contradicts this part."""
+    where its own log contradicts this part, and nothing that it knows to be committed."""
     yield "is-sent", AND(s.leader_log(t, x), s.leader_knows(t, k), s.upto(k, x))
     yield "append-without-commit", changes_before(w, s, x, k)
+    yield "cuts-committed", OR(s.log(n, x), w.all("Entry", lambda e: IMP(s.knows(n, e), s.upto(e, x))))
     yield from follower(w, s, n, t)
     return take_log(w, s, n, t, x, k)
 
@@ -214,6 +220,23 @@ def install(w: World, s: State, n, t, x, c):
     yield from follower(w, s, n, t)
     config = lambda m, e: IF(EQ(m, n), EQ(e, c), s.config(m, e))
     return {**take_log(w, s, n, t, x, x), "config": config}
+
+
+def learn(w: World, s: State, n, x, u):
+    """A node learns from a message of an election that an entry of its log is committed. Messages of
+    pre-votes change no term, so a leader of a term that the node has not reached may have committed
+    it. A candidate follows again if a change of members is committed so: it has not applied that
+    change."""
+    yield "learns-while-leading", w.all("Term", lambda t: NOT(s.leads(n, t)))
+    yield "is-in-log", s.log(n, x)
+    yield "learns-uncommitted", s.done(u, x)
+    is_new_change = w.some("Entry", lambda e: AND(w.is_change(e), s.upto(e, x), NOT(s.knows(n, e))))
+    return {
+        "knows": lambda m, y: OR(s.knows(m, y), AND(EQ(m, n), s.upto(y, x))),
+        "candidate": s.candidate
+        if "campaigns-on" in w.broken
+        else lambda m, v: AND(s.candidate(m, v), NOT(AND(EQ(m, n), is_new_change))),
+    }
 
 
 def follower(w: World, s: State, n, t):
@@ -304,6 +327,7 @@ ACTIONS = {
     own_ack: "Node Term Entry",
     replicate: "Node Term Entry Entry",
     install: "Node Term Entry Entry",
+    learn: "Node Entry Term",
     crash: "Node Entry Entry Entry",
     commit: "Node Term Entry Quorum Entry",
     apply_change: "Node Entry Entry",
@@ -315,7 +339,7 @@ ACTIONS = {
 def initial(w: World, s: State) -> list:
     """At the beginning, every node has the genesis and nothing else."""
     no = "voted candidate head won led elected_under asks leads leader_log leader_knows acked committed done next stale"
-    no += " left late reported"
+    no += " left late reported hopeless"
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]
     found.append(w.all("Entry", lambda x: EQ(s.created(x), EQ(x, w.root))))
     found.append(w.all("Entry Entry", lambda x, y: EQ(s.upto(x, y), EQ(x, y))))
@@ -328,5 +352,5 @@ def initial(w: World, s: State) -> list:
 SPEC = Spec(
     "raft_log", SORTS, CONSTANTS, FIXED, STATE, ACTIONS, axioms, initial, claims,
     ("COMMITTED-LINE", "TERMS-NEVER-FALL", "ONE-LEADER", "ROUND-MEETS", "BARRIER"),
-    hints, lemmas, ("cuts-always", "late-voters"),
+    hints, lemmas, ("cuts-always", "late-voters", "campaigns-on"),
 )  # fmt: skip

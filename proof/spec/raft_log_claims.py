@@ -196,20 +196,17 @@ def commit_claims(w: World, s: State) -> dict[str, Claim]:
             "Node Entry",
             lambda n, e: AND(s.knows(n, e), NOT(EQ(e, root))),
             "Term",
-            lambda n, e, u: AND(s.done(u, e), s.reached(n, u)),
+            lambda n, e, u: s.done(u, e),
         ),
-        "candidate-knows": Claim(
-            "Node Term Entry",
-            lambda n, t, e: AND(s.candidate(n, t), s.knows(n, e), NOT(EQ(e, root))),
-            "Term",
-            lambda n, t, e, u: AND(s.done(u, e), lt(u, t)),
+        "leader-own": Claim(
+            "Node Term Entry", lambda n, t, e: IMP(AND(s.leads(n, t), s.knows(n, e), EQ(T(e), t)), s.done(t, e))
         ),
         "leader-knows-log": Claim("Term Entry", lambda t, e: IMP(s.leader_knows(t, e), s.leader_log(t, e))),
         "leader-knows-done": Claim(
             "Term Entry",
             lambda t, e: AND(s.leader_knows(t, e), NOT(EQ(e, root))),
             "Term",
-            lambda t, e, u: AND(s.done(u, e), w.le_term(u, t)),
+            lambda t, e, u: s.done(u, e),
         ),
     }
 
@@ -247,6 +244,30 @@ def change_claims(w: World, s: State) -> dict[str, Claim]:
         "candidate-applied": Claim(
             "Node Term Entry Entry",
             lambda n, t, c, e: IMP(AND(s.candidate(n, t), s.config(n, c), s.knows(n, e), w.is_change(e)), s.upto(e, c)),
+        ),
+        # A leader of a lower term has committed the configuration of a candidate. Or the candidate learned of the
+        # configuration from an election; then each of its quorums has a voter that does not vote for it any more,
+        # because that voter has left the term, or has an entry of the term.
+        "candidate-done": Claim(
+            "Node Term Entry",
+            lambda n, t, c: AND(s.candidate(n, t), s.config(n, c), NOT(EQ(c, root)), NOT(s.hopeless(n, t))),
+            "Term",
+            lambda n, t, c, u: AND(s.done(u, c), lt(u, t)),
+        ),
+        "candidate-hopeless": Claim(
+            "Node Term Entry Quorum",
+            lambda n, t, c, q: AND(s.hopeless(n, t), s.candidate(n, t), s.config(n, c), w.quorum_of(q, c)),
+            "Node Entry",
+            lambda n, t, c, q, m, f: AND(
+                w.member(m, q), NOT(s.voted(m, t, n)), OR(s.left(m, t), AND(s.acked(m, f), EQ(T(f), t)))
+            ),
+        ),
+        "hopeless-reached": Claim("Node Term", lambda n, t: IMP(s.hopeless(n, t), s.reached(n, t))),
+        "leader-change": Claim(
+            "Node Term Entry",
+            lambda n, t, e: AND(s.leads(n, t), s.knows(n, e), w.is_change(e), NOT(EQ(e, root))),
+            "Term",
+            lambda n, t, e, u: AND(s.done(u, e), w.le_term(u, t)),
         ),
         "candidate-lag": Claim(
             "Node Term Entry Entry",
@@ -324,6 +345,13 @@ def commit_lemmas(w: World, s: State, n, t, x, q, c) -> dict[str, Claim]:
 lemmas = {"win": win_lemmas, "commit": commit_lemmas}
 
 
+def has_hope(ask: Question) -> None:
+    """The winner's configuration was committed by a leader of a lower term."""
+    n, t, x, c, q = ask.args
+    ask.use("candidate-done", n, t, c)
+    ask.use("candidate-hopeless", n, t, c, q)
+
+
 def has_what_is_committed(ask: Question) -> None:
     """Take the first committed entry that the winner's log lacks. Either the quorum that committed
     it meets the quorum of the election. Or a configuration is between those of the two quorums, and
@@ -334,7 +362,7 @@ def has_what_is_committed(ask: Question) -> None:
     f, p, d = ask.use("done-by", u, e)
     (m,) = ask.use("next-meets", p, q, d, c)
     ask.use("vote-complete", m, t, n, x, f)
-    ask.use("candidate-knows", n, t, c)
+    has_hope(ask)
 
 
 def quorums_of_a_term_meet(ask: Question) -> None:
@@ -342,7 +370,7 @@ def quorums_of_a_term_meet(ask: Question) -> None:
     (d,) = ask.use("won-under", t)
     ask.use("next-meets", s.election(t), q, d, c)
     ask.use("elected-under-done", t, d)
-    ask.use("candidate-knows", n, t, c)
+    has_hope(ask)
 
 
 def later_leaders_have_it(ask: Question) -> None:
@@ -355,7 +383,7 @@ def later_leaders_have_it(ask: Question) -> None:
     (m,) = ask.use("next-meets", q, s.election(v), c, d)
     ask.use("election-complete", v, m, x)
     ask.use("elected-under-done", v, d)
-    ask.use("knows-done", n, c)
+    ask.use("asks-done", t, c)
 
 
 def round_meets(ask: Question) -> None:
@@ -369,11 +397,6 @@ def round_meets(ask: Question) -> None:
     ask.use("asks-done", t, c)
 
 
-def barrier(ask: Question) -> None:
-    n, t, x = ask.args
-    ask.use("knows-done", n, x)
-
-
 def same(name: str):
     """A hint: the claim held for the same things before the action."""
     return lambda ask: ask.use(name, *ask.things) and None
@@ -382,7 +405,7 @@ def same(name: str):
 def done_by(ask: Question) -> None:
     (n, t, x, q, c), (u, e) = ask.args, ask.things
     ask.use("done-by", u, e)
-    (v,) = ask.use("knows-done", n, c)
+    (v,) = ask.use("asks-done", t, c)
     ask.use("done-by", v, e)
 
 
@@ -412,30 +435,44 @@ def known_by_snapshot(ask: Question) -> None:
 def known_by_winner(ask: Question) -> None:
     (n, t, x, c, q), (u, e) = ask.args, ask.things
     ask.use("leader-knows-done", u, e)
-    ask.use("candidate-knows", n, t, e)
+    ask.use("knows-done", n, e)
 
 
 def elected_under_done(ask: Question) -> None:
     (n, t, x, c, q), (u, d) = ask.args, ask.things
     ask.use("elected-under-done", u, d)
-    ask.use("candidate-knows", n, t, c)
+    has_hope(ask)
 
 
 def asks_done_by_winner(ask: Question) -> None:
     (n, t, x, c, q), (u, d) = ask.args, ask.things
     ask.use("asks-done", u, d)
-    ask.use("candidate-knows", n, t, c)
+    has_hope(ask)
 
 
 def asks_done_by_leader(ask: Question) -> None:
     (n, e, c), (u, d) = ask.args, ask.things
     ask.use("asks-done", u, d)
-    ask.use("knows-done", n, e)
+    ask.use("leader-change", n, u, e)
 
 
-def candidate_knows(ask: Question) -> None:
-    ask.use("candidate-knows", *ask.things)
-    ask.use("knows-done", ask.things[0], ask.things[2])
+def change_of_winner(ask: Question) -> None:
+    ask.use("leader-change", *ask.things)
+    has_hope(ask)
+
+
+def hopeless_at_first(ask: Question) -> None:
+    """Take the quorum that committed the candidate's configuration."""
+    (n, t, h, c), (m, u, d, q) = ask.args, ask.things
+    ask.use("candidate-hopeless", m, u, d, q)
+    (v,) = ask.use("knows-done", n, c)
+    f, p, before = ask.use("done-by", v, c)
+    ask.use("next-meets", p, q, before, c)
+
+
+def still_hopeless(ask: Question) -> None:
+    found = ask.use("candidate-hopeless", *ask.things)
+    ask.use("acked-kept", *found)
 
 
 hints = {
@@ -443,7 +480,6 @@ hints = {
     ("win", "win: the quorums of a term meet"): quorums_of_a_term_meet,
     ("commit", "commit: later leaders have it"): later_leaders_have_it,
     ("begin_round", "ROUND-MEETS"): round_meets,
-    ("report", "BARRIER"): barrier,
     ("commit", "done-by"): done_by,
     ("win", "election-complete"): election_complete,
     ("vote", "vote-complete"): acked_kept_by_voter,
@@ -455,11 +491,13 @@ hints = {
     ("win", "elected-under-done"): elected_under_done,
     ("win", "asks-done"): asks_done_by_winner,
     ("apply_change", "asks-done"): asks_done_by_leader,
-    ("campaign", "candidate-knows"): candidate_knows,
+    ("win", "leader-change"): change_of_winner,
+    ("campaign", "candidate-hopeless"): hopeless_at_first,
+    ("vote", "candidate-hopeless"): still_hopeless,
     ("campaign", "candidate-lag"): lambda ask: ask.use("next-known", ask.things[2], ask.things[3]) and None,
     **{("", name): same(name) for name in (
-        "won-head", "acked-kept", "vote-complete", "election-complete", "done-by", "knows-done", "candidate-knows",
-        "leader-knows-done", "next-known", "next-meets", "elected-under-done", "won-under", "asks-done",
+        "won-head", "acked-kept", "vote-complete", "election-complete", "done-by", "knows-done", "candidate-done",
+        "candidate-hopeless", "leader-change", "leader-knows-done", "next-known", "next-meets", "elected-under-done", "won-under", "asks-done",
         "ROUND-MEETS",
     )},
 }  # fmt: skip

@@ -7,7 +7,8 @@ import itertools
 
 from logic import Concrete, Mutant
 from raft_log import (
-    SPEC, append, apply_change, begin_round, campaign, commit, crash, install, own_ack, replicate, report, vote, win,
+    SPEC, append, apply_change, begin_round, campaign, commit, crash, install, learn, own_ack, replicate, report, vote,
+    win,
 )  # fmt: skip
 
 # Entries by name: term, index, and the voters if the entry makes a configuration.
@@ -92,16 +93,21 @@ Q1, Q2, Q13, Q23 = (frozenset(q) for q in ((1,), (2,), (1, 3), (2, 3)))
 FIRST = elect(1, 1, "root", "root", n2="root") + commits(1, 1, "a", "root", "root", 2)
 THIRD = elect(3, 2, "root", "root", n2="root") + commits(3, 2, "c", "root", "root", 2)
 
-GOOD_ENTRIES = {"root": (0, 0, (1, 2)), "a": (1, 1), "D": (1, 2, (1, 2, 3)), "b": (2, 3)}
+GOOD_ENTRIES = {"root": (0, 0, (1, 2)), "a": (1, 1), "D": (1, 2, (1, 2, 3)), "b": (2, 3), "E": (2, 4, (1, 3)), "c": (4, 5)}
 GOOD = (
     FIRST
     + commits(1, 1, "D", "a", "root", 2, "a")
     + [(apply_change, 1, "D", "root"), (install, 3, 1, "D", "D"), (begin_round, 1, Q13, "D")]
-    + [(crash, 2, "D", "a", "root"), (replicate, 2, 1, "D", "D"), (apply_change, 2, "D", "root")]
+    + [(crash, 2, "D", "a", "root"), (learn, 2, "D", 1), (replicate, 2, 1, "D", "D"), (apply_change, 2, "D", "root")]
     + elect(3, 2, "D", "D", n2="D")
     + [(begin_round, 1, Q13, "D")]
     + commits(3, 2, "b", "D", "D", 1, "D")
     + [(report, 3, 2, "b")]
+    # The leader of term 4 commits E. Node 2 has only reached term 2 when it learns that, and campaigns without hope.
+    + [(append, 3, 2, "E", "b", "D"), (replicate, 2, 2, "E", "b")]
+    + elect(3, 4, "E", "D", n1="b")
+    + commits(3, 4, "c", "E", "D", 1, "b")
+    + [(learn, 2, "E", 4), (apply_change, 2, "E", "D"), (campaign, 2, 3, "E", "E"), (vote, 2, 3, 2, "E", "E")]
 )
 
 # Leader 1 adds node 2 as a voter, then removes itself, and knows that both changes are committed.
@@ -232,8 +238,31 @@ MUTANTS = [
         + elect(3, 5, "D", "D", n1="root") + commits(3, 5, "x", "D", "D", 1),
         nodes=4,
     ),
+    # The leader of term 2 does not have x. The leader of term 3 has it from the leader of term 1, and commits it.
+    Mutant(
+        "learns-while-leading",
+        FIRST[:4] + elect(2, 2, "root", "root", n3="root")[:-1] + [(win, 2, 2, "root", "root", Q23)]
+        + [(append, 1, 1, "a", "root", "root"), (replicate, 4, 1, "a", "root")]
+        + [(campaign, 4, 3, "a", "root"), (vote, 2, 3, 4, "a", "root"), (vote, 3, 3, 4, "a", "root")]
+        + [(win, 4, 3, "a", "root", Q23), (append, 4, 3, "g", "a", "root")]
+        + [(replicate, n, 3, "g", "root") for n in (2, 3)] + [(commit, 4, 3, "g", Q23, "root")]
+        + [(learn, 1, "a", 3), (report, 1, 1, "a")],
+        {"entries": {**PLAIN, "g": (3, 3)}, "nodes": 4},
+    ),
+    grows(
+        "learns-uncommitted",
+        elect(1, 1, "root", "root", n2="root") + [(append, 1, 1, "D", "root", "root"), (replicate, 3, 1, "D", "root")]
+        + [(learn, 3, "D", 1), (apply_change, 3, "D", "root"), (crash, 1, "root", "root", "root")]
+        + elect(2, 2, "root", "root", n1="root")
+        + [(append, 2, 2, "E", "root", "root"), (replicate, 4, 2, "E", "root")]
+        + [(learn, 4, "E", 2), (apply_change, 4, "E", "root")]
+        + [(campaign, 4, 4, "E", "E"), (vote, 2, 4, 4, "E", "E"), (win, 4, 4, "E", "E", Q2)]
+        + [(append, 4, 4, "y", "E", "E"), (replicate, 2, 4, "y", "E"), (commit, 4, 4, "y", Q2, "E")]
+        + elect(3, 5, "D", "D", n1="root") + commits(3, 5, "x", "D", "D", 1),
+        nodes=4,
+    ),
 ]  # fmt: skip
 
 # Rules that another rule backs up: if one of them alone is broken, the proof fails, but no trace
 # ends in a wrong answer.
-SECOND_LOCKS = ["vote-in-old-term"]
+SECOND_LOCKS = ["vote-in-old-term", "cuts-committed", "campaigns-on"]

@@ -1,21 +1,24 @@
 """The session of a client: callers share requests, a request may be sent twice, and a lost one is
 sent again. Three things are proved, for any number of callers, requests and clients. A caller never
 gets a timestamp that was allocated before its call (C1). It never gets one that another caller got
-(C2). It gets only one that is above every timestamp that was returned before its request was sent
-(C7).
+(C2). It gets only one that is above every timestamp that its client had returned before its request
+was sent (C7).
 
 Two rules say what the oracle does: `oracle-unique` and `oracle-order`. `rounds.py` proves them. C7
-is proved without them.
+is proved without them. Each caller asks for one timestamp of its own. Callers that ask for the
+latest timestamp may share one, and are left out.
 """
 
 from __future__ import annotations
 
 from logic import AND, EQ, IF, IMP, NOT, OR, Claim, Concrete, Mutant, Spec, State, World
 
-SORTS = "Slot Call Request Sending Ts"
+SORTS = "Client Slot Call Request Sending Ts"
 CONSTANTS = {"ts0": "Ts"}
 FIXED = {
     "le_ts": "Ts Ts",
+    "caller_of": "Call -> Client",
+    "client_of": "Request -> Client",
     "slot": "Call -> Slot",  # slots of calls that have ended are used again
     "of": "Sending -> Request",  # a request has one sending, and one more for each copy by hedging
     "value": "Sending Call -> Ts",  # the part of the answer to a sending that is cut for a call
@@ -26,8 +29,8 @@ STATE = {
     "placed": "Call Request",  # the call is in the batch of the request, and has no result yet
     "begun": "Request",  # the request has been sent at least once
     "sent": "Sending",
-    "floor": "Sending -> Ts",  # the highest timestamp that any call had got when this was sent
-    "highest": "-> Ts",
+    "floor": "Sending -> Ts",  # the highest timestamp that any call of the client had got when this was sent
+    "highest": "Client -> Ts",
     "allocated": "Sending",
     "received": "Sending",
     "returned": "Call",
@@ -36,7 +39,7 @@ STATE = {
     # The order of events: each relation says that one event was before another.
     "heard": "Sending Call",  # the answer had been received, by any client, when the call entered
     "older": "Sending Sending",  # the answer to the first had been received when the second was sent
-    "returned_before": "Call Sending",  # the call had its result when the sending left
+    "returned_before": "Call Sending",  # the call, of the same client, had its result when the sending left
     "early": "Sending Call",  # the oracle allocated for the sending before the call entered
 }
 
@@ -58,9 +61,10 @@ def axioms(w: World) -> dict:
 
 
 def enter(w: World, s: State, c):
-    """A caller makes a call. No waiting call may be in the same slot."""
+    """A caller makes a call. No waiting call of its client may be in the same slot."""
     yield "is-new", NOT(s.entered(c))
-    yield "is-free", w.all("Call", lambda o: IMP(s.waiting(o), NOT(EQ(w.slot(o), w.slot(c)))))
+    is_of_client = lambda o: EQ(w.caller_of(o), w.caller_of(c))
+    yield "is-free", w.all("Call", lambda o: IMP(AND(s.waiting(o), is_of_client(o)), NOT(EQ(w.slot(o), w.slot(c)))))
     return {
         "entered": lambda o: OR(EQ(o, c), s.entered(o)),
         "waiting": lambda o: OR(EQ(o, c), s.waiting(o)),
@@ -75,24 +79,28 @@ def leave(w: World, s: State, c):
 
 
 def take(w: World, s: State, c, r):
-    """A waiting caller gets a place in the batch of a request that has not been sent (C1)."""
+    """A waiting caller gets a place in the batch of a request of its client that has not been sent (C1)."""
     yield "is-waiting", s.waiting(c)
+    yield "is-of-client", EQ(w.caller_of(c), w.client_of(r))
     yield "two-places", w.all("Request", lambda o: NOT(s.placed(c, o)))
     yield "late-join", NOT(s.begun(r))
     return {"placed": lambda o, p: OR(s.placed(o, p), AND(EQ(o, c), EQ(p, r)))}
 
 
 def send(w: World, s: State, x):
-    """A request is sent, or a copy of it (hedging). Its floor is the highest timestamp that was
-    returned until now (C7)."""
+    """A request is sent, or a copy of it (hedging). Its floor is the highest timestamp that its
+    client has returned until now (C7)."""
     yield "is-new", NOT(s.sent(x))
-    floor = s.floor if "old-floor" in w.broken else lambda y: IF(EQ(y, x), s.highest(), s.floor(y))
+    client = w.client_of(w.of(x))
+    floor = s.floor if "old-floor" in w.broken else lambda y: IF(EQ(y, x), s.highest(client), s.floor(y))
     return {
         "sent": lambda y: OR(EQ(y, x), s.sent(y)),
         "begun": lambda r: OR(EQ(r, w.of(x)), s.begun(r)),
         "floor": floor,
         "older": lambda y, z: IF(EQ(z, x), s.received(y), s.older(y, z)),
-        "returned_before": lambda b, z: IF(EQ(z, x), s.returned(b), s.returned_before(b, z)),
+        "returned_before": lambda b, z: IF(
+            EQ(z, x), AND(s.returned(b), EQ(w.caller_of(b), client)), s.returned_before(b, z)
+        ),
     }
 
 
@@ -100,9 +108,8 @@ def allocate(w: World, s: State, x):
     """The oracle allocates for a request that it has received."""
     yield "is-new", NOT(s.allocated(x))
     yield "is-sent", s.sent(x)
-    yield "oracle-unique", AND(
-        w.all("Sending Call Call", lambda y, c, d: IMP(AND(s.allocated(y)), NOT(EQ(w.value(y, d), w.value(x, c))))),
-        w.all("Call Call", lambda c, d: IMP(NOT(EQ(c, d)), NOT(EQ(w.value(x, c), w.value(x, d))))),
+    yield "oracle-unique", w.all(
+        "Sending Call Call", lambda y, c, d: IMP(s.allocated(y), NOT(EQ(w.value(y, d), w.value(x, c))))
     )
     yield "oracle-order", w.all(
         "Sending Call Call", lambda y, c, d: IMP(s.older(y, x), below(w, w.value(y, d), w.value(x, c)))
@@ -114,18 +121,20 @@ def allocate(w: World, s: State, x):
 
 
 def receive(w: World, s: State, x):
-    """The answer arrives, at any time after the allocation."""
+    """The answer arrives, at any time after the allocation. The client cuts it into a part for each
+    call."""
     yield "is-allocated", s.allocated(x)
+    yield "parts-overlap", w.all("Call Call", lambda c, d: OR(EQ(c, d), NOT(EQ(w.value(x, c), w.value(x, d)))))
     return {"received": lambda y: OR(EQ(y, x), s.received(y))}
 
 
 def give(w: World, s: State, x, r, c, d):
     """The answer to the sending x fills the place of the call c in the batch of the request r. The
     call d gets the result, because it is now in the slot of c. The rules ensure that d is c."""
-    value = w.value(x, c)
+    value, client = w.value(x, c), w.client_of(r)
     yield "is-received", s.received(x)
     yield "is-placed", s.placed(c, r)
-    yield "is-slot", EQ(w.slot(c), w.slot(d))
+    yield "is-slot", AND(EQ(w.slot(c), w.slot(d)), EQ(w.caller_of(d), client))
     yield "answer-of-another-request", EQ(w.of(x), r)
     yield "slot-of-another-call", EQ(c, d)
     yield "outcome-twice", s.waiting(d)
@@ -136,7 +145,7 @@ def give(w: World, s: State, x, r, c, d):
         "returned": lambda o: OR(EQ(o, d), s.returned(o)),
         "result": lambda o: IF(EQ(o, d), value, s.result(o)),
         "given_by": lambda o: IF(EQ(o, d), x, s.given_by(o)),
-        "highest": lambda: IF(w.le_ts(s.highest(), value), value, s.highest()),
+        "highest": lambda k: IF(AND(EQ(k, client), w.le_ts(s.highest(k), value)), value, s.highest(k)),
     }
 
 
@@ -162,7 +171,7 @@ ACTIONS = {
 def initial(w: World, s: State) -> list:
     no = "entered waiting placed begun sent allocated received returned heard older returned_before early".split()
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no]
-    return [*found, EQ(s.highest(), w.ts0)]
+    return [*found, w.all("Client", lambda k: EQ(s.highest(k), w.ts0))]
 
 
 def claims(w: World, s: State) -> dict[str, Claim]:
@@ -171,6 +180,9 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "waiting-entered": Claim("Call", lambda c: IMP(s.waiting(c), AND(s.entered(c), NOT(s.returned(c))))),
         "returned-entered": Claim("Call", lambda c: IMP(s.returned(c), AND(s.entered(c), s.received(by(c))))),
         "placed-entered": Claim("Call Request", lambda c, r: IMP(s.placed(c, r), s.entered(c))),
+        "placed-client": Claim(
+            "Call Request", lambda c, r: IMP(s.placed(c, r), EQ(w.caller_of(c), w.client_of(r)))
+        ),
         "placed-once": Claim(
             "Call Request Request", lambda c, r, o: IMP(AND(s.placed(c, r), s.placed(c, o)), EQ(r, o))
         ),
@@ -180,7 +192,7 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "older-received": Claim("Sending Sending", lambda y, x: IMP(s.older(y, x), AND(s.received(y), s.sent(x)))),
         "heard-received": Claim("Sending Call", lambda y, c: IMP(s.heard(y, c), AND(s.received(y), s.entered(c)))),
         "returned-value": Claim("Call", lambda c: IMP(s.returned(c), EQ(s.result(c), w.value(by(c), c)))),
-        "result-below-highest": Claim("Call", lambda c: IMP(s.returned(c), w.le_ts(s.result(c), s.highest()))),
+        "result-below-highest": Claim("Call", lambda c: IMP(s.returned(c), w.le_ts(s.result(c), s.highest(w.caller_of(c))))),
         "returned-above-floor": Claim("Call", lambda c: IMP(s.returned(c), below(w, s.floor(by(c)), s.result(c)))),
         "before-floor": Claim(
             "Call Sending",
@@ -189,9 +201,12 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "values-unique": Claim(
             "Sending Sending Call Call",
             lambda x, y, c, d: IMP(
-                AND(s.allocated(x), s.allocated(y), OR(NOT(EQ(x, y)), NOT(EQ(c, d)))),
-                NOT(EQ(w.value(x, c), w.value(y, d))),
+                AND(s.allocated(x), s.allocated(y), NOT(EQ(x, y))), NOT(EQ(w.value(x, c), w.value(y, d)))
             ),
+        ),
+        "parts-unique": Claim(
+            "Sending Call Call",
+            lambda x, c, d: IMP(AND(s.received(x), NOT(EQ(c, d))), NOT(EQ(w.value(x, c), w.value(x, d)))),
         ),
         "values-rise": Claim(
             "Sending Sending Call Call",
@@ -231,8 +246,8 @@ SPEC = Spec(
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Traces. They have the calls a, b and c, and the requests 1 and 2. `1` is the first sending of
-# request 1, and `1+` is its copy.
+# Traces. One client has the calls a, b and c, and the requests 1 and 2. `1` is the first sending of
+# request 1, and `1+` is its copy. Another client has the call o and the request o.
 
 VALUES = {"1": 10, "1+": 20, "2": 30, "o": 5}
 
@@ -240,8 +255,9 @@ VALUES = {"1": 10, "1+": 20, "2": 30, "o": 5}
 def concrete(fixed: dict, broken=()) -> Concrete:
     values = fixed.get("values", VALUES)
     domain = {
+        "Client": ["k", "l"],
         "Slot": [1, 2],
-        "Call": ["a", "b", "c"],
+        "Call": ["a", "b", "c", "o"],
         "Request": ["1", "2", "o"],
         "Sending": ["1", "1+", "2", "o"],
         "Ts": list(range(40)),
@@ -249,9 +265,11 @@ def concrete(fixed: dict, broken=()) -> Concrete:
     what = {
         "ts0": 0,
         "le_ts": lambda a, b: a <= b,
-        "slot": lambda c: {"a": 1, "b": 2, "c": fixed.get("slot", 2)}[c],
+        "caller_of": lambda c: "l" if c == "o" else "k",
+        "client_of": lambda r: "l" if r == "o" else "k",
+        "slot": lambda c: {"a": 1, "b": 2, "c": fixed.get("slot", 2), "o": 1}[c],
         "of": lambda x: x[0],
-        "value": lambda x, c: values[x] + "abc".index(c) * fixed.get("step", 1),
+        "value": lambda x, c: values[x] + "abco".index(c) * fixed.get("step", 1),
     }
     return Concrete(SPEC, domain, what, broken)
 
@@ -265,7 +283,7 @@ def answered(x: str, *calls: str) -> list:
 
 
 GOOD = (
-    asked("1", "a", "b") + [(send, "1+"), (leave, "b")] + answered("1", "a") + [(requeue, "b", "1")]
+    asked("o", "o") + answered("o", "o") + asked("1", "a", "b") + [(send, "1+"), (leave, "b")] + answered("1", "a") + [(requeue, "b", "1")]
     + [(allocate, "1+"), (receive, "1+")] + asked("2", "c") + answered("2", "c")
 )  # fmt: skip
 
@@ -288,6 +306,7 @@ MUTANTS = [
         asked("1", "a") + asked("2", "b") + answered("1", "a") + answered("2", "b"),
         {"values": {**VALUES, "1": 11, "2": 10}},
     ),
+    Mutant("parts-overlap", asked("1", "a", "b") + answered("1", "a", "b"), {"step": 0}),
     Mutant(
         "oracle-order",
         [(send, "o"), (allocate, "o"), (receive, "o"), *asked("1", "a"), *answered("1", "a")],

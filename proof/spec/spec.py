@@ -77,9 +77,14 @@ def names() -> bool:
         broken = [rule for mutant in found.MUTANTS for rule in mutant.rules.split()] + found.SECOND_LOCKS
         wrong += places.check_mutants(spec, broken)
         claims |= {f"{spec.name}: {name}" for name in logic.prove(spec, is_asked=False).spent}
-    wrong += places.check_safety(claims)
+    rules = {name for spec, _, _ in SPECS for each in logic.rules_of(spec).values() for name in each}
+    wrong += places.check_safety(claims, rules | {name for spec, _, _ in SPECS for name in spec.updates})
     wrong += places.check_monitor([spec for spec, _, _ in SPECS])
-    print("\n".join(wrong) or "names: every rule has a mutant, a place in the code and a check in the monitor, every S-rule its claims")
+    print(
+        "\n".join(wrong)
+        or "names: every rule has a mutant (or begins with is-) and a check in the monitor, every action a place in the code, "
+        "every S-rule its claims"
+    )
     return not wrong
 
 

@@ -10,8 +10,6 @@
 //! The specifications take a step at any time at which its rules hold, so the monitor chooses when:
 //! - A single voter says that it leads before its vote for itself is durable. It wins when the vote
 //!   is durable. If it crashes earlier, nothing of that term has happened.
-//! - A process may learn a commit index from a message of an election. `raft_log.py` has no such
-//!   action; the monitor checks that the entry is committed, as for `replicate`.
 //! - A disk may have entries that were replaced in memory by others, which are not durable. After a
 //!   crash they are back, as if the others had never come.
 //!

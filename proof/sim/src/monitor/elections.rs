@@ -98,11 +98,18 @@ impl Monitor {
         if let Some(record) = &write.record {
             self.check_record(id, record);
         }
-        if !write.entries.is_empty() {
+        let has_entries = !write.entries.is_empty();
+        if has_entries {
             self.takes_entries(id, &write.entries);
         }
         if let Some(hard) = write.hard_state {
+            if !has_entries && write.snapshot.is_none() {
+                self.learns_alone(id, hard.commit);
+            }
             self.learns(id, hard.commit);
+        }
+        if has_entries {
+            self.knows_changes(id);
         }
         let run = self.run(id);
         run.writes.push_back(Pending { number: write.number, hard: run.hard });
@@ -372,6 +379,11 @@ impl Monitor {
         self.rule("raft_log/win/is-candidate", is_candidate && has_head, what);
         self.rule("raft_log/win/is-quorum", is_quorum, what);
         self.rule("raft_log/win/elected-without-quorum", did_all_vote, what);
+        let node = self.at(id);
+        let unapplied = node.log.changes_in(node.running().applied, node.knows).next();
+        self.rule("raft_log/learn/campaigns-on", unapplied.is_none(), || {
+            format!("node {id} leads {term}, and learned that {unapplied:?} is committed")
+        });
         self.terms.insert(term, Won { by: id, election: counted, asks: configuration });
         let run = self.run(id);
         run.believes = None;

@@ -73,6 +73,13 @@ impl Log {
         self.changes.iter().copied().filter(move |at| after < *at && *at <= to)
     }
 
+    /// The last entry of a term at or before an index.
+    fn last_of(&self, term: Term, index: LogIndex) -> Option<LogIndex> {
+        let up_to_term = self.terms.partition_point(|of| *of <= term) as u64;
+        let last = index.min(LogIndex(self.base.0.0 + up_to_term));
+        (last > self.base.0 && self.own_term(last) == Some(term)).then_some(last)
+    }
+
     /// The change of members before the last one.
     fn last_but_one(&self) -> Option<LogIndex> {
         self.changes.iter().rev().nth(1).copied()
@@ -192,6 +199,7 @@ impl Monitor {
         let (term, applied) = (run.hard.0, run.applied);
         let led = [run.leads, run.led, run.believed()];
         let leads = led.contains(&Some(term));
+        let knows = self.at(id).knows;
         for entry in entries {
             let key = (entry.index, entry.term);
             let end = self.at(id).log.last();
@@ -212,18 +220,42 @@ impl Monitor {
                 self.rule("raft_log/replicate/cuts-always", !has_it, what);
                 self.rule("raft_log/replicate/ack-in-old-term", is_leaders.is_some(), what);
                 self.rule("raft_log/replicate/is-sent", is_same && is_leaders != Some(false), what);
+                let line = self.line.term(entry.index).filter(|_| entry.index <= knows);
+                let cuts = line.is_some_and(|line| line != entry.term);
+                self.rule("raft_log/replicate/cuts-committed", !cuts, what);
             }
             self.node(id).log.push(entry);
         }
+    }
+
+    /// After a write with entries and perhaps a higher commit index: if it does not lead, the node
+    /// knows that every change of members in its log before the last one is committed.
+    pub(super) fn knows_changes(&mut self, id: NodeId) {
         let node = self.at(id);
-        let (knows, open) = (node.knows, node.log.last_but_one());
-        if !leads {
-            // The write that has the entries may also have a higher commit index.
-            let is_known = open.is_none_or(|open| open <= knows.max(self.line.last()));
-            self.rule("raft_log/replicate/append-without-commit", is_known, || {
-                format!("node {id} takes a change of members behind {open:?}, and knows {knows}")
-            });
+        let (run, knows, open) = (node.running(), node.knows, node.log.last_but_one());
+        if [run.leads, run.led, run.believed()].contains(&Some(run.hard.0)) {
+            return;
         }
+        let is_known = open.is_none_or(|open| open <= knows);
+        self.rule("raft_log/replicate/append-without-commit", is_known, || {
+            format!("node {id} takes a change of members behind {open:?}, and knows {knows}")
+        });
+    }
+
+    /// A write has a commit index and no entries. If the node does not lead, the index came with a
+    /// heartbeat, or with a message of an election: action `learn`.
+    pub(super) fn learns_alone(&mut self, id: NodeId, commit: LogIndex) {
+        let node = self.at(id);
+        let Some(found) = self.line.term(commit).filter(|_| commit > node.knows) else { return };
+        let (run, last) = (node.running(), node.log.last());
+        let (term, own) = (run.hard.0, node.log.term(commit, &self.line));
+        // The leader of a later term may have committed what this leader commits now.
+        let is_its_own = own == Some(term) && self.is_quorum_elsewhere(self.acked(term, commit));
+        let leads = run.leads == Some(term) && !is_its_own;
+        let what = || format!("node {id} in {term} learns {commit}: {own:?} of {last}, {found}");
+        self.rule("raft_log/learn/learns-while-leading", !leads, what);
+        self.rule("raft_log/learn/is-in-log", commit <= last, what);
+        self.rule("raft_log/learn/learns-uncommitted", own == Some(found), what);
     }
 
     /// Whether the leader of a term has an entry in its log. `None` if nobody has won the term.
@@ -508,11 +540,13 @@ impl Monitor {
         self.rule("raft_log/crash/is-end", is_end, || {
             format!("node {id} has stored a strange entry")
         });
-        let acked = self.at(id).acked.iter().next_back().map(|(term, index)| (*term, *index));
-        let last = entries.last().map_or(record.index, |last| last.index);
-        let is_kept = acked.is_none_or(|(term, index)| term < hard_state.term || index <= last);
-        self.rule("raft_log/crash/early-ack", is_kept, || {
-            format!("node {id} has acknowledged {acked:?}, and its disk ends with {last}")
+        let node = self.at(id);
+        let lost = node.acked.iter().find_map(|(term, index)| {
+            let last = node.log.last_of(*term, *index).filter(|last| *last > record.index)?;
+            (term_on_disk(durable, last) != Some(*term)).then_some((*term, last))
+        });
+        self.rule("raft_log/crash/early-ack", lost.is_none(), || {
+            format!("node {id} has acknowledged {lost:?}, which is not on its disk")
         });
         let log = Log::restored(durable, &self.line);
         let open = log.last_but_one();
