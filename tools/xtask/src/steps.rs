@@ -230,6 +230,10 @@ pub(crate) const STEPS: &[Step] = &[
         Function(dependencies::components)),
     Step::new("fresh-seeds", "Simulated clusters keep every invariant, on 200 fresh seeds or more", NIGHT, 400,
         Function(night::seeds)).after(&["release"]),
+    Step::new("recorded-seeds", "A recorded block of clean seeds has the same traces again", NIGHT, 1200, Commands(&[
+        "rm -rf target/xtask/nights",
+        "scripts/nights target/xtask/nights --check",
+    ])),
     Step::new("nemesis", "Clusters of real processes survive random faults", NIGHT, 600, Function(night::nemesis))
         .after(&["tests"]),
     Step::new("cut-links", "A leader whose links are cut is replaced", NIGHT, 900, Function(night::links))
