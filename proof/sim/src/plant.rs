@@ -167,6 +167,11 @@ plants! {
     /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol; `Instant` of
     /// Rust's standard library is such a clock.
     LeaseClockStops "lease-clock-stops",
+    /// The clocks of the leases are wrong by twice as much as is allowed.
+    ///
+    /// Breaks S20; found by `S20` within 500 seeds. Seen: the model of this protocol
+    /// (`WorldClockSlow`). It shows that the assumption about clocks is needed.
+    LeaseClocksTooWrong "lease-clocks-too-wrong",
     /// A request joins a frame to the leader that is on its way.
     ///
     /// Breaks S22; found by `order` within 100 seeds. Seen: the danger of request collapsing, one hop

@@ -4,8 +4,9 @@
 //! that ends beyond the epoch, and then gives up the part of its range below.
 //!
 //! That is enough. When the reservation is applied, the range ends above the epoch, and what is given
-//! back later is above the epoch, too (S18). So is every later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds
-//! refuse a leader of an older term, as always (S2).
+//! back later is above the epoch, too (S18). So is every later leader's range. From the same step on,
+//! this leader stamps nothing below the epoch. Rounds refuse a leader of an older term, as always
+//! (S2). While this leader waits for leases of others (S20), it reports no advance as done.
 
 use epicepoch_wire::{Epoch, Mode};
 use raft::StateRole;

@@ -83,6 +83,7 @@ impl World {
                 0 | 1 => RATE_MAX,
                 _ => Self::drawn_rate(self.hashed(LEASE_CLOCKS + SALTS * id.0)),
             };
+            let rate = if self.is_planted(Plant::LeaseClocksTooWrong) { 2 * rate } else { rate };
             let now_ns = self.now_ns;
             self.node(id).clock.lease.set_rate(now_ns, rate);
         }

@@ -138,6 +138,11 @@ bugs! {
     /// Breaks S20; found by `S20` within 500 seeds. Seen: the proof of this protocol, in which the
     /// publication is read after the batch is closed.
     LeaseReadBeforeClose "lease-read-before-close",
+    /// A node that starts does not wait for the leases in its log and in its state.
+    ///
+    /// Breaks S20; found by `S20` within 1,000 seeds. Seen: the model of this protocol
+    /// (`RestartForgetsArrival`).
+    LeaseForgottenByRestart "lease-forgotten-by-restart",
     /// A node that installs a snapshot does not wait for the leases that the snapshot hides.
     ///
     /// Breaks S20; found by `S20` within 1,500 seeds. Seen: snapshots are not in the model of this
