@@ -38,7 +38,8 @@ else
         fail 'the node runs already; --found is for its first start. For changed files, run this without it'
     fi
     if ! id epicepoch >/dev/null 2>&1; then
-        useradd --system --home-dir "$data" --shell /usr/sbin/nologin epicepoch
+        # The unit runs in the group of the same name. Not every system makes it without being asked.
+        useradd --system --user-group --home-dir "$data" --shell /usr/sbin/nologin epicepoch
     fi
     # Only the user of the service reads keys and tokens.
     secret='-m 400 -o epicepoch'

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use epicepoch_bench::floor::{self, Wait};
 use epicepoch_bench::latency::{quantile, shown};
@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::addresses::TokenFor;
 use crate::arguments::{is_json, output as output_argument, switch, text as text_argument};
 use crate::failure::Failure;
+use crate::output_file::OutputFile;
 use crate::{addresses, compare, load, output};
 
 pub(crate) fn command() -> Command {
@@ -96,8 +97,8 @@ fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let config = load::config(matches)?;
     // The files are opened before the run, because an error after it would waste the run.
-    let report_file = load::output(matches, "report")?;
-    let hlog_file = load::output(matches, "hlog")?;
+    let report_file = OutputFile::open(matches, "report")?;
+    let hlog_file = OutputFile::open(matches, "hlog")?;
     let targets = targets(matches, environment, config.path.is_some())?;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment, TokenFor::Clients)?;
@@ -121,12 +122,11 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     } else {
         write!(output::account(), "{}", text::run_table(&measured, Some(&floor)))?;
     }
-    if let Some((mut file, path)) = report_file {
-        writeln!(file, "{report:#}").with_context(|| path.display().to_string())?;
+    if let Some(file) = report_file {
+        file.replace(&format!("{report:#}\n"))?;
     }
-    if let Some((mut file, path)) = hlog_file {
-        let log = hlog::hlog(&measured, &program);
-        file.write_all(log.as_bytes()).with_context(|| path.display().to_string())?;
+    if let Some(file) = hlog_file {
+        file.replace(&hlog::hlog(&measured, &program))?;
     }
     let wrong = measured.checked.as_ref().is_some_and(|it| !it.verdict.is_clean());
     Ok(if wrong || measured.counts.answers == 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -187,3 +187,32 @@ fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
 const FLOOR_TIME: Duration = Duration::from_millis(300);
 /// One figure of the machine's floor is measured for at most this time.
 const FLOOR_TIME_MAX: Duration = Duration::from_mins(1);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_cannot_begin_leaves_the_report_of_an_earlier_run() {
+        let home = tempfile::tempdir().expect("a directory");
+        let named = |name: &str| home.path().join(name).display().to_string();
+        let files = [named("run.json"), named("run.hlog")];
+        for file in &files {
+            fs::write(file, "an earlier run").expect("written");
+        }
+        // The authority is missing, so nothing is sent.
+        let line = format!(
+            "bench run --path /x --verify off --addr 127.0.0.1:1 --ca-file {} --report {} --hlog {}",
+            named("missing.pem"),
+            files[0],
+            files[1]
+        );
+        let matches = command().try_get_matches_from(line.split(' ')).expect("it parses");
+        assert!(run(&matches, &Environment::new()).is_err());
+        for file in &files {
+            assert_eq!(fs::read_to_string(file).expect("it is there"), "an earlier run");
+        }
+    }
+}

@@ -2,7 +2,6 @@
 //! crate `epicepoch-lab` does the work.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -22,6 +21,7 @@ use epicepoch_lab::{
 
 use crate::arguments::{is_json, number, output as output_argument, switch, text as text_argument};
 use crate::failure::Failure;
+use crate::output_file::OutputFile;
 use crate::{output, signals};
 
 /// The name of this command.
@@ -112,7 +112,7 @@ pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
     }
     // A file that cannot be written is known before minutes of measuring.
-    let (html, svg) = (opened(matches, "html")?, opened(matches, "svg")?);
+    let (html, svg) = (OutputFile::open(matches, "html")?, OutputFile::open(matches, "svg")?);
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
     let running = Running::default();
@@ -122,11 +122,11 @@ pub(crate) fn run_command(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let setup = Setup { program, plan, seed, stop, running, expected_factor: 1.0 };
     let outcome = measured(&topology, &setup)?;
     if let Some(file) = html {
-        replace(file, &page::page(&outcome)).context("--html")?;
+        file.replace(&page::page(&outcome))?;
     }
     if let Some(file) = svg {
         let picture = picture::picture(&outcome.topology, Some(&outcome));
-        replace(file, &picture).context("--svg")?;
+        file.replace(&picture)?;
     }
     let mut out = output::account();
     if is_json(matches) {
@@ -200,26 +200,6 @@ fn topology(name: &str) -> Result<Topology, Failure> {
     file::read(path).map_err(|error| Failure::usage(anyhow!("{name}: {error}")))
 }
 
-/// Opens the output file of an argument; `None` without the argument. The content of an older file
-/// stays until [`replace`].
-fn opened(matches: &ArgMatches, argument: &str) -> Result<Option<File>, Failure> {
-    let path = matches.get_one::<String>(argument);
-    let create = |path: &String| {
-        let refused = |error| Failure::usage(anyhow!("--{argument} is {path:?}: {error}"));
-        OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(refused)
-    };
-    path.map(create).transpose()
-}
-
-/// Writes a text in place of what the file has.
-fn replace(mut file: File, text: &str) -> io::Result<()> {
-    // A pipe or a terminal has no length.
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
-    file.write_all(text.as_bytes())
-}
-
 /// Prints the built-in topologies.
 fn list(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let all = || BUILT_IN.iter().filter_map(|(name, _)| builtin::find(name));
@@ -238,8 +218,8 @@ fn list(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 
 /// Prints what is expected.
 fn dry(matches: &ArgMatches, topology: &Topology) -> Result<ExitCode, Failure> {
-    if let Some(file) = opened(matches, "svg")? {
-        replace(file, &picture::picture(topology, None)).context("--svg")?;
+    if let Some(file) = OutputFile::open(matches, "svg")? {
+        file.replace(&picture::picture(topology, None))?;
     }
     let mut out = output::product();
     if is_json(matches) {

@@ -1,9 +1,8 @@
 //! The arguments that describe load on a cluster, and their conversion to a configuration of the
 //! load generator.
 
-use std::fs;
 use std::net::ToSocketAddrs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
@@ -234,16 +233,6 @@ pub(crate) fn duration(
 /// Returns the value of an argument that is required or has a default.
 fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).map_or("", String::as_str)
-}
-
-pub(crate) fn output(
-    matches: &ArgMatches,
-    name: &str,
-) -> Result<Option<(fs::File, PathBuf)>, Failure> {
-    let Some(path) = matches.get_one::<String>(name).map(Path::new) else { return Ok(None) };
-    let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()));
-    let file = file.map_err(Failure::usage)?;
-    Ok(Some((file, path.to_owned())))
 }
 
 /// Returns the node `id` at the address `name`.

@@ -23,7 +23,8 @@
 //! - [`lab`]: runs a topology of regions, behind delayed links.
 //! - [`sim`]: simulates whole clusters of the core under faults.
 //! - [`version`]: the build of this binary.
-//! - [`output`]: standard output; [`failure`]: errors and exit codes.
+//! - [`output`]: standard output; [`output_file`]: files that arguments name; [`failure`]: errors
+//!   and exit codes.
 
 mod addresses;
 mod arguments;
@@ -56,6 +57,7 @@ mod member;
 mod moment;
 mod operator;
 mod output;
+mod output_file;
 mod probe;
 mod rolling;
 mod serve;

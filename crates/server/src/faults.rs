@@ -1,11 +1,12 @@
 //! The test switch: a file with which tests inject hardware faults into real processes. It can make
-//! this node's clock wrong, its disk slow, or its client port deaf. It exists only in debug builds;
+//! this node's clocks wrong, its disk slow, or its client port deaf. It exists only in debug builds;
 //! a release build refuses to start with it.
 //!
 //! [`TEST_FAULTS_FILE`] names the file. The node reads it again at most every [`READ_INTERVAL`], so
 //! a change takes effect within that time. Each line is one fault:
 //! ```text
 //! wall_offset_ms=-3600000     the wall clock is an hour behind
+//! lease_rate_ppm=-100000      the clocks of the leases run slower by a tenth
 //! fsync_delay_ms=50           every sync takes 50 ms longer
 //! fsync_hang=1                no sync returns, until this line goes or says 0
 //! fsync_fail=1                every sync fails
@@ -14,6 +15,9 @@
 //! A missing file or line means no fault. Blank lines and lines that begin with `#` are ignored. Any
 //! other line is logged once and ignored. Replace the file by renaming another one over it, because
 //! the node would also read a half-written file.
+//!
+//! When the rate of the clocks of the leases changes, they go on from the time that they show. So
+//! they never jump, and never go back.
 
 use std::io;
 use std::path::PathBuf;
@@ -84,6 +88,29 @@ impl Faults {
         0
     }
 
+    /// What the clock of this node's own lease shows when its true time is `true_ns`, nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn own_lease_ns(&self, true_ns: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        if let Some(active) = &self.active {
+            return active.own_lease_ns(true_ns);
+        }
+        true_ns
+    }
+
+    /// What the clock of the wait for leases of others shows when its true time is `true_ns`,
+    /// nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn lease_wait_ns(&self, true_ns: u64) -> u64 {
+        #[cfg(debug_assertions)]
+        if let Some(active) = &self.active {
+            return active.lease_wait_ns(true_ns);
+        }
+        true_ns
+    }
+
     /// Call this before every sync. It delays the sync, blocks it, or fails it.
     ///
     /// # Errors
@@ -126,6 +153,7 @@ mod active {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(super) struct Switches {
         pub(super) wall_offset_ms: i64,
+        pub(super) lease_rate_ppm: i64,
         pub(super) fsync_delay_ms: u64,
         pub(super) fsync_hang: bool,
         pub(super) fsync_fail: bool,
@@ -137,6 +165,8 @@ mod active {
     pub(super) struct Active {
         path: PathBuf,
         reading: Mutex<Reading>,
+        own_lease: Mutex<Skewed>,
+        lease_wait: Mutex<Skewed>,
     }
 
     #[derive(Debug, Default)]
@@ -149,7 +179,12 @@ mod active {
 
     impl Active {
         pub(super) fn new(path: PathBuf) -> Self {
-            Self { path, reading: Mutex::default() }
+            Self {
+                path,
+                reading: Mutex::default(),
+                own_lease: Mutex::default(),
+                lease_wait: Mutex::default(),
+            }
         }
 
         pub(super) fn now(&self) -> Switches {
@@ -169,6 +204,21 @@ mod active {
             reading.switches
         }
 
+        pub(super) fn own_lease_ns(&self, true_ns: u64) -> u64 {
+            self.skew(&self.own_lease, true_ns)
+        }
+
+        pub(super) fn lease_wait_ns(&self, true_ns: u64) -> u64 {
+            self.skew(&self.lease_wait, true_ns)
+        }
+
+        fn skew(&self, clock: &Mutex<Skewed>, true_ns: u64) -> u64 {
+            let mut clock = clock.lock().unwrap_or_else(PoisonError::into_inner);
+            // The fault is read under the lock. Otherwise a thread that was stopped here would set
+            // an earlier rate again.
+            clock.show(true_ns, self.now().lease_rate_ppm)
+        }
+
         pub(super) fn before_sync(&self) -> io::Result<()> {
             thread::sleep(Duration::from_millis(self.now().fsync_delay_ms));
             while self.now().fsync_hang {
@@ -181,6 +231,42 @@ mod active {
         }
     }
 
+    /// A clock that runs too fast or too slow. It shows true time until its rate first changes.
+    #[derive(Debug, Default)]
+    pub(super) struct Skewed {
+        /// By how much its rate differs from the true one, parts in a million.
+        rate_ppm: i64,
+        /// The true time at which it got this rate, nanoseconds.
+        since_ns: u64,
+        /// What it showed then, nanoseconds.
+        shown_ns: u64,
+        /// The latest true time for which it was read, nanoseconds.
+        latest_ns: u64,
+    }
+
+    impl Skewed {
+        /// What the clock shows at the true time `true_ns`, nanoseconds. From then on, its rate
+        /// differs by `rate_ppm`.
+        pub(super) fn show(&mut self, true_ns: u64, rate_ppm: i64) -> u64 {
+            // Another thread may have read a later time already, and must never read an earlier one.
+            self.latest_ns = self.latest_ns.max(true_ns);
+            if rate_ppm != self.rate_ppm {
+                (self.shown_ns, self.since_ns) = (self.at(self.latest_ns), self.latest_ns);
+                self.rate_ppm = rate_ppm;
+            }
+            self.at(true_ns)
+        }
+
+        fn at(&self, true_ns: u64) -> u64 {
+            // A clock of no rate stands still; none goes back.
+            let rate = MILLION.saturating_add(self.rate_ppm).max(0) as u128;
+            let passed = u128::from(true_ns.saturating_sub(self.since_ns)) * rate;
+            self.shown_ns + (passed / MILLION as u128) as u64
+        }
+    }
+
+    const MILLION: i64 = 1_000_000;
+
     /// Parses the file. Returns the switches and the first malformed line.
     pub(super) fn parse(text: &str) -> (Switches, Option<&str>) {
         let mut switches = Switches::default();
@@ -189,6 +275,7 @@ mod active {
             let meant = match line.split_once('=') {
                 _ if line.is_empty() || line.starts_with('#') => Some(()),
                 Some(("wall_offset_ms", value)) => set(&mut switches.wall_offset_ms, value),
+                Some(("lease_rate_ppm", value)) => set(&mut switches.lease_rate_ppm, value),
                 Some(("fsync_delay_ms", value)) => set(&mut switches.fsync_delay_ms, value),
                 Some(("fsync_hang", value)) => set_bool(&mut switches.fsync_hang, value),
                 Some(("fsync_fail", value)) => set_bool(&mut switches.fsync_fail, value),
@@ -237,16 +324,18 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::active::{Switches, parse};
+    use super::active::{Skewed, Switches, parse};
     use super::*;
 
     const WAIT_MAX: Duration = Duration::from_secs(10);
 
     #[test]
     fn every_switch_is_read_and_nothing_else() {
-        let text = "# a test\nwall_offset_ms=-3600000\n fsync_delay_ms=7\n\nfsync_hang=1\nfsync_fail=0\naccept_fail=1";
+        let text = "# a test\nwall_offset_ms=-3600000\nlease_rate_ppm=-9\n fsync_delay_ms=7\n\n\
+                    fsync_hang=1\nfsync_fail=0\naccept_fail=1";
         let switches = Switches {
             wall_offset_ms: -3_600_000,
+            lease_rate_ppm: -9,
             fsync_delay_ms: 7,
             fsync_hang: true,
             fsync_fail: false,
@@ -263,7 +352,34 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let faults = Faults::from_path(Some(directory.path().join("faults"))).unwrap();
         assert_eq!(faults.wall_offset_ns(), 0);
+        assert_eq!((faults.own_lease_ns(7), faults.lease_wait_ns(9)), (7, 9));
         faults.before_sync().unwrap();
+    }
+
+    #[test]
+    fn a_clock_whose_rate_changes_goes_on_where_it_is_and_never_goes_back() {
+        let mut clock = Skewed::default();
+        for (true_ns, rate_ppm, shown_ns) in [
+            (1_000, 0, 1_000),
+            (2_000, -500_000, 2_000),
+            (3_000, -500_000, 2_500),
+            (4_000, 100_000, 3_000),
+            (5_000, 100_000, 4_100),
+            // A thread that has read an earlier time, and a later fault, comes last.
+            (4_500, 0, 4_100),
+            (6_000, 0, 5_100),
+            (7_000, -2_000_000, 6_100),
+            (8_000, -2_000_000, 6_100),
+            (9_000, -1_000_000, 6_100),
+            (10_000, i64::MAX, 6_100),
+        ] {
+            assert_eq!(clock.show(true_ns, rate_ppm), shown_ns, "{true_ns} {rate_ppm}");
+        }
+        // A machine that runs for a year, and a clock that runs twice as fast.
+        let year_ns = 365 * 86_400 * 1_000_000_000;
+        let mut clock = Skewed::default();
+        assert_eq!(clock.show(0, 1_000_000), 0);
+        assert_eq!(clock.show(year_ns, 1_000_000), 2 * year_ns);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use epicepoch_core::lease::LeaseClocks;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::config::LeaseClock as Setting;
+use crate::faults::Faults;
 
 /// The clocks of the leases of this machine, and the right to take leases.
 #[derive(Debug)]
@@ -24,6 +25,9 @@ pub struct LeaseClock {
     ahead_ns: u64,
     /// A [`LeaseRight`], as its place in [`LeaseRight::ALL`].
     right: AtomicU8,
+    /// The faults that tests inject. They change what the clocks show, not what is compared to find
+    /// a suspension.
+    faults: Faults,
 }
 
 /// Whether this node may take leases, and why not.
@@ -88,12 +92,18 @@ impl LeaseClock {
         Self::with(right_of(setting, Machine::read))
     }
 
+    /// The same clocks with these faults, which tests inject.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
     fn with(right: LeaseRight) -> Self {
         // If the thread stops between the readings, the difference is too low. The highest of some
         // counts, and one of them is right within the tolerance.
         let readings = (0..START_READINGS).map(|_| Reading::now().ahead_at_least_ns());
         let ahead_ns = readings.max().unwrap_or_default();
-        Self { ahead_ns, right: AtomicU8::new(right as u8) }
+        Self { ahead_ns, right: AtomicU8::new(right as u8), faults: Faults::none() }
     }
 
     /// Whether this node may take leases.
@@ -107,7 +117,10 @@ impl LeaseClock {
     #[must_use]
     pub fn read(&self) -> LeaseClocks {
         let Reading { own_ns, after_ns, .. } = Reading::now();
-        LeaseClocks { own_ns, wait_ns: after_ns }
+        LeaseClocks {
+            own_ns: self.faults.own_lease_ns(own_ns),
+            wait_ns: self.faults.lease_wait_ns(after_ns),
+        }
     }
 
     /// Reads the clock of this node's own lease for a worker, nanoseconds. If the machine may have
@@ -116,7 +129,9 @@ impl LeaseClock {
     #[must_use]
     pub fn own_ns(&self) -> u64 {
         let before_ns = read_ns(ClockId::Monotonic);
-        self.own_of(before_ns, read_ns(ClockId::Boottime))
+        let own_ns = self.own_of(before_ns, read_ns(ClockId::Boottime));
+        // A time that is later than every lease stays so.
+        if own_ns == u64::MAX { own_ns } else { self.faults.own_lease_ns(own_ns) }
     }
 
     /// The clock showed `own_ns`. `CLOCK_MONOTONIC` showed `before_ns` before that.
@@ -373,10 +388,12 @@ mod tests {
     #[test]
     fn a_suspension_ends_every_lease_at_once_and_the_right_for_good() {
         let now = Reading { own_ns: 9_000_000_000, after_ns: 8_000_000_000 };
-        let earlier = LeaseClock {
+        let started = |right: LeaseRight| LeaseClock {
             ahead_ns: now.ahead_at_least_ns(),
-            right: AtomicU8::new(LeaseRight::Allowed as u8),
+            right: AtomicU8::new(right as u8),
+            faults: Faults::none(),
         };
+        let earlier = started(LeaseRight::Allowed);
         let shifted = |ns: u64| Reading { own_ns: now.own_ns + ns, ..now };
         assert!(!earlier.judge(shifted(TOLERANCE_NS)));
         assert!(earlier.judge(shifted(TOLERANCE_NS + 1)), "it was suspended");
@@ -385,14 +402,39 @@ mod tests {
         assert_eq!(earlier.right(), LeaseRight::Suspended);
         // A node that may take no lease anyway keeps its reason.
         for right in LeaseRight::ALL.into_iter().filter(|it| *it != LeaseRight::Allowed) {
-            let clock = LeaseClock { right: AtomicU8::new(right as u8), ..earlier };
+            let clock = started(right);
             assert!(!clock.judge(shifted(TOLERANCE_NS + 1)));
             assert_eq!(clock.right(), right);
         }
         // Workers do not wait for the consensus plane.
-        let right = AtomicU8::new(LeaseRight::Allowed as u8);
-        let clock = LeaseClock { ahead_ns: 5, right };
+        let clock = LeaseClock { ahead_ns: 5, ..started(LeaseRight::Allowed) };
         let own_ns = 9 + 5 + TOLERANCE_NS;
         assert_eq!([own_ns, own_ns + 1].map(|it| clock.own_of(9, it)), [own_ns, u64::MAX]);
+    }
+
+    /// The clocks run at a tenth of their true rate. Five milliseconds pass, which is longer than the
+    /// tolerance.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_clock_with_a_wrong_rate_is_no_suspension() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("faults");
+        fs::write(&path, "lease_rate_ppm=-900000").unwrap();
+        let faults = Faults::from_path(Some(path)).unwrap();
+        let clock = LeaseClock::with(LeaseRight::Allowed).with_faults(faults);
+        let began_ns = read_ns(ClockId::Boottime);
+        let first = clock.read();
+        let until_ns = read_ns(ClockId::Boottime) + 5 * TOLERANCE_NS;
+        while read_ns(ClockId::Boottime) < until_ns {
+            std::thread::yield_now();
+        }
+        let last = clock.read();
+        let (own_ns, true_ns) = (clock.own_ns(), read_ns(ClockId::Boottime) - began_ns);
+        assert!(!clock.look_for_suspension());
+        assert!(own_ns >= last.own_ns, "a worker reads the same clock");
+        for (first_ns, last_ns) in [(first.own_ns, last.own_ns), (first.wait_ns, last.wait_ns)] {
+            let passed_ns = last_ns - first_ns;
+            assert!(passed_ns > 0 && passed_ns <= true_ns / 10 + 1, "{passed_ns} {true_ns}");
+        }
     }
 }

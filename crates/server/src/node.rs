@@ -34,6 +34,7 @@ use crate::metrics::hiccup::HiccupMeter;
 use crate::reload::Reloader;
 use crate::security::authz::tokens::TokenFileError;
 use crate::security::authz::{Authorization, Port};
+use crate::security::excess::ExcessLog;
 use crate::security::tls::peers::{PeerTls, PeerTlsError};
 use crate::security::tls::reloader::{CertificateReloader, Certificates};
 use crate::security::tls::{self, ClientTls, TlsError};
@@ -237,10 +238,11 @@ impl Node {
             began: core.positions().own,
             allocator: Allocator::new(core.clone(), nanos(config.epoch_interval)),
             clock: NodeClock::new(wall_ns()),
-            lease_clock: LeaseClock::new(config.leases.clock),
+            lease_clock: LeaseClock::new(config.leases.clock).with_faults(faults.clone()),
             intervals: Intervals::of(&config, storage.intervals(), faults.clone()),
             health: Health::default(),
             authz,
+            excess: ExcessLog::default(),
             peer_tls,
             addresses: Addresses::load(&config.data_dir),
             tls,
@@ -281,14 +283,13 @@ impl Node {
             peers = %shared.config.peer_bind(),
             "started"
         );
-        let consensus = Mutex::new(Some(consensus));
         Ok(Self {
             shared,
             workers,
             http_addr,
             ops_addr,
             acceptors,
-            consensus,
+            consensus: Mutex::new(Some(consensus)),
             fate,
             _clocks: clocks,
             _reloader: reloader,

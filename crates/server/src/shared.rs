@@ -1,6 +1,7 @@
 //! The state that the planes of one node share: identity, the core's published state, the
 //! allocator, the clock, and the health of each plane. It decides nothing.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::config::{Config, host_and_port};
 use crate::intervals::{IntervalState, Intervals};
 use crate::lease_clock::LeaseClock;
 use crate::security::authz::{Authorization, Caller, Reason, Right};
+use crate::security::excess::{Excess, ExcessLog};
 use crate::security::tls::ClientTls;
 use crate::security::tls::peers::PeerTls;
 use crate::security::tls::reloader::Certificates;
@@ -59,6 +61,8 @@ pub struct NodeShared {
     pub admin_queue: AdminQueue,
     /// Which callers have which rights.
     pub authz: Authorization,
+    /// The log of clients that send too much.
+    pub excess: ExcessLog,
     /// Mutual TLS between nodes; `None` when it is off.
     pub peer_tls: Option<PeerTls>,
     /// Where the peers are, as far as this node knows.
@@ -103,6 +107,7 @@ impl NodeShared {
             tls: None,
             certificates: Certificates::default(),
             authz: Authorization::load(&config.authz).expect("no files"),
+            excess: ExcessLog::default(),
             alt_svc: None,
             peer_tls: None,
             addresses: Addresses::default(),
@@ -160,6 +165,11 @@ impl NodeShared {
     ) {
         let now_ns = self.clock.monotonic_ns();
         self.authz.denials.record((right, reason), caller.from, detail, now_ns);
+    }
+
+    /// Logs a client that sends too much, with its address.
+    pub(crate) fn record_excess(&self, kind: Excess, caller: &Caller, detail: &str) {
+        self.excess.record(kind, caller.from, detail, self.clock.monotonic_ns());
     }
 
     /// The most timestamps that one answer may have at present.
@@ -317,6 +327,20 @@ const SERIES_GAP_MAX_NS: u64 = 200_000_000;
 const SERIES_MIN_NS: u64 = 100_000_000;
 
 impl Accepts {
+    /// Whether the error of an accept concerns only one connection, so that others can still be
+    /// accepted.
+    #[must_use]
+    pub fn is_of_one_connection(error: &io::Error) -> bool {
+        matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::WouldBlock
+        )
+    }
+
     /// Records that a client was accepted.
     pub fn succeeded(&self) {
         self.failing_since_ns.store(0, Ordering::Relaxed);

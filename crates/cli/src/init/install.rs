@@ -57,7 +57,7 @@ const FOUNDING: &str = "/run/epicepoch-found";
 /// In place of the commands that need root or systemd. `start` records what the service would read.
 const COMMANDS: [(&str, &str); 4] = [
     ("id", "[ \"$1\" = -u ] && echo 0 || [ -e \"$HOME/user\" ]"),
-    ("useradd", "touch \"$HOME/user\""),
+    ("useradd", "echo \"$*\" >\"$HOME/user\""),
     (
         "install",
         "for word; do shift; case $word in -o|epicepoch) ;; *) set -- \"$@\" \"$word\" ;; esac; done
@@ -174,6 +174,19 @@ fn a_running_node_is_not_told_to_found_and_every_run_without_the_word_ends_it() 
     let (is_done, text) = machine.install(&[]);
     assert!(is_done, "{text}");
     assert_eq!((started(&text), machine.may_found()), ((true, false), false), "{text}");
+}
+
+#[test]
+fn the_script_makes_the_user_and_the_group_that_the_unit_names() {
+    let machine = Machine::new();
+    assert!(machine.install(&[]).0);
+    let asked = read(&machine.home.path().join("user"));
+    let words: Vec<_> = asked.split_whitespace().collect();
+    for line in ["User=epicepoch", "Group=epicepoch"] {
+        assert!(UNIT.lines().any(|it| it == line), "{line}");
+    }
+    assert!(words.contains(&"--user-group"), "{asked}");
+    assert_eq!(words.last(), Some(&"epicepoch"), "{asked}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::top::events::{CHANGES, EVENTS, LINKS, Urgency};
 use crate::top::figures::{count, lasting, ms, ms_up_to, signed};
 use crate::top::model::{Asked, Health, Model, Row};
 use crate::top::rates::Events;
-use crate::top::status::{SILENT_MS, Status, answer_age_ms, is_voter};
+use crate::top::status::{SILENT_MS, Status, answer_age_ms};
 
 /// Members usually lack fewer log entries.
 const BEHIND_MAX: u64 = 16;
@@ -371,16 +371,13 @@ fn of_work(own: &Asked, status: &Status, now_ms: u64, of: &mut OfNode<'_>) {
         format!("Timestamps are {} old", ms(lag_ms)),
         LINKS,
     );
-    let is_silent = |it: &&serde_json::Value| {
+    let is_silent = |it: &serde_json::Value| {
         let age_ms = answer_age_ms(status, it);
         let is_other = it["nodeID"].as_u64() != Some(node);
         is_other && age_ms.is_none_or(|age| age > SILENT_MS)
     };
-    let is_lost = status
-        .members()
-        .iter()
-        .filter(is_silent)
-        .any(|it| is_voter(it["role"].as_str().unwrap_or_default()));
+    // A warning names a silent member already, with or without a vote.
+    let is_lost = status.members().iter().any(is_silent);
     let (links, links_max) = (status.number("confirmLinks"), status.number("confirmLinksMax"));
     of.add(
         links < links_max && !is_lost,
@@ -544,7 +541,9 @@ mod tests {
         assert!(found[0].advice.ends_with("The loss of one more stops the service."));
         seen["members"][2]["role"] = json!("learner");
         model.record("n1:8080", Ok(seen), 3_000);
-        assert_eq!(warnings(&model, 3_000)[0].urgency, Urgency::Soon, "it has no vote");
+        let found = warnings(&model, 3_000);
+        assert_eq!(found.len(), 1, "the links to a silent learner are lost, too: {found:?}");
+        assert_eq!(found[0].urgency, Urgency::Soon, "it has no vote");
     }
 
     /// The network between the nodes is cut, and each still answers this command.

@@ -44,6 +44,7 @@ mod together {
     mod intervals;
     mod intruders;
     mod lab;
+    mod lease_rates;
     mod leases;
     mod links;
     mod logs;

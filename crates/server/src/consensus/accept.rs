@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use super::wall::wall_ns;
 use crate::abort::AbortOnPanic;
 use crate::faults::Faults;
 use crate::framed::{FrameReader, write_frames};
+use crate::metrics::Metrics;
 use crate::peers::handshake::{
     NoHello, check, check_name, check_rolled_back, other_version, read_hello, wrong_store,
 };
@@ -33,7 +35,7 @@ use crate::peers::{self, handshake_outcome, handshakes};
 use crate::security::limits::Key;
 use crate::security::tls::handshake::{Beginner, Handshakes};
 use crate::security::tls::peer_stream::PeerStream;
-use crate::shared::NodeShared;
+use crate::shared::{Accepts, NodeShared};
 use crate::worker::Workers;
 
 /// The longest time from the accept of a connection until its hello has come.
@@ -96,7 +98,7 @@ impl Accepted {
     }
 
     /// Accepts connections from peers. Never ends.
-    pub(super) async fn run(self: Rc<Self>, listener: Rc<TcpListener>) {
+    pub(super) async fn run(self: Rc<Self>, listener: Rc<TcpListener>, metrics: Arc<Metrics>) {
         let _abort = AbortOnPanic("peer listener");
         let this = self.clone();
         tokio::task::spawn_local(async move {
@@ -104,9 +106,11 @@ impl Accepted {
             this.handshakes.hand_out_turns().await;
         });
         let mut count = 0_u64;
+        let mut exhaustion = Exhaustion::default();
         loop {
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    exhaustion.handle_accepted();
                     count += 1;
                     let this = self.clone();
                     tokio::task::spawn_local(async move { this.serve(stream, from, count).await });
@@ -114,8 +118,9 @@ impl Accepted {
                     // runs in between.
                     yield_now().await;
                 }
+                Err(error) if Accepts::is_of_one_connection(&error) => yield_now().await,
                 Err(error) => {
-                    tracing::warn!(%error, "a peer's connection cannot be accepted");
+                    exhaustion.handle_failure(&error, &metrics);
                     sleep(ACCEPT_BACKOFF).await;
                 }
             }
@@ -363,6 +368,29 @@ fn pong(shared: &NodeShared, faults: &Faults, sent_ns: u64, reads_intervals: boo
     Pong { sent_ns, wall_ns: wall_ns(faults), position: shared.core.positions().own, interval }
 }
 
+/// Whether accepts fail now, because descriptors or memory are missing. Every failure is counted.
+/// The log has one line when the first accept fails, and one when accepts succeed again.
+#[derive(Debug, Default)]
+struct Exhaustion {
+    is_present: bool,
+}
+
+impl Exhaustion {
+    fn handle_failure(&mut self, error: &io::Error, metrics: &Metrics) {
+        metrics.accept_failures.add(1);
+        if !std::mem::replace(&mut self.is_present, true) {
+            tracing::warn!(%error, "a peer's connection cannot be accepted; raise the descriptor \
+                limit (ulimit -n)");
+        }
+    }
+
+    fn handle_accepted(&mut self) {
+        if std::mem::take(&mut self.is_present) {
+            tracing::info!("connections of peers are accepted again");
+        }
+    }
+}
+
 /// The last refusal of each peer. It is logged once, however often the peer tries again.
 #[derive(Default)]
 struct LoggedRefusals {
@@ -424,6 +452,25 @@ mod tests {
         let mut bytes = Vec::new();
         pong(&shared, &Faults::none(), 7, false).encode(&mut bytes);
         assert_eq!(bytes.len(), 24);
+    }
+
+    #[test]
+    fn accepts_that_fail_are_all_counted_and_logged_once_until_one_succeeds() {
+        let (mut exhaustion, metrics) = (Exhaustion::default(), Metrics::new(1));
+        let error = io::Error::other("too many open files");
+        let lines = logged(|| {
+            exhaustion.handle_accepted();
+            for _ in 0..20 {
+                exhaustion.handle_failure(&error, &metrics);
+            }
+            exhaustion.handle_accepted();
+            exhaustion.handle_accepted();
+            exhaustion.handle_failure(&error, &metrics);
+        });
+        let failed = "WARN a peer's connection cannot be accepted; raise the descriptor limit \
+                      (ulimit -n) error=too many open files";
+        assert_eq!(lines, [failed, "INFO connections of peers are accepted again", failed]);
+        assert_eq!(metrics.accept_failures.load(), 21);
     }
 
     #[test]

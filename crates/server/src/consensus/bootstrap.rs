@@ -23,7 +23,7 @@ use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{ClusterId, LogIndex, NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::error::ConsensusError;
 use super::restore::{Answered, Restore, is_passing};
@@ -37,8 +37,11 @@ use crate::storage::Storage;
 
 /// Time between two sweeps. In a sweep, this node asks every other node once.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// A log line is written every this many sweeps. It names the nodes that have not answered yet.
-const SWEEPS_PER_LINE: u32 = 50;
+/// Time between two log lines that name the same nodes, which have not answered yet. A sweep may
+/// take much longer than its interval, so sweeps are no measure of time.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Shortest time between two log lines. A change is logged at once if the last line is older.
+const CHANGED_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits for the first record, writes it durably, and returns the content of the directory.
 pub(super) async fn run(
@@ -66,9 +69,30 @@ pub(super) async fn run(
     Ok(Restored { hard_state, record, entries: Vec::new(), positions: Positions::default() })
 }
 
+/// Limits the log lines that say for which nodes this node waits.
+#[derive(Debug, Default)]
+struct WaitingLines {
+    /// The last line, and when it was written.
+    last: Option<(Instant, String)>,
+}
+
+impl WaitingLines {
+    /// Whether a line with `text` must be written now. If so, it counts as written.
+    fn is_due(&mut self, text: &str, now: Instant) -> bool {
+        let is_due = self.last.as_ref().is_none_or(|(at, last)| {
+            let least = if last == text { LINE_INTERVAL } else { CHANGED_LINE_INTERVAL };
+            now.saturating_duration_since(*at) >= least
+        });
+        if is_due {
+            self.last = Some((now, text.to_owned()));
+        }
+        is_due
+    }
+}
+
 /// Asks the addresses in `JOIN` until a member there knows this node as a member.
 async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
-    let mut sweeps = 0_u32;
+    let mut lines = WaitingLines::default();
     loop {
         let mut waiting_for = Vec::new();
         for addr in &shared.config.join {
@@ -86,10 +110,10 @@ async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
                 };
             waiting_for.push(format!("{addr}: {why}"));
         }
-        if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
-            tracing::info!(waiting_for = waiting_for.join("; "), "joining");
+        let waiting_for = waiting_for.join("; ");
+        if lines.is_due(&waiting_for, Instant::now()) {
+            tracing::info!(waiting_for, "joining");
         }
-        sweeps += 1;
         shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
         sleep(SWEEP_INTERVAL).await;
     }
@@ -112,7 +136,7 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
     let me = shared.identity.node;
     let peers: Vec<_> = shared.config.peers.iter().filter(|(id, _)| **id != me).collect();
     let is_founder = shared.config.peers.keys().next() == Some(&me);
-    let mut sweeps = 0_u32;
+    let mut lines = WaitingLines::default();
     loop {
         let mut empty = Vec::new();
         let mut waiting_for = Vec::new();
@@ -141,15 +165,14 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
                 Err(error) => return Err(error),
             }
         }
-        if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
-            let waiting_for = if waiting_for.is_empty() {
-                "the node with the lowest id, which founds the cluster".to_owned()
-            } else {
-                waiting_for.join("; ")
-            };
+        let waiting_for = if waiting_for.is_empty() {
+            "the node with the lowest id, which founds the cluster".to_owned()
+        } else {
+            waiting_for.join("; ")
+        };
+        if lines.is_due(&waiting_for, Instant::now()) {
             tracing::info!(waiting_for, "bootstrap");
         }
-        sweeps += 1;
         shared.health.ticked_ns.store(shared.clock.monotonic_ns(), Ordering::Relaxed);
         sleep(SWEEP_INTERVAL).await;
     }
@@ -274,11 +297,31 @@ async fn answer_one(shared: &NodeShared, restore: &Restore, stream: TcpStream) -
 #[cfg(test)]
 mod tests {
     use epicepoch_wire::StoreId;
-    use tokio::time::Instant;
 
     use super::super::fixture::shared_with;
     use super::*;
     use crate::faults::Faults;
+
+    #[test]
+    fn the_log_names_the_nodes_every_five_seconds_and_at_once_when_they_change() {
+        let start = Instant::now();
+        // A sweep in which two nodes do not answer takes some seconds.
+        let sweeps = [(0, "2; 3"), (2, "2; 3"), (4, "2; 3"), (6, "2; 3"), (8, "3"), (10, "3")];
+        let mut lines = WaitingLines::default();
+        let written = |(at, text): (u64, &str)| {
+            lines.is_due(text, start + Duration::from_secs(at)).then_some((at, text.to_owned()))
+        };
+        let found: Vec<_> = sweeps.into_iter().filter_map(written).collect();
+        let expected = [(0, "2; 3"), (6, "2; 3"), (8, "3")];
+        assert_eq!(found, expected.map(|(at, text)| (at, text.to_owned())));
+        // Two texts that alternate in each sweep do not fill the disk.
+        let mut lines = WaitingLines::default();
+        let sweeps = (0..100_u32).filter(|sweep| {
+            let text = if sweep.is_multiple_of(2) { "lost" } else { "refused" };
+            lines.is_due(text, start + SWEEP_INTERVAL * *sweep)
+        });
+        assert!(sweeps.count() <= 11, "ten seconds");
+    }
 
     #[test]
     fn only_a_node_of_a_cluster_ends_the_bootstrap() {

@@ -3,6 +3,7 @@
 //! never waits for the allocator's lock.
 //!
 //! - `plane`: the event loop around [`epicepoch_core::node::Node`], which decides.
+//! - `orders`: the orders of other threads to the event loop.
 //! - `inbox`: the events that links report to the event loop.
 //! - `link`: the connection to a peer, which reconnects for ever.
 //! - `accept`: connections from peers, passed to the plane or to a worker.
@@ -26,6 +27,7 @@ pub(crate) mod fixture;
 mod inbox;
 mod link;
 mod old_members;
+mod orders;
 mod plane;
 mod reports;
 pub mod restore;
@@ -40,7 +42,7 @@ use epicepoch_wire::NodeId;
 use tokio::sync::mpsc;
 
 use crate::abort::AbortOnPanic;
-use plane::Order;
+use orders::Order;
 
 pub use epicepoch_core::replica::Fatal;
 pub use error::ConsensusError;

@@ -30,6 +30,7 @@ use super::closing::Closing;
 use super::error::ConsensusError;
 use super::inbox::{Event, Inbox};
 use super::link::Link;
+use super::orders::{Order, unless_stopped};
 use super::reports::{
     Reports, log_rolled_back, log_settings_that_differ, shown, warn_of_short_window,
 };
@@ -82,17 +83,6 @@ pub struct Parts {
     pub admin_requests: AdminRequests,
 }
 
-/// An order from another thread of this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Hand leadership to this voter, if this node leads.
-    HandOver { to: NodeId },
-    /// Hand leadership over and do not become the leader again: the node is about to stop.
-    PrepareStop,
-    /// End the plane.
-    Stop,
-}
-
 struct Plane {
     shared: Arc<NodeShared>,
     workers: Workers,
@@ -137,14 +127,13 @@ pub(super) async fn run(
     let listener = Rc::new(TcpListener::from_std(listener)?);
     let restore = Rc::new(restore);
     let has_begun_empty = restored.is_none();
-    let restored = if let Some(restored) = restored {
-        restored
-    } else {
-        tokio::select! {
-            record = bootstrap::run(&shared, &listener, &mut storage, &restore) => record?,
-            () = until_stopped(&mut orders) => return Ok(()),
-        }
+    let mut early = None;
+    let bootstrap = async {
+        let begun = bootstrap::run(&shared, &listener, &mut storage, &restore);
+        if let Some(restored) = restored { Ok(restored) } else { begun.await }
     };
+    let ended = unless_stopped(bootstrap, &mut orders, &mut early).await?;
+    let Some(restored) = ended else { return Ok(()) };
     // The channel needs no limit of its own: the replica limits its outstanding writes.
     let (completed, mut completions) = mpsc::unbounded_channel();
     let marked = shared.clone();
@@ -181,8 +170,11 @@ pub(super) async fn run(
         leader: None,
         progress_shown_ns: 0,
     };
+    // The order to prepare a stop may have come during the bootstrap. If it were lost, the node
+    // could campaign while it stops.
+    plane.on_order(early);
     plane.flush()?;
-    tokio::task::spawn_local(accepted.run(listener));
+    tokio::task::spawn_local(accepted.run(listener, plane.metrics.clone()));
 
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -230,17 +222,6 @@ pub(super) async fn run(
         tracing::warn!("the disk did not answer before the consensus plane ended");
     }
     Ok(())
-}
-
-/// Waits for the order to stop. A node without a record cannot lead, so it ignores the other
-/// orders.
-async fn until_stopped(orders: &mut mpsc::UnboundedReceiver<Order>) {
-    while let Some(order) = orders.recv().await {
-        match order {
-            Order::Stop => return,
-            Order::HandOver { .. } | Order::PrepareStop => {}
-        }
-    }
 }
 
 fn node(

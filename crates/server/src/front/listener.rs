@@ -21,7 +21,7 @@ use crate::faults::Faults;
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::security::authz::Port;
 use crate::security::limits::ConnectionPermit;
-use crate::shared::{Health, NodeShared};
+use crate::shared::{Accepts, Health, NodeShared};
 use crate::worker::Workers;
 
 /// Connections that the kernel completes and keeps until they are accepted. The kernel uses the
@@ -207,7 +207,7 @@ impl Accepting {
                     self.record_accept(true);
                     self.deal(stream, addr);
                 }
-                Err(error) if is_of_one_connection(&error) => self.record_accept(true),
+                Err(error) if Accepts::is_of_one_connection(&error) => self.record_accept(true),
                 Err(error) => {
                     self.record_accept(false);
                     self.metrics.accept_failures.add(1);
@@ -281,18 +281,6 @@ impl Accepting {
         let permit = address_limits.admit(addr.ip(), self.limits.address_connections_max);
         permit.ok_or(ConnectionRefusal::Address)
     }
-}
-
-/// Whether the error concerns only one connection, so that others can still be accepted.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-            | io::ErrorKind::WouldBlock
-    )
 }
 
 /// How many descriptors this process may have.

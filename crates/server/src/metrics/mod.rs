@@ -35,7 +35,7 @@ pub struct Metrics {
     pub(crate) connections_accepted: Count,
     /// Client connections that were closed when they were accepted, by reason.
     connections_refused: [Count; ConnectionRefusal::ALL.len()],
-    /// Accepts that failed, because descriptors or memory were missing.
+    /// Accepts of clients and peers that failed, because descriptors or memory were missing.
     pub(crate) accept_failures: Count,
     /// When the node was started, wall time. Never changes, also if the clock is set.
     pub(crate) started: SystemTime,

@@ -12,7 +12,8 @@ use super::cell::{Count, Histogram};
 pub struct WorkerMetrics {
     /// Answers by path and HTTP status.
     pub(crate) answers: [[Count; STATUSES.len()]; PathLabel::ALL.len()],
-    /// Refusals by error code, in the order of [`ErrorCode::ALL`].
+    /// Refusals by error code, in the order of [`ErrorCode::ALL`]. Requests over the rate of their
+    /// address are not among them.
     pub(crate) refusals: [Count; ErrorCode::ALL.len()],
     /// Requests of the native protocol that got timestamps.
     pub(crate) native_answers: Count,

@@ -25,6 +25,7 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, Endpoint, ReadToEndError, VarInt};
 
 use crate::forwarding::{following, with_addresses};
+use crate::log;
 use crate::node::{Cluster, WAIT_MAX};
 use epicepoch_wire::http::HEADER_DIRECT;
 use stage::{Client, Head, Stage, answer};
@@ -276,6 +277,7 @@ fn a_request_stream_beyond_its_limit_is_stopped() {
 
 #[test]
 fn a_control_frame_that_announces_a_large_length_ends_the_connection() {
+    log::keep();
     let stage = Stage::new();
     block_on(async {
         let mut client = stage.connect_by_hand().await;
@@ -284,6 +286,8 @@ fn a_control_frame_that_announces_a_large_length_ends_the_connection() {
         assert_eq!(ended(&client.quic).await, EXCESSIVE_LOAD);
     });
     stage.node.await_metric("epicepoch_http3_abusers_closed_total", 1);
+    let (kind, reason) = ("kind=\"http3_abuse\"", "a control frame is too long");
+    log::await_line(&["a client sends too much", "addr=\"127.0.0.1\"", kind, reason]);
 }
 
 #[test]

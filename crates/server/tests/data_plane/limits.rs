@@ -92,6 +92,8 @@ fn requests_beyond_an_addresss_rate_are_refused_on_every_path_of_http() {
         }
         assert_eq!(connect_from(4, &node).request(request).status, expected, "another address");
         assert!(node.metric("epicepoch_requests_over_rate_total") > 0, "{request}");
+        let overloads = node.metric("epicepoch_refusals_total{code=\"OVERLOADED\"}");
+        assert_eq!(overloads, 0, "{request}: the node has capacity");
     }
 }
 

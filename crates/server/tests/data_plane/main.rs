@@ -15,6 +15,7 @@ mod http3;
 mod latest;
 mod leases;
 mod limits;
+mod log;
 mod malformed;
 mod native;
 mod node;

@@ -22,6 +22,7 @@ use epicepoch_server::intervals::Intervals;
 use epicepoch_server::lease_clock::LeaseClock;
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::security::authz::{Authorization, Port};
+use epicepoch_server::security::excess::ExcessLog;
 use epicepoch_server::security::tls::ClientTls;
 use epicepoch_server::security::tls::peers::PeerTls;
 use epicepoch_server::security::tls::reloader::Certificates;
@@ -140,6 +141,7 @@ impl Cluster {
             tls: ClientTls::load(&config).unwrap(),
             certificates: Certificates::default(),
             authz: Authorization::load(&config.authz).unwrap(),
+            excess: ExcessLog::default(),
             alt_svc: None,
             peer_tls: PeerTls::load(&config).unwrap(),
             addresses: Addresses::default(),

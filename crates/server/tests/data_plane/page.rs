@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::quorum::Voters;
 use epicepoch_server::front::routes::table::TABLE;
 use epicepoch_server::security::authz::Right;
 use epicepoch_wire::NodeId;
@@ -176,6 +177,19 @@ fn the_status_tells_what_the_node_knows() {
     assert!(document["leader"].is_null(), "{document}");
     assert_eq!((&document["leads"], &document["role"]), (&false.into(), &"candidate".into()));
     assert!(document["lagMs"].is_null());
+}
+
+#[test]
+fn the_status_expects_confirm_links_to_learners_too() {
+    let (cluster, node) = leading(3);
+    let published = cluster.leading(1, 3, true);
+    let store = |node: NodeId| published.members[&node].store;
+    let voters = Voters::new(&[NodeId(1), NodeId(2)], &[], store);
+    node.publish(Published { voters, ..published });
+    let document = status(&node);
+    assert_eq!(document["members"][2]["role"], "learner");
+    assert_eq!(document["confirmLinksMax"], 2);
+    assert_eq!(node.metric("epicepoch_confirm_links_expected"), 2, "the same as the metric");
 }
 
 #[test]

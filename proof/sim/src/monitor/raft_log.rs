@@ -199,7 +199,7 @@ impl Monitor {
         let (term, applied) = (run.hard.0, run.applied);
         let led = [run.leads, run.led, run.believed()];
         let leads = led.contains(&Some(term));
-        let knows = self.at(id).knows;
+        let committed = self.at(id).knows;
         for entry in entries {
             let key = (entry.index, entry.term);
             let end = self.at(id).log.last();
@@ -220,7 +220,7 @@ impl Monitor {
                 self.rule("raft_log/replicate/cuts-always", !has_it, what);
                 self.rule("raft_log/replicate/ack-in-old-term", is_leaders.is_some(), what);
                 self.rule("raft_log/replicate/is-sent", is_same && is_leaders != Some(false), what);
-                let line = self.line.term(entry.index).filter(|_| entry.index <= knows);
+                let line = self.line.term(entry.index).filter(|_| entry.index <= committed);
                 let cuts = line.is_some_and(|line| line != entry.term);
                 self.rule("raft_log/replicate/cuts-committed", !cuts, what);
             }

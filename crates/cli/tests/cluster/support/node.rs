@@ -347,6 +347,8 @@ impl Drop for Node {
 pub(crate) struct Faults {
     /// Milliseconds that are added to the wall clock.
     pub(crate) wall_offset_ms: i64,
+    /// By how much the rate of the clocks of the leases is wrong, parts in a million.
+    pub(crate) lease_rate_ppm: i64,
     /// Every fsync fails.
     pub(crate) fsync_fail: bool,
     /// While this is set, every fsync waits.
@@ -356,17 +358,27 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) const NONE: Self =
-        Self { wall_offset_ms: 0, fsync_fail: false, fsync_hang: false, accept_fail: false };
+    pub(crate) const NONE: Self = Self {
+        wall_offset_ms: 0,
+        lease_rate_ppm: 0,
+        fsync_fail: false,
+        fsync_hang: false,
+        accept_fail: false,
+    };
 
     pub(crate) fn wall_offset_hours(hours: i64) -> Self {
         Self { wall_offset_ms: hours * 3_600_000, ..Self::NONE }
+    }
+
+    pub(crate) fn lease_rate_ppm(lease_rate_ppm: i64) -> Self {
+        Self { lease_rate_ppm, ..Self::NONE }
     }
 }
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "wall_offset_ms={}", self.wall_offset_ms)?;
+        writeln!(f, "lease_rate_ppm={}", self.lease_rate_ppm)?;
         writeln!(f, "fsync_fail={}", u8::from(self.fsync_fail))?;
         writeln!(f, "fsync_hang={}", u8::from(self.fsync_hang))?;
         writeln!(f, "accept_fail={}", u8::from(self.accept_fail))

@@ -33,8 +33,8 @@ pub(crate) fn named(node: &Node) -> String {
     format!("{}={}", node.id, node.raft_addr())
 }
 
-/// Starts a node and makes it a voter.
-pub(crate) fn admit(cluster: &mut Cluster, index: usize) {
+/// Starts a node and makes it a learner.
+pub(crate) fn add(cluster: &mut Cluster, index: usize) {
     let node = &mut cluster.nodes[index];
     let begins = node.log().len();
     node.start();
@@ -44,6 +44,12 @@ pub(crate) fn admit(cluster: &mut Cluster, index: usize) {
     let (name, id) = (named(&cluster.nodes[index]), cluster.nodes[index].id.to_string());
     let said = cluster.order(&["member", "add", &name]);
     assert_eq!(said, format!("node {id} is a learner\n"));
+}
+
+/// Starts a node and makes it a voter.
+pub(crate) fn admit(cluster: &mut Cluster, index: usize) {
+    add(cluster, index);
+    let id = cluster.nodes[index].id.to_string();
     let said = cluster.order(&["member", "promote", &id, "--wait", "--timeout", "20s"]);
     assert_eq!(said, format!("node {id} is a voter\n"));
 }

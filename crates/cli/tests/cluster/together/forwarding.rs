@@ -12,6 +12,7 @@ use epicepoch_certs::rustls::{ClientConfig, ClientConnection, StreamOwned};
 use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config};
 
 use super::tls::secure_peers;
+use crate::support::operator::{add, roles};
 use crate::support::{Cluster, Node, WAIT_MAX, Watch, wait_until};
 
 const FORWARD: [(&str, &str); 1] = [("FORWARD", "on")];
@@ -58,6 +59,38 @@ fn every_node_answers_while_leaders_are_killed_and_all_answers_are_in_order() {
         .sum();
     assert!(forwarded > 0.0, "{forwarded} requests were answered through the leader");
     assert!(seen.report.answered().count() > 0);
+    cluster.assert_well();
+}
+
+/// The learner is asked as often as each voter. Two leaders are killed.
+#[test]
+fn a_learner_answers_through_the_leader_and_all_answers_are_in_order() {
+    let mut cluster = Cluster::start_with(&FORWARD);
+    let learner = cluster.add_joining(4, "node-4");
+    for (name, value) in FORWARD {
+        cluster.nodes[learner].set(name, value);
+    }
+    add(&mut cluster, learner);
+    let id = cluster.nodes[learner].id;
+    let role = format!("{id} learner");
+    assert!(roles(&cluster).contains(&role));
+    wait_until_forwarded(&cluster.nodes[learner]);
+    let watch = Watch::start(&cluster);
+    for _ in 0..2 {
+        let leader = cluster.wait_for_leader();
+        cluster.nodes[leader].kill();
+        let next = cluster.wait_for_leader_other_than(Some(leader), WAIT_MAX);
+        assert_ne!(next, learner, "a learner never leads");
+        wait_until_forwarded(&cluster.nodes[learner]);
+        cluster.nodes[leader].start();
+        cluster.wait_until_ready();
+    }
+    assert!(roles(&cluster).contains(&role), "it is a learner all the time");
+    let seen = watch.finish();
+    let by_learner = seen.report.answered().filter(|(it, _)| it.node == id).count();
+    assert!(by_learner > 0, "the watch got answers of the learner");
+    let outcome = "epicepoch_forwarded_total{outcome=\"answered\"}";
+    assert!(cluster.nodes[learner].metric(outcome) > Some(0.0), "through the leader");
     cluster.assert_well();
 }
 

@@ -15,9 +15,9 @@ const CALM_LEASE_MS: u64 = 1_000;
 /// A leader is paused for so long: longer than its lease, and than the others wait for it.
 const PAUSE: Duration = Duration::from_millis(1_500);
 /// The log line of a leader that waits for the lease of another.
-const WAITS: &str = "until the lease of an earlier leader is over";
+pub(super) const WAITS: &str = "until the lease of an earlier leader is over";
 
-const PATH: &str = "/timestamp?guarantee=lease";
+pub(super) const PATH: &str = "/timestamp?guarantee=lease";
 
 /// Starts a calm cluster with long leases.
 fn calm(settings: &[(&str, &str)]) -> Cluster {
@@ -40,7 +40,7 @@ fn proof(node: &Node, path: &str) -> Option<String> {
 
 /// Waits until a lease proves an answer. Returns the index of the leader that gave it.
 #[track_caller]
-fn wait_for_lease(cluster: &Cluster) -> usize {
+pub(super) fn wait_for_lease(cluster: &Cluster) -> usize {
     let mut leader = None;
     wait_until("a lease proves an answer", WAIT_MAX, || {
         let is_by_lease = |node: &Node| proof(node, PATH).as_deref() == Some("lease");

@@ -1,6 +1,7 @@
 //! A random sequence of faults hits links, processes, clocks and disks. In between, an operator
 //! gives commands. All nodes are asked all the time, and every answer is checked. Every few seconds
-//! all faults end, and the cluster must serve again.
+//! all faults end, and the cluster must serve again. In another run, all requests accept a lease,
+//! and the clocks of the leases run at different rates.
 //!
 //! The commands move leadership, change settings of the cluster, move the epoch ahead, and add,
 //! promote and remove a spare node. The first spare node has the id 4. When it has been removed,
@@ -21,7 +22,9 @@ use crate::support::cluster::MEMBERS;
 use crate::support::late::Late;
 use crate::support::operator::{EXIT_REMOVED, named};
 use crate::support::wire::Wire;
-use crate::support::{Faults, LinkedCluster, Node, WAIT_MAX, Watch, let_pass, say, wait_until};
+use crate::support::{
+    Cluster, Faults, LinkedCluster, Node, WAIT_MAX, Watch, let_pass, say, wait_until,
+};
 
 /// Default duration.
 const SECONDS: u64 = 14;
@@ -32,6 +35,15 @@ const MENDED_EVERY: Duration = Duration::from_secs(6);
 /// One watch collects answers for this long. Then the answers are checked, and another watch
 /// begins.
 const WATCH: Duration = Duration::from_mins(1);
+
+/// Names and values of settings.
+type Settings = &'static [(&'static str, &'static str)];
+
+/// Leases that every request accepts.
+const LEASES: Settings =
+    &[("LEASE_CLOCK", "trusted"), ("LEASE_MS", "200"), ("GUARANTEE_DEFAULT", "lease")];
+/// The rates of the clocks of the leases are wrong by at most so much. Leases allow for a ninth.
+const LEASE_RATE_PPM_MAX: i64 = 110_000;
 
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -71,6 +83,8 @@ struct Patient {
 
 struct Nemesis {
     cluster: LinkedCluster,
+    /// The settings of every node.
+    settings: Settings,
     patients: Vec<Patient>,
     random: fastrand::Rng,
     began: Instant,
@@ -134,6 +148,12 @@ impl Nemesis {
                 self.cluster.nodes[index].pause();
                 self.patients[index].is_paused = true;
                 self.record(&format!("node {id} paused"));
+            }
+            75..85 if self.has_leases() && self.random.bool() => {
+                let lease_rate_ppm = self.lease_rate_ppm();
+                let faults = Faults { lease_rate_ppm, ..patient.faults };
+                let what = format!("node {id}: clocks of leases {lease_rate_ppm:+} ppm off");
+                self.break_with(index, faults, &what);
             }
             75..85 => {
                 let hours = self.random.i64(-2..3);
@@ -276,6 +296,26 @@ impl Nemesis {
         self.record(what);
     }
 
+    fn has_leases(&self) -> bool {
+        !self.settings.is_empty()
+    }
+
+    /// Draws by how much the rate of a node's clocks of leases is wrong.
+    fn lease_rate_ppm(&mut self) -> i64 {
+        if self.has_leases() {
+            self.random.i64(-LEASE_RATE_PPM_MAX..=LEASE_RATE_PPM_MAX)
+        } else {
+            0
+        }
+    }
+
+    /// Ends the faults of a node. Only the rate of its clocks of leases stays wrong.
+    fn repair(&mut self, index: usize) {
+        let faults = Faults::lease_rate_ppm(self.lease_rate_ppm());
+        self.cluster.nodes[index].break_with(faults);
+        self.patients[index].faults = faults;
+    }
+
     fn start(&mut self, index: usize) {
         self.cluster.nodes[index].start();
         self.patients[index].is_down = false;
@@ -328,8 +368,7 @@ impl Nemesis {
     fn mend(&mut self, watch: &Watch) -> bool {
         self.cluster.links.heal();
         for index in 0..self.patients.len() {
-            self.cluster.nodes[index].break_with(Faults::NONE);
-            self.patients[index].faults = Faults::NONE;
+            self.repair(index);
             if self.patients[index].is_paused {
                 self.resume(index);
             }
@@ -358,6 +397,12 @@ impl Nemesis {
             self.cluster.nodes[..MEMBERS].iter().all(Node::is_ready) && self.is_spare_settled()
         });
         watch.wait_for_service_since(mended);
+        if self.has_leases() {
+            wait_until("a lease proves an answer", WAIT_MAX, || {
+                let name = "epicepoch_proofs_total{by=\"lease\"}";
+                self.cluster.nodes.iter().any(|node| node.metric(name) > Some(0.0))
+            });
+        }
         self.record(&format!("all mended: serves within {:.2} s", mended.elapsed().as_secs_f64()));
         self.advance_spare();
         if !self.patients[SPARE].is_removed {
@@ -391,10 +436,14 @@ impl Nemesis {
         self.spares += 1;
         let index = self.cluster.add_joining(id);
         assert_eq!(index, SPARE, "behind the first members");
+        for (name, value) in self.settings {
+            self.cluster.nodes[SPARE].set(name, value);
+        }
         self.patients.truncate(SPARE);
         self.known.truncate(SPARE);
         self.patients.push(Patient::default());
         self.known.push(Vec::new());
+        self.repair(SPARE);
         self.start(SPARE);
     }
 }
@@ -406,11 +455,23 @@ fn order(words: &[&str]) -> Vec<String> {
 
 #[test]
 fn any_sequence_of_faults_costs_answers_but_never_order() {
+    strike_at_random(&[]);
+}
+
+/// The clocks of the leases are wrong by up to 11 %, each by another rate.
+#[test]
+fn any_sequence_of_faults_costs_no_order_with_leases_on_clocks_of_different_rates() {
+    strike_at_random(LEASES);
+}
+
+/// Runs a random sequence of faults, and checks every answer.
+fn strike_at_random(settings: Settings) {
     let seed = setting("EPICEPOCH_NEMESIS_SEED").unwrap_or_else(|| fastrand::u64(..));
     let time = Duration::from_secs(setting("EPICEPOCH_NEMESIS_SECONDS").unwrap_or(SECONDS));
-    say(&format!("nemesis: EPICEPOCH_NEMESIS_SEED={seed}, {time:?}"));
-    let cluster = LinkedCluster::start(seed);
+    say(&format!("nemesis: EPICEPOCH_NEMESIS_SEED={seed}, {time:?}, {settings:?}"));
+    let cluster = LinkedCluster::start_of(Cluster::down(settings), seed);
     let mut nemesis = Nemesis {
+        settings,
         patients: vec![Patient::default(); cluster.nodes.len()],
         known: cluster.nodes.iter().map(|_| Vec::new()).collect(),
         late: Vec::new(),
@@ -423,6 +484,7 @@ fn any_sequence_of_faults_costs_answers_but_never_order() {
         spares: 0,
     };
     nemesis.add_spare();
+    (0..MEMBERS).for_each(|index| nemesis.repair(index));
     let mut answers = 0;
     while nemesis.began.elapsed() < time {
         // Half of the requests go to the nodes directly, so that nodes that are cut off are asked,

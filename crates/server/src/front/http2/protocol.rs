@@ -25,6 +25,7 @@ use crate::front::routes::query::{Ask, Format, Limits};
 use crate::front::routes::service::NodeService;
 use crate::front::routes::table::Switches;
 use crate::security::authz::Port;
+use crate::security::excess::Excess;
 use crate::worker::sequencer::Sequencer;
 
 /// Approximate bytes of an answer without its body, if the client keeps the table of headers: two
@@ -413,6 +414,8 @@ impl Http2 {
     /// Tells the client the reason, and ends the connection when the reason is written.
     fn send_away(&mut self, common: &Common<Self>, line: &mut Line<Request>, fault: Fault) {
         common.sequencer.metrics().count_abuse(fault.abuse);
+        let (caller, detail) = (line.state.caller(), fault.abuse.name());
+        common.sequencer.shared.record_excess(Excess::Http2Abuse, &caller, detail);
         tracing::debug!(?fault, "a client of HTTP/2 is sent away");
         self.drop_all(line);
         if let Some(session) = &self.session {
@@ -437,5 +440,39 @@ fn content(frame: &[u8]) -> (&[u8], usize) {
             (frame.unpadded().unwrap_or_default(), frame.payload.len())
         }
         Ok(_) | Err(_) => (&[], 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use epicepoch_wire::WorkerId;
+
+    use super::*;
+    use crate::consensus::fixture::logged;
+    use crate::security::authz::Caller;
+    use crate::security::limits::AddressLimits;
+    use crate::worker::fixture::sequencer;
+
+    #[test]
+    fn the_log_names_the_address_of_a_client_that_is_sent_away() {
+        let from = IpAddr::from([192, 0, 2, 7]);
+        let permit = AddressLimits::new(None).admit(from, 1).unwrap();
+        let caller = Caller { from: Some(from), port: Port::Shared, is_encrypted: false };
+        let state = Rc::new(ClientState::new(Rc::default(), caller, permit));
+        let common = Common::<Http2>::new(sequencer(WorkerId(0)));
+        let mut bytes = PREFACE.to_vec();
+        // No data may belong to stream 0 (RFC 9113, 6.1).
+        frame::put(&mut bytes, kind::DATA, 0, 0, b"x");
+        let lines = logged(|| {
+            for _ in 0..2 {
+                let mut line = Line::new(state.clone());
+                Http2::begin(&common, &state).receive(&common, &mut line, &bytes, 0);
+                assert_eq!(line.stage, Stage::Ending);
+            }
+        });
+        let line = "WARN a client sends too much addr=192.0.2.7 kind=http2_abuse";
+        assert_eq!(lines, [format!("{line} detail=protocol others=0")], "one line a second");
     }
 }

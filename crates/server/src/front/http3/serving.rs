@@ -29,6 +29,7 @@ use crate::front::routes::body::Chunk;
 use crate::front::routes::date::Date;
 use crate::front::routes::service::NodeService;
 use crate::security::authz::{Caller, Port};
+use crate::security::excess::Excess;
 use crate::security::limits::ConnectionPermit;
 use crate::worker::turns::Turns;
 
@@ -64,7 +65,8 @@ pub(super) async fn serve(
     turns: Arc<Turns>,
 ) {
     let from = Some(quic.remote_address().ip());
-    let (id, state) = clients.enlist(Caller { from, port, is_encrypted: true }, permit);
+    let caller = Caller { from, port, is_encrypted: true };
+    let (id, state) = clients.enlist(caller, permit);
     let abuse = AbuseMeter::new(quic.clone());
     let service = NodeService::new(clients.sequencer().clone(), state.clone());
     let open = &clients.sequencer().metrics().http3_connections;
@@ -74,8 +76,9 @@ pub(super) async fn serve(
     if let Err(error) = common.serve(&quic).await {
         tracing::debug!(%error, "a client's connection of HTTP/3 ended with an error");
     }
-    if common.abuse.is_sent_away() {
+    if let Some(reason) = common.abuse.sent_away() {
         clients.sequencer().metrics().http3_abusers_closed.add_alone(1);
+        clients.sequencer().shared.record_excess(Excess::Http3Abuse, &caller, reason);
     }
     quic.close(quinn::VarInt::from_u32(Code::H3_NO_ERROR.value() as u32), b"");
     // A stopping worker ends with its last connection, and then sends nothing more. So it must

@@ -29,7 +29,8 @@ pub(super) struct AbuseMeter {
     connection: quinn::Connection,
     beside_left: Cell<usize>,
     taken_back: Cell<TakenBack>,
-    is_sent_away: Cell<bool>,
+    /// Why the client was disconnected for abuse; `None` if it was not.
+    sent_away: Cell<Option<&'static str>>,
 }
 
 /// How many requests the client may still cancel. Each answer raises the number, and passing time
@@ -71,13 +72,13 @@ impl AbuseMeter {
             connection,
             beside_left: Cell::new(BESIDE_LEN_MAX),
             taken_back: Cell::new(TakenBack::new(Instant::now())),
-            is_sent_away: Cell::default(),
+            sent_away: Cell::default(),
         })
     }
 
-    /// Whether the client was disconnected for abuse.
-    pub(super) fn is_sent_away(&self) -> bool {
-        self.is_sent_away.get()
+    /// Why the client was disconnected for abuse; `None` if it was not.
+    pub(super) fn sent_away(&self) -> Option<&'static str> {
+        self.sent_away.get()
     }
 
     /// Records that a request has arrived.
@@ -107,7 +108,8 @@ impl AbuseMeter {
 
     /// Closes the connection because of abuse.
     pub(super) fn send_away(&self, reason: &'static str) {
-        if !self.is_sent_away.replace(true) {
+        if self.sent_away.get().is_none() {
+            self.sent_away.set(Some(reason));
             self.connection.close(var_int(Code::H3_EXCESSIVE_LOAD.value()), reason.as_bytes());
         }
     }

@@ -18,7 +18,7 @@ use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
 
 use super::welcome;
 use crate::front::deadlines::ClientState;
-use crate::front::pipeline::connection::Rated;
+use crate::front::pipeline::connection::{OverRate, Rated};
 use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
 use crate::front::pipeline::queue::{Answers, Queue, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
@@ -327,9 +327,13 @@ impl Native {
 
     /// Refuses one request at once. The connection goes on.
     fn refuse_request(&self, line: &mut Line<Request>, id: u64, code: ErrorCode) {
-        let metrics = self.common.sequencer.metrics();
-        metrics.native_refusals.add_alone(1);
-        metrics.count_refusal(code);
+        self.common.sequencer.metrics().count_refusal(code);
+        self.put_refusal(line, id, code);
+    }
+
+    /// Refuses one request, without counting its code.
+    fn put_refusal(&self, line: &mut Line<Request>, id: u64, code: ErrorCode) {
+        self.common.sequencer.metrics().native_refusals.add_alone(1);
         let frame = ErrorFrame { code: code as u16, closes: false, id, text: "" };
         frame.encode(line.outbox.bytes());
     }
@@ -340,12 +344,13 @@ impl Native {
         let sequencer = &self.common.sequencer;
         let shared = &sequencer.shared;
         let published = shared.core.published();
-        let outcome = Rated::single(sequencer, &self.state).and_then(|_| {
-            let outcome = shared.intervals.stamp_at_once(&published, request.count());
-            let stamp = outcome.map_err(|refused| refused.code(&published))?;
-            request.answer(&stamp).ok_or(ErrorCode::Uncertain)
-        });
-        let code = match outcome {
+        if let Err(OverRate) = Rated::single(sequencer, &self.state) {
+            return self.put_refusal(line, request.id, OverRate::CODE);
+        }
+        let outcome = shared.intervals.stamp_at_once(&published, request.count());
+        let outcome = outcome.map_err(|refused| refused.code(&published));
+        let answer = |stamp| request.answer(&stamp).ok_or(ErrorCode::Uncertain);
+        let code = match outcome.and_then(answer) {
             Ok(answer) => {
                 sequencer.metrics().native_answers.add_alone(1);
                 return line.outbox.bytes().extend_from_slice(&answer);

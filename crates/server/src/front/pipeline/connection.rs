@@ -17,6 +17,7 @@ use super::queue::{Answers, Refused};
 use super::refusal::Refusal;
 use crate::front::deadlines::ClientState;
 use crate::metrics::worker::WorkerMetrics;
+use crate::security::excess::Excess;
 use crate::security::tls::socket::Socket;
 use crate::worker::sequencer::{Sequencer, Ticket};
 
@@ -151,7 +152,7 @@ impl<P: Protocol> Connection<P> {
             while let Poll::Ready(Some((requests, outcome, is_forwarded))) =
                 self.line.queue.poll(context)
             {
-                self.answer(0..requests, outcome, is_forwarded);
+                self.answer(0..requests, outcome, is_forwarded, 0);
             }
             if !self.line.queue.has_new() {
                 return false;
@@ -190,7 +191,7 @@ impl<P: Protocol> Connection<P> {
                 return false;
             }
             // All requests were cancelled.
-            self.answer(0..self.line.queue.len(), None, false);
+            self.answer(0..self.line.queue.len(), None, false, 0);
             return true;
         }
         let sequencer = &self.common.sequencer;
@@ -211,22 +212,29 @@ impl<P: Protocol> Connection<P> {
             return admitted > 0;
         }
         if admitted < wanted {
-            rated.count_refused(sequencer);
-            let refused = self.line.queue.joined()..self.line.queue.len();
-            self.answer(refused, Some(Err(code)), false);
+            let refused = queue.joined()..queue.len();
+            let over_rate = rated.over_rate(admitted, queue.live_of(refused.clone()) as u64);
+            record_over_rate(sequencer, state, over_rate);
+            self.answer(refused, Some(Err(code)), false, over_rate);
         }
         true
     }
 
     /// Answers or refuses `requests`, or drops them if all were cancelled. Only the oldest requests
-    /// may get timestamps.
-    fn answer(&mut self, requests: Range<usize>, outcome: Option<Outcome>, is_forwarded: bool) {
+    /// may get timestamps. `over_rate` of the requests are refused because of their address's rate.
+    fn answer(
+        &mut self,
+        requests: Range<usize>,
+        outcome: Option<Outcome>,
+        is_forwarded: bool,
+        over_rate: u64,
+    ) {
         let Self { common, protocol, line } = self;
         let (queue, out) = (&mut line.queue, line.outbox.bytes());
         let live = queue.live_of(requests.clone()) as u64;
         let latest = queue.latest_of(requests.clone()) as u64;
         let count = |it: &WorkerMetrics, status, n| P::count(it, status, n, latest);
-        match outcome.map(|outcome| settle(&common.sequencer, outcome, live, count)) {
+        match outcome.map(|it| settle(&common.sequencer, it, live, over_rate, count)) {
             None => queue.drain(requests, |_, _| {}),
             Some(Ok(sequencer::Answer { range, proved_by })) => {
                 let requests = requests.end;
@@ -308,11 +316,15 @@ impl Rated {
         Self { wanted, allowed: client.take(wanted, &sequencer.shared.clock) }
     }
 
-    /// A single request. It is refused at once if the rate does not allow it.
-    pub(crate) fn single(sequencer: &Sequencer, client: &ClientState) -> Result<Self, ErrorCode> {
+    /// A single request. It is refused at once if the rate does not allow it. The refusal is already
+    /// counted and logged; the metric of refusals does not count it.
+    pub(crate) fn single(sequencer: &Sequencer, client: &ClientState) -> Result<Self, OverRate> {
         let rated = Self::new(sequencer, client, 1);
-        rated.count_refused(sequencer);
-        if rated.allowed == 0 { Err(ErrorCode::Overloaded) } else { Ok(rated) }
+        if rated.allowed == 0 {
+            record_over_rate(sequencer, client, 1);
+            return Err(OverRate);
+        }
+        Ok(rated)
     }
 
     /// Lets the allowed requests join the open batch, as many as the admission limit of the node
@@ -326,46 +338,71 @@ impl Rated {
         total: impl FnOnce(u32) -> u64,
     ) -> Result<Ticket, ErrorCode> {
         match self.allowed {
-            0 => Err(ErrorCode::Overloaded),
+            0 => Err(OverRate::CODE),
             allowed => sequencer.join(allowed, guarantee, may_forward, total),
         }
     }
 
-    /// Counts the requests that are refused because of the rate.
-    fn count_refused(self, sequencer: &Sequencer) {
-        if self.allowed < self.wanted {
-            let over = u64::from(self.wanted - self.allowed);
-            sequencer.metrics().requests_over_rate.add_alone(over);
+    /// How many of `refused` requests are refused because of the rate, after `admitted` requests
+    /// have joined a batch. If the node had capacity for all allowed requests, only the rate has
+    /// refused any.
+    fn over_rate(self, admitted: u32, refused: u64) -> u64 {
+        if admitted == self.allowed {
+            return refused;
         }
+        refused.min(u64::from(self.wanted - self.allowed))
+    }
+}
+
+/// A request is refused because its address exceeded its rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OverRate;
+
+impl OverRate {
+    /// The code that the client gets.
+    pub(crate) const CODE: ErrorCode = ErrorCode::Overloaded;
+}
+
+/// Counts and logs requests that are refused because of the rate of their address.
+fn record_over_rate(sequencer: &Sequencer, client: &ClientState, requests: u64) {
+    if requests > 0 {
+        sequencer.metrics().requests_over_rate.add_alone(requests);
+        let detail = "its requests beyond ADDRESS_REQUEST_RATE_MAX are refused";
+        sequencer.shared.record_excess(Excess::Rate, &client.caller(), detail);
     }
 }
 
 /// Counts requests whose outcome is known, with `count` by their status. Returns the refusal if
-/// they get no timestamps.
+/// they get no timestamps. The metric of refusals does not count the `over_rate` requests among
+/// them: their client sends too much, while the node has capacity.
 #[inline]
 pub(crate) fn settle(
     sequencer: &Sequencer,
     outcome: Outcome,
     requests: u64,
+    over_rate: u64,
     count: impl FnOnce(&WorkerMetrics, u16, u64),
 ) -> Result<sequencer::Answer, Refusal> {
     let settled = outcome.map_err(|code| Refusal::now(sequencer, code));
     let status = settled.as_ref().map_or_else(|refusal| refusal.code.status(), |_| OK);
     let metrics = sequencer.metrics();
     count(metrics, status, requests);
-    settled.inspect_err(|refusal| metrics.count_refusals(refusal.code, requests))
+    settled.inspect_err(|refusal| metrics.count_refusals(refusal.code, requests - over_rate))
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::net::IpAddr;
+    use std::num::NonZeroU32;
 
     use epicepoch_wire::WorkerId;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::consensus::fixture::logged;
     use crate::front::pipeline::queue::Waiting;
+    use crate::metrics::cell::Count;
     use crate::security::authz::{Caller, Port};
     use crate::security::limits::AddressLimits;
     use crate::worker::fixture::sequencer;
@@ -461,5 +498,59 @@ mod tests {
         assert!(polled.await && connection.line.outbox.len() > 0);
         assert_eq!((common.shared.get(), connection.line.queue.len()), (1, 0));
         drop(client);
+    }
+
+    /// A client at an address that may ask once, and again after a second.
+    fn slow_client() -> Rc<ClientState> {
+        let from = IpAddr::from([192, 0, 2, 7]);
+        let permit = AddressLimits::new(NonZeroU32::new(1)).admit(from, 1).unwrap();
+        let caller = Caller { from: Some(from), port: Port::Shared, is_encrypted: false };
+        Rc::new(ClientState::new(Rc::default(), caller, permit))
+    }
+
+    /// How many requests the metrics count as over the rate, and as refused for other reasons.
+    fn counted(sequencer: &Sequencer) -> (u64, u64) {
+        let metrics = sequencer.metrics();
+        let refusals = metrics.refusals.iter().map(Count::load).sum();
+        (metrics.requests_over_rate.load(), refusals)
+    }
+
+    #[test]
+    fn a_request_over_the_rate_is_no_overload_and_the_log_names_its_client() {
+        let (sequencer, client) = (sequencer(WorkerId(0)), slow_client());
+        assert!(Rated::single(&sequencer, &client).is_ok());
+        let lines = logged(|| {
+            for _ in 0..3 {
+                assert!(Rated::single(&sequencer, &client).is_err());
+            }
+        });
+        assert_eq!(counted(&sequencer), (3, 0));
+        let detail = "its requests beyond ADDRESS_REQUEST_RATE_MAX are refused";
+        let line = "WARN a client sends too much addr=192.0.2.7 kind=rate";
+        assert_eq!(lines, [format!("{line} detail={detail} others=0")]);
+    }
+
+    #[test]
+    fn of_a_burst_only_the_allowed_requests_count_as_refused_for_other_reasons() {
+        let (common, client) = (Common::<Late>::new(sequencer(WorkerId(0))), slow_client());
+        let mut connection = Connection::new(common.clone(), client);
+        // This node belongs to no cluster. So it also refuses the request that the rate allows.
+        for (refused, expected) in [(3, (2, 1)), (6, (5, 1))] {
+            for _ in 0..3 {
+                connection.line.queue.push(Request, &[]);
+            }
+            assert!(connection.join());
+            assert_eq!((common.shared.get(), counted(&common.sequencer)), (refused, expected));
+        }
+    }
+
+    #[test]
+    fn all_requests_beyond_what_the_rate_allowed_are_over_the_rate() {
+        let rated = Rated { wanted: 10, allowed: 4 };
+        // More requests may be refused than were wanted for one batch.
+        assert_eq!([rated.over_rate(4, 6), rated.over_rate(4, 9)], [6, 9]);
+        // The node had capacity for only one, so three are refused as an overload.
+        assert_eq!([rated.over_rate(1, 9), rated.over_rate(0, 10)], [6, 6]);
+        assert_eq!(Rated { wanted: 10, allowed: 10 }.over_rate(1, 9), 0);
     }
 }

@@ -188,7 +188,7 @@ pub(crate) struct Line<R> {
 }
 
 impl<R: Waiting> Line<R> {
-    pub(super) fn new(state: Rc<ClientState>) -> Self {
+    pub(in crate::front) fn new(state: Rc<ClientState>) -> Self {
         Self {
             state,
             stage: Stage::Open,

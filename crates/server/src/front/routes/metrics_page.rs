@@ -139,7 +139,9 @@ impl Page<'_, '_> {
         self.counters(
             "refusals",
             "Refusals by error code, the value of the epicepoch-error header. OVERLOADED means \
-             that TIMESTAMP_REQUEST_BUFFER was full, NO_QUORUM that too few members answered.",
+             that the node had too many requests, in most cases that TIMESTAMP_REQUEST_BUFFER was \
+             full; NO_QUORUM means that too few members answered. Requests beyond \
+             ADDRESS_REQUEST_RATE_MAX are not counted here: see requests_over_rate.",
             "code",
             &codes.collect::<Vec<_>>(),
         )?;
@@ -156,8 +158,8 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "requests_over_rate",
-            "Requests refused as OVERLOADED because their address exceeded \
-             ADDRESS_REQUEST_RATE_MAX.",
+            "Requests refused because their address exceeded ADDRESS_REQUEST_RATE_MAX. Their \
+             clients get the code OVERLOADED, but the metric refusals does not count them.",
             self.sum(|w| &w.requests_over_rate),
         )?;
         self.counter(

@@ -34,8 +34,8 @@ use super::status;
 use super::table::{self, Route, Row};
 use crate::admin_queue::Denied;
 use crate::front::deadlines::{ClientState, InFlight};
-use crate::front::pipeline::connection::{Rated, settle};
-use crate::front::pipeline::refusal::Leaving;
+use crate::front::pipeline::connection::{OverRate, Rated, settle};
+use crate::front::pipeline::refusal::{Leaving, Refusal};
 use crate::intervals::Refused;
 use crate::metrics::worker::{PathLabel, WorkerMetrics};
 use crate::security::authz::{Port, Reason, Right};
@@ -123,7 +123,7 @@ impl NodeService {
         let label = row.map_or(PathLabel::Other, Row::label);
         let rated = match Rated::single(&self.sequencer, &self.client) {
             Ok(rated) => rated,
-            Err(code) => return Step::Done(self.refuse(label, code)),
+            Err(OverRate) => return Step::Done(self.refuse_over_rate(label)),
         };
         let Some(row) = row else {
             let code = ErrorCode::NotFound;
@@ -180,7 +180,7 @@ impl NodeService {
         let label = PathLabel::Timestamp;
         let mut answer = match Rated::single(&self.sequencer, &self.client) {
             Ok(_) => self.refuse_right(Right::Timestamps, label, reason),
-            Err(code) => self.refuse(label, code),
+            Err(OverRate) => self.refuse_over_rate(label),
         };
         if let Ok(id) = HeaderValue::from_bytes(request_id)
             && !id.is_empty()
@@ -192,6 +192,14 @@ impl NodeService {
 
     fn refuse(&self, label: PathLabel, code: ErrorCode) -> Answer {
         self.settled(label, Err(code), Ask::ONE)
+    }
+
+    /// Refuses a request because of the rate of its address. The metric of refusals does not count
+    /// it.
+    fn refuse_over_rate(&self, label: PathLabel) -> Answer {
+        let answer = answer::refused(&Refusal::now(&self.sequencer, OverRate::CODE));
+        self.count(label, &answer, None);
+        answer
     }
 
     fn refuse_right(&self, right: Right, label: PathLabel, reason: Reason) -> Answer {
@@ -339,7 +347,7 @@ impl NodeService {
         let count = |it: &WorkerMetrics, status, n| it.count_answers(label, status, n);
         let outcome = outcome.and_then(|answer| self.check_compact(format, answer));
         let is_compact = self.sequencer.shared.is_compact();
-        match settle(&self.sequencer, outcome, 1, count) {
+        match settle(&self.sequencer, outcome, 1, 0, count) {
             Ok(sequencer::Answer { range, proved_by }) => {
                 let body = match format {
                     Format::Binary => Body::list(range),

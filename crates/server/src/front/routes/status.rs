@@ -179,7 +179,7 @@ impl<'a> Document<'a> {
         let epoch_ns = Some(shared.allocator.epoch().0).filter(|epoch| leads && *epoch > 0);
         let ceiling_ns = consensus.ceiling().0;
         let node = published.identity.node;
-        let others = published.voters.iter().filter(|(voter, _)| *voter != node).count() as u64;
+        let others = published.members.keys().filter(|member| **member != node).count() as u64;
         let sum = |of: fn(&WorkerMetrics) -> &Count| -> u64 {
             metrics.workers().iter().map(|worker| of(worker).load()).sum()
         };

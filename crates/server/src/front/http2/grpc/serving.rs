@@ -18,7 +18,7 @@ use super::{oracle, pd};
 use crate::front::deadlines::ClientState;
 use crate::front::http2::protocol::{Http2, Request};
 use crate::front::http2::session::Session;
-use crate::front::pipeline::connection::Rated;
+use crate::front::pipeline::connection::{OverRate, Rated};
 use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol};
 use crate::front::pipeline::queue::Queue;
 use crate::front::pipeline::refusal::Refusal;
@@ -344,12 +344,13 @@ impl Http2 {
     }
 }
 
-/// Counts a call, or a message of one, for the rate of its address.
+/// Counts a call, or a message of one, for the rate of its address. The metric of refusals does not
+/// count a refusal because of the rate.
 fn rate(sequencer: &Sequencer, state: &ClientState) -> Result<(), Status> {
-    Rated::single(sequencer, state).map(|_| ()).map_err(|code| {
-        let status = Status::of_refusal(&Refusal::now(sequencer, code));
-        Status { refusal: Some(code), ..status }
-    })
+    match Rated::single(sequencer, state) {
+        Ok(_) => Ok(()),
+        Err(OverRate) => Err(Status::of_refusal(&Refusal::now(sequencer, OverRate::CODE))),
+    }
 }
 
 /// Handles a whole message of a call.

@@ -18,7 +18,7 @@ pub(super) struct Status {
     pub(super) code: Code,
     /// One line for people, and for the clients that search it; empty for success.
     pub(super) text: Cow<'static, str>,
-    /// The reason under which the metrics count this refusal.
+    /// The reason under which the metrics still have to count this refusal.
     pub(super) refusal: Option<ErrorCode>,
     /// The leader that the client should ask: its id and its address.
     pub(super) leader: Option<(u64, Box<str>)>,

@@ -87,8 +87,8 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "accept_failures",
-            "Failed attempts to accept a connection, because the system had no descriptor or memory \
-             left: raise the descriptor limit (ulimit -n).",
+            "Failed attempts to accept a connection of a client or a peer, because the system had no \
+             descriptor or memory left: raise the descriptor limit (ulimit -n).",
             metrics.accept_failures.load(),
         )
     }

@@ -290,7 +290,7 @@ function warnings(now, ageMs) {
     add("ceiling", "soon", `The ceiling is ${lasting(now.leadMs)} ahead of the clock`,
       "The service continues, but epochs stand still until the clock has caught up.");
   }
-  if (now.confirmLinks < now.confirmLinksMax && !others.some((it) => isVoter(it) && isSilent(it))) {
+  if (now.confirmLinks < now.confirmLinksMax && !others.some(isSilent)) {
     add("links", "soon", `${now.confirmLinks} of ${now.confirmLinksMax} confirm links are connected`,
       "Check the logs of the other nodes, and firewalls that cut idle connections.");
   }
