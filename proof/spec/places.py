@@ -85,7 +85,7 @@ CODE: dict[str, dict[str, str]] = {
         "replicate": "core/src/replica/mod.rs handle_message; core/src/log.rs append; the library",
         "append-without-commit": "the library",
         "cuts-always": "the library",
-        "cuts-committed": "the library",
+        "cuts-committed": "core/src/replica/refusal.rs contradicts_commit",
         "install": "core/src/replica/apply.rs install; core/src/replica/refusal.rs check_snapshot",
         "crash": "core/src/replica/mod.rs new; the world",
         "learn": "the library",

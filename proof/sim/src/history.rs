@@ -142,6 +142,11 @@ impl History {
         self.led_before + self.leaders.len()
     }
 
+    /// Whether a leader of a higher term has acted.
+    pub(crate) fn has_led_after(&self, term: Term) -> bool {
+        self.leaders.last_key_value().is_some_and(|(last, _)| *last > term)
+    }
+
     /// How many ranges were assigned.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges.len()

@@ -46,6 +46,11 @@ pub enum MessageError {
         /// Why it cannot be read.
         error: DecodeError,
     },
+    /// The append contradicts what this node knows to be committed: drop it. A late append of an
+    /// earlier leader can do that, if this node has learned from an election what a later leader has
+    /// committed.
+    #[error("the append contradicts what is committed: only an earlier leader sends it, late")]
+    ContradictsCommit,
     /// No correct peer sends this claim: close the connection.
     #[error("the message is impossible: no correct peer sends it")]
     Impossible,

@@ -117,7 +117,7 @@ impl Replica {
                 self.unreadable(message).map_or(Ok(()), Err)
             }
             MessageKind::Append if is_current && self.contradicts_commit(message) => {
-                Err(MessageError::Impossible)
+                Err(MessageError::ContradictsCommit)
             }
             MessageKind::Snapshot => self.check_snapshot(message),
             // No vote was requested yet: a request leaves only when the log is durable. A leader
@@ -144,10 +144,13 @@ impl Replica {
     }
 
     /// Whether an append would overwrite a committed entry. On such an append the library panics.
+    /// Messages of elections tell a node what is committed, and those of pre-votes change no term. So
+    /// a node may know what a leader of a term has committed that the node has not reached, and get a
+    /// late append of a leader in between.
     fn contradicts_commit(&self, message: &RaftMessage) -> bool {
         let log = &self.raw.raft.raft_log;
-        // A leader holds every committed entry. So the entry before its append never has an older
-        // term than the last committed entry.
+        // A leader holds every entry that an earlier leader has committed. So the entry before its
+        // append never has an older term than the last of these.
         let committed_term = log.term(log.committed).unwrap_or(0);
         if message.index.0 > log.committed && message.log_term.0 < committed_term
             || message.index.0 == log.committed && message.log_term.0 != committed_term

@@ -123,11 +123,33 @@ fn an_append_that_contradicts_a_committed_entry_is_refused() {
     let mut bench = follower();
     // Each message overwrites the committed entry 4, or names a wrong term for the entry before its
     // own.
-    for before in [(3, 2), (4, 3), (4, 0), (5, 1)] {
+    for before in [(3, 2), (4, 3), (5, 1)] {
         let other = append(3, before, 3, 4);
-        refused(&mut bench, 2, &other, MessageError::Impossible);
+        refused(&mut bench, 2, &other, MessageError::ContradictsCommit);
     }
+    refused(&mut bench, 2, &append(3, (4, 0), 3, 4), MessageError::Impossible);
     assert_eq!(bench.take(2, &append(3, (5, 2), 2, 4)), Ok(()));
+}
+
+/// The node is in term 2. A leader of term 4 has committed the entry 5 of term 2. The node learns that
+/// from a candidate of a pre-vote whose log ends there, and its term does not change. The leader of
+/// term 3 had another entry 5; its append comes late.
+#[test]
+fn a_late_append_of_a_leader_in_between_does_not_undo_what_an_election_told() {
+    let mut bench = follower();
+    bench.ticks(ELECTION_TICKS);
+    let ask = RaftMessage {
+        index: LogIndex(5),
+        log_term: Term(2),
+        commit: LogIndex(5),
+        commit_term: Term(2),
+        ..message(MessageKind::RequestPreVote, 5)
+    };
+    assert_eq!(bench.take(3, &ask), Ok(()));
+    assert_eq!((bench.status().term, bench.status().committed), (Term(2), LogIndex(5)));
+    let late = append(3, (4, 2), 1, 4);
+    refused(&mut bench, 2, &late, MessageError::ContradictsCommit);
+    assert_eq!(bench.take(3, &append(4, (6, 2), 1, 5)), Ok(()));
 }
 
 #[test]

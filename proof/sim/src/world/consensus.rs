@@ -342,8 +342,11 @@ impl World {
                 let what = || format!("{from} sent to {to}: {error}");
                 self.history.violate(Invariant::Readable, what);
             }
-            MessageError::Impossible if !is_expected => {
-                let what = || format!("{from} sent {message:?} to {to}");
+            MessageError::ContradictsCommit if self.history.has_led_after(message.term) => {
+                self.count("late append of an earlier leader refused");
+            }
+            MessageError::Impossible | MessageError::ContradictsCommit if !is_expected => {
+                let what = || format!("{from} sent {message:?} to {to}: {error}");
                 self.history.violate(Invariant::Possible, what);
             }
             _ => {}

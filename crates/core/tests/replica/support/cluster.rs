@@ -174,7 +174,9 @@ impl Cluster {
                 let taken = self.node(out.to).bench.take(from.0, &out.message);
                 let is_worse = matches!(
                     taken,
-                    Err(MessageError::LostEntries { .. } | MessageError::Impossible)
+                    Err(MessageError::LostEntries { .. }
+                        | MessageError::ContradictsCommit
+                        | MessageError::Impossible)
                 );
                 assert!(!is_worse, "{out:?} of {from}: {taken:?}");
             }
