@@ -140,7 +140,7 @@ bugs! {
     LeaseReadBeforeClose "lease-read-before-close",
     /// A node that starts does not wait for the leases in its log and in its state.
     ///
-    /// Breaks S20; found by `S20` within 1,000 seeds. Seen: the model of this protocol
+    /// Breaks S20; found by `S20` within 3,000 seeds. Seen: the model of this protocol
     /// (`RestartForgetsArrival`).
     LeaseForgottenByRestart "lease-forgotten-by-restart",
     /// A node that installs a snapshot does not wait for the leases that the snapshot hides.
