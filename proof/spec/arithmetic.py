@@ -105,11 +105,11 @@ SECOND = 1_000_000_000
 
 def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
     """The floor is at or above `epoch`, the highest epoch that the old history gave. After the
-    backup, the old ceiling moved in one of four ways. Either it was always ahead of trusted time
-    and rose only by the least step, at two million leaderships at most. Or timestamps were compact,
-    and it rose no faster than time passes, and by 53 ms at 37 leaderships at most. Or it rose to
-    trusted time plus the window in effect, and after that by the least step at one million
-    leaderships at most. Or it rose so, timestamps were compact, and after that it rose no faster
+    backup, the old ceiling moved in one of four ways. Either it was always ahead of trusted time and
+    rose only by the least step: at two million leaderships at most, and at renewals of leases, much
+    slower than time passes. Or timestamps were compact, and it rose no faster than time passes, and
+    by 53 ms at 37 leaderships at most. Or it rose to trusted time plus the window in effect, and
+    after that by the least step, at one million leaderships at most and at renewals. Or it rose so, timestamps were compact, and after that it rose no faster
     than time passes, and by 53 ms at 18 leaderships at most. The clock of the backup was ahead by one and a half bounds at most.
     Trusted time was within the bound of a clock that counted as right. That clock was within half a
     bound of right time. Right clocks differ by a leap second at most. The latest of the first
@@ -120,8 +120,8 @@ def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
         passed,
     ) = z3.Ints(names)
     numbers = [x >= 0 for x in z3.Ints(names)]
-    is_stepped = z3.And(leaderships <= 2_000_000, epoch <= ceiling + 1000 * leaderships)
-    is_timed = z3.And(leaderships <= 1_000_000, epoch <= trusted + window + 1000 * leaderships)
+    is_stepped = z3.And(leaderships <= 2_000_000, epoch <= ceiling + (now - backed_up) + 1000 * leaderships)
+    is_timed = z3.And(leaderships <= 1_000_000, epoch <= trusted + window + passed + 1000 * leaderships)
     half = (bound_max + 1) / 2  # rounded up, as in the code
     paces = 53_000_000 * leaderships
     is_paced = z3.And(leaderships <= 37, epoch <= ceiling + (now - backed_up) + paces)

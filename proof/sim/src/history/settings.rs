@@ -104,7 +104,7 @@ impl History {
         if self.compact_at.is_some() {
             COMPACT_WIDTHS_NS + leaders * COMPACT_WIDTH_MIN_NS
         } else {
-            WIDTHS_NS
+            WIDTHS_NS.max(self.ranges() as u64 * WIDTH_MIN_NS)
         }
     }
 
@@ -207,8 +207,9 @@ impl History {
     }
 }
 
-/// A reservation takes at least the least width, even if the ceiling is already far enough. All
-/// reservations of a run together add at most this much, nanoseconds: a thousand of the least width.
+/// A reservation takes at least the least width, even if the ceiling is already far enough. A run
+/// usually has fewer than a thousand, which add this much, nanoseconds. More come from renewals of
+/// short leases.
 const WIDTHS_NS: u64 = 1_000_000;
 /// The same for compact timestamps, beyond one for each leader: ten of the least width.
 const COMPACT_WIDTHS_NS: u64 = 10 * COMPACT_WIDTH_MIN_NS;
