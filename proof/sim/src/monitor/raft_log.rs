@@ -435,10 +435,10 @@ impl Monitor {
         self.rule("raft_log/install/snapshot-goes-back", index >= before, || {
             format!("node {id} has applied {before}, and then {index}")
         });
-        // The write with the entries of a follower comes later.
         let run = self.at(id).running();
-        let leads = run.leads.or(run.led).is_some() || run.believes.is_some();
-        self.learns(id, if leads { committed } else { index });
+        if run.leads.or(run.led).is_some() || run.believes.is_some() {
+            self.learns(id, committed);
+        }
         let last = self.line.last();
         let is_committed = index <= last;
         self.rule("raft_log/apply_change/applies-uncommitted", is_committed, || {
@@ -447,6 +447,10 @@ impl Monitor {
         if !is_committed {
             return;
         }
+        // The write with the entries or the snapshot of a follower comes later. Until then, the log here
+        // may have an entry that they replace.
+        let knows = &mut self.node(id).knows;
+        *knows = index.max(*knows);
         self.applies_up_to(index);
         self.run(id).applied = index;
         let line = &self.line;
