@@ -88,7 +88,7 @@ impl Faults {
         0
     }
 
-    /// What the clock of this node's own lease shows when its true time is `true_ns`, nanoseconds.
+    /// Reads the clock of this node's own lease, nanoseconds. Without a fault it shows `true_ns`.
     #[inline]
     #[must_use]
     pub fn own_lease_ns(&self, true_ns: u64) -> u64 {
@@ -99,8 +99,8 @@ impl Faults {
         true_ns
     }
 
-    /// What the clock of the wait for leases of others shows when its true time is `true_ns`,
-    /// nanoseconds.
+    /// Reads the clock with which this node waits for leases of others, nanoseconds. Without a fault
+    /// it shows `true_ns`.
     #[inline]
     #[must_use]
     pub fn lease_wait_ns(&self, true_ns: u64) -> u64 {
@@ -238,15 +238,15 @@ mod active {
         rate_ppm: i64,
         /// The true time at which it got this rate, nanoseconds.
         since_ns: u64,
-        /// What it showed then, nanoseconds.
+        /// Its reading at `since_ns`, nanoseconds.
         shown_ns: u64,
         /// The latest true time for which it was read, nanoseconds.
         latest_ns: u64,
     }
 
     impl Skewed {
-        /// What the clock shows at the true time `true_ns`, nanoseconds. From then on, its rate
-        /// differs by `rate_ppm`.
+        /// Reads the clock at the true time `true_ns`, nanoseconds, and changes its rate: from then
+        /// on, the rate differs from the true one by `rate_ppm`.
         pub(super) fn show(&mut self, true_ns: u64, rate_ppm: i64) -> u64 {
             // Another thread may have read a later time already, and must never read an earlier one.
             self.latest_ns = self.latest_ns.max(true_ns);
