@@ -26,7 +26,8 @@ pub(crate) fn command() -> Command {
             "Check the settings of a node, its files and its ports, without starting it. The command \
              takes the flags, variables and file of \"epicepoch serve\", reads them with the same code, \
              and reports every problem at once. It prints the settings that take effect. It creates \
-             and changes nothing.\n\n\
+             and changes nothing. Once the cluster has begun, \"epicepoch settings list\" shows the \
+             settings that all nodes share.\n\n\
              It checks: each value, and whether the values agree; the data directory; the certificates, \
              keys and tokens, and who may read them; the backup of RESTORE; the names of the other \
              nodes; the ports, unless the node runs. Settings hold no secrets: they name the files that \

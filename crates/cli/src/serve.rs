@@ -28,9 +28,9 @@ pub(crate) fn command() -> Command {
         "Run one node of a cluster.\n\n\
          Every setting is a flag, an environment variable and a key of the file. A flag beats a \
          variable, which beats the file, which beats the default. An empty variable is a bad value, \
-         not an unset one. EPOCH_INTERVAL_MS, RESERVATION_MS, CLOCK_OFFSET_MAX_MS, MAX_N and \
-         LEADER_ZONES seed the settings of a new cluster; later, \"epicepoch settings\" changes them \
-         on all nodes at once.\n\n\
+         not an unset one. EPOCH_INTERVAL_MS, RESERVATION_MS, CLOCK_OFFSET_MAX_MS, MAX_N, LEADER_ZONES, \
+         LEASE_MS, GUARANTEE_DEFAULT and TIMESTAMP_FORMAT count only when a new cluster begins; later, \
+         \"epicepoch settings\" changes them on all nodes at once.\n\n\
          On SIGTERM, SIGINT or SIGHUP the node hands leadership over, finishes open requests and \
          exits with 0. A second signal ends it at once, if it comes more than a second after the \
          first.\n\n\

@@ -1,7 +1,7 @@
 //! The configuration of a node, with typed fields. This module parses no text and reads no
 //! environment, flag or file; [`crate::sources`] does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -26,6 +26,10 @@ use crate::values::millis;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch that operators know")]
 pub struct Config {
+    /// Names of the settings that were given, as environment variables. Default none. Other fields
+    /// do not show whether a default was given by name, and the log warns only of a given value that
+    /// the cluster's settings override.
+    pub given: BTreeSet<&'static str>,
     /// Raft node id (`NODE_ID`): not 0, unique in the cluster, never used again. No default,
     /// because a node that guesses its id could vote twice.
     pub node_id: NodeId,

@@ -1,6 +1,6 @@
 //! The default configuration of a node, and the defaults that follow from other settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +32,7 @@ impl Config {
         // Zeros and empty values are placeholders. The defaults of the table and of `derive`
         // replace them.
         let mut config = Self {
+            given: BTreeSet::new(),
             node_id,
             peers: BTreeMap::new(),
             single: false,

@@ -321,6 +321,7 @@ impl Given {
     /// source overrides, too. Otherwise a mistake in such a value would show only when the other
     /// source is removed.
     fn apply(&self, config: &mut Config) -> Vec<SettingError> {
+        config.given = self.values.keys().copied().collect();
         let mut errors = Vec::new();
         for setting in settings() {
             let Some((last, overridden)) =
@@ -499,6 +500,8 @@ mod tests {
         let again = Given::gather(Scope::Node, &Flags::new(), &all).expect("settings");
         let mut again = again.node(CORES).expect("valid");
         assert_eq!(again.links.tls.take(), Some(config.links.mode()));
+        assert!(again.given.contains("MAX_N") && !config.given.contains("MAX_N"));
+        again.given.clone_from(&config.given);
         assert_eq!(again, config);
         let of = |name| effective.iter().find(|it| it.name == name).expect("a setting");
         assert_eq!(of("ADVERTISE_ADDR").value.as_deref(), Some("n3:8080"));

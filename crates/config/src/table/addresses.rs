@@ -49,7 +49,7 @@ pub(crate) const ADDRESSES: &[Setting] = &[
     Setting {
         name: "HTTP_BIND",
         value: "IP",
-        default: Words("0.0.0.0, or :: (IPv4 too) if RAFT_ADDR is IPv6"),
+        default: Words("0.0.0.0, or :: (IPv4 too) if RAFT_ADDR is an IPv6 address"),
         help: "Interface of the client port",
         kind: Kind::Text {
             allowed: "an IP address, such as 127.0.0.1 or ::",

@@ -386,10 +386,7 @@ pub(super) fn log_settings_that_differ(
         return;
     }
     let own = config.shared();
-    let mut default = Config::new(config.node_id, String::new());
-    default.reservation = default_reservation(config.election_timeout);
-    let default = default.shared();
-    for name in own.differing(settings).filter(|name| own.text(*name) != default.text(*name)) {
+    for name in own.differing(settings).filter(|name| config.given.contains(name.text())) {
         let (here, cluster) = (own.text(name), settings.text(name));
         tracing::warn!(
             setting = name.text(),
@@ -651,16 +648,28 @@ mod tests {
 
     #[test]
     fn settings_are_logged_when_they_change_and_at_the_start_where_an_own_setting_loses() {
-        let config = shared_with(|config| config.max_n = 1_000).config.clone();
+        // An operator has set LEASE_MS to the default. RESERVATION_MS is the default, too, but not
+        // given.
+        let given = |config: &mut Config| {
+            config.max_n = 1_000;
+            config.given = BTreeSet::from(["MAX_N", "LEASE_MS"]);
+        };
+        let config = shared_with(given).config.clone();
         let own = config.shared();
-        // This node sets only MAX_N. Its other settings are the defaults.
         let settings = ClusterSettings { max_n: 77, reservation_ms: 9_000, ..own.clone() };
         let log = |before| logged(|| log_settings_that_differ(&config, before, &settings));
+        let log_with_leases = || {
+            let settings = ClusterSettings { lease_ms: 200, ..settings.clone() };
+            logged(|| log_settings_that_differ(&config, None, &settings))
+        };
         let begins = "WARN a setting of this node differs from the cluster's";
-        let lines = log(None);
-        assert!(lines[0].starts_with(begins), "{lines:?}");
-        assert!(lines[0].ends_with(" setting=MAX_N here=1000 cluster=77"), "{lines:?}");
-        assert_eq!(lines.len(), 1);
+        let ends = [" setting=MAX_N here=1000 cluster=77", " setting=LEASE_MS here=0 cluster=200"];
+        for (lines, count) in [(log(None), 1), (log_with_leases(), 2)] {
+            assert_eq!(lines.len(), count, "{lines:?}");
+            for (line, end) in lines.iter().zip(ends) {
+                assert!(line.starts_with(begins) && line.ends_with(end), "{line}");
+            }
+        }
         let changed = |name, before: u64, after: u64| {
             let text = "WARN a setting of the cluster has changed";
             format!("{text} setting={name} before={before} after={after}")
