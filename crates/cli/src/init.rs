@@ -30,8 +30,10 @@ use crate::serve::cores;
 mod install;
 
 pub(crate) fn command() -> Command {
-    let port =
-        |name, default: &'static str, help| number(name, 1..=65_535, help).default_value(default);
+    // The unit gives the service no privilege, and lower ports need one.
+    let port = |name, default: &'static str, help| {
+        number(name, 1_024..=65_535, help).default_value(default).value_name("PORT")
+    };
     Command::new("init")
         .about("Write all files of a new cluster with TLS: certificates, settings, units, tokens")
         .long_about(ABOUT)
@@ -49,8 +51,8 @@ pub(crate) fn command() -> Command {
         .arg(text("out", "DIR", "New directory to write to").default_value("cluster"))
         .arg(text("cluster", "NAME", "Name of the cluster").default_value(CLUSTER_NAME_DEFAULT))
         .arg(text("binary", "FILE", "Binary that install.sh installs, copied to each directory"))
-        .arg(port("http-port", "8080", "Port of clients, on every node").value_name("PORT"))
-        .arg(port("raft-port", "60001", "Port for the other nodes, on every node").value_name("PORT"))
+        .arg(port("http-port", "8080", "Port of clients, on every node, from 1024 on"))
+        .arg(port("raft-port", "60001", "Port for the other nodes, on every node, from 1024 on"))
         .arg(days())
 }
 
@@ -278,7 +280,8 @@ Node {id} of the cluster {cluster}, for the machine {host}
        scp -r {directory} {addr}:
 2. There, run, to found a new cluster:
        sudo sh {directory}/install.sh --found
-   Later, for changed files, run it without --found.
+   Later, for new certificates, run it without --found. It keeps changed settings and another
+   program; --settings and --program replace them.
 3. Delete the copy, because it has the node's key and tokens:
        rm -r {directory}
 
@@ -451,13 +454,14 @@ mod tests {
     #[test]
     fn each_node_gets_settings_that_serve_accepts_and_the_unit_and_script_of_deploy() {
         let home = tempfile::tempdir().expect("a directory");
-        let words = "--cluster pay --http-port 80 --raft-port 90 1=n1 2=n2,10.0.0.2 3=[fd00::3]";
+        let words =
+            "--cluster pay --http-port 8000 --raft-port 9000 1=n1 2=n2,10.0.0.2 3=[fd00::3]";
         init(home.path(), words).expect("written");
-        for (node, raft_addr) in [(1, "n1:90"), (2, "n2:90"), (3, "[fd00::3]:90")] {
+        for (node, raft_addr) in [(1, "n1:9000"), (2, "n2:9000"), (3, "[fd00::3]:9000")] {
             let directory = home.path().join(format!("out/node-{node}"));
             let config = configuration(&directory.join(SETTINGS));
             assert_eq!((config.node_id, &*config.raft_addr), (NodeId(node), raft_addr));
-            assert_eq!((config.peers.len(), config.http_port, config.bootstrap), (3, 80, false));
+            assert_eq!((config.peers.len(), config.http_port, config.bootstrap), (3, 8_000, false));
             assert_eq!((&*config.cluster_name, config.tls.clients), ("pay", ClientTlsMode::On));
             assert!(config.authz.client_token_file.is_some() && !config.single);
             assert_eq!(config.authz.admin_from, AllowedFrom::Any);
@@ -483,6 +487,14 @@ mod tests {
         let one = tempfile::tempdir().expect("a directory");
         init(one.path(), "7=n7").expect("written");
         assert!(configuration(&one.path().join("out/node-7/epicepoch.toml")).single);
+    }
+
+    #[test]
+    fn a_port_that_the_unit_may_not_open_is_refused() {
+        for port in ["--http-port", "--raft-port"] {
+            let parsed = |value| command().try_get_matches_from(["init", port, value, "1=n1"]);
+            assert!(parsed("1023").is_err() && parsed("1024").is_ok(), "{port}");
+        }
     }
 
     #[test]

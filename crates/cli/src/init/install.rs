@@ -235,3 +235,67 @@ fn an_argument_without_effect_is_refused() {
         assert!(!Path::new(&root).exists(), "{argument}");
     }
 }
+
+#[test]
+fn what_was_changed_on_the_machine_is_kept_and_only_certificates_are_renewed() {
+    let machine = Machine::new();
+    assert!(machine.install(&["--found"]).0);
+    machine.end_process();
+    let kept = ["epicepoch.toml", "clients", "operators", "ca.pem"].map(|name| {
+        let path = machine.path("/etc/epicepoch").join(name);
+        fs::remove_file(&path).expect("installed");
+        fs::write(&path, "changed").expect("written");
+        path
+    });
+    let program = machine.path("/usr/local/bin/epicepoch");
+    fs::write(&program, "#!/bin/sh\necho epicepoch 9.8.7\n").expect("written");
+    fs::write(machine.home.path().join("out/node-1/node.pem"), "renewed").expect("written");
+
+    let (is_done, text) = machine.install(&[]);
+    assert!(is_done && text.contains("epicepoch 9.8.7") && text.contains("--program"), "{text}");
+    assert!(text.contains("--settings"), "{text}");
+    assert_eq!(read(&machine.path("/etc/epicepoch/node.pem")), "renewed");
+    assert!(read(&program).contains("9.8.7"));
+    for path in &kept {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        assert!(text.contains(&format!("/etc/epicepoch/{name}")), "{text}");
+        assert_eq!(read(path), "changed", "{name}");
+    }
+    machine.end_process();
+
+    let (is_done, text) = machine.install(&["--settings"]);
+    assert!(is_done && read(&program).contains("9.8.7"), "{text}");
+    for path in &kept {
+        assert_ne!(read(path), "changed", "{}", path.display());
+        assert_eq!(read(Path::new(&format!("{}.before", path.display()))), "changed");
+    }
+    machine.end_process();
+
+    assert!(machine.install(&["--program"]).0);
+    assert_eq!(fs::read(&program).expect("read"), fs::read("/bin/true").expect("read"));
+}
+
+#[test]
+fn a_node_that_joins_is_not_told_to_found() {
+    let machine = Machine::new();
+    let settings = machine.home.path().join("out/node-1/epicepoch.toml");
+    fs::write(&settings, "node_id = 4\njoin = \"n1:60001\"\n").expect("written");
+    let (is_done, text) = machine.install(&["--found"]);
+    assert!(!is_done && text.contains("founds none") && !machine.may_found(), "{text}");
+    let (is_done, text) = machine.install(&[]);
+    assert!(is_done && text.contains("waits until an operator adds it"), "{text}");
+    assert!(!text.contains("--found") && !text.contains("exit code 4"), "{text}");
+}
+
+#[test]
+fn a_package_that_came_later_is_not_said_to_be_in_use() {
+    let machine = Machine::new();
+    assert!(machine.install(&["--found"]).0);
+    machine.end_process();
+    let directory = machine.path("/usr/lib/systemd/system");
+    fs::create_dir_all(&directory).expect("made");
+    fs::write(directory.join("epicepoch.service"), "a unit").expect("written");
+    let (is_done, text) = machine.install(&[]);
+    assert!(is_done && text.contains("hides its unit"), "{text}");
+    assert!(!text.contains("its program and its unit are used"), "{text}");
+}
