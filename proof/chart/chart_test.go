@@ -11,8 +11,10 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -93,6 +95,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		{"settings: { MAX_N: 12 }", "at '/settings/MAX_N': got number, want string"},
 		{"antiAffinity: soft", "at '/antiAffinity': value must be one of 'required', 'preferred'"},
 		{"storage: { size: 1 gig }", "at '/storage/size': '1 gig' does not match pattern"},
+		{"storage: { accessMode: ReadWriteMany }", "at '/storage/accessMode': value must be one of"},
+		{"tls: { peers: off }", "at '/tls/peers'"},
 		{"adminFrom: everywhere", "at '/adminFrom': 'everywhere' does not match pattern"},
 		{"tls: { source: secret }", "set tls.secretName"},
 		{"tls: { source: certManager, secretName: x }", "set tls.certManager.issuerName"},
@@ -133,11 +137,14 @@ func TestWrongValuesAreRefused(t *testing.T) {
 func TestAnUpgradeTakesNoNodeBack(t *testing.T) {
 	running := "{ spec: { replicas: 3, ordinals: { start: 3 } }, status: { readyReplicas: 3 } }"
 	dead := "{ spec: { replicas: 3, ordinals: { start: 1 } }, status: { replicas: 3 } }"
+	patch := `kubectl --namespace oracle patch statefulset epicepoch --type merge --patch ` +
+		`'{"spec":{"replicas":4,"ordinals":{"start":2}}}'`
 	for _, it := range []struct{ existing, set, says string }{
 		{running, "{ firstNode: 3, replicas: 3 }", ""},
 		{running, "{ firstNode: 3, replicas: 5 }", ""},
 		{running, "{ firstNode: 4, replicas: 2 }", ""},
 		{running, "{ firstNode: 2, replicas: 4 }", "firstNode is 3 in the cluster"},
+		{running, "{ firstNode: 2, replicas: 4 }", patch},
 		{running, "replicas: 9", "firstNode is 3 in the cluster"},
 		{running, "{ firstNode: 3, replicas: 2 }", "(firstNode + replicas - 1) is 5 in the cluster"},
 		{running, "{ firstNode: 3, replicas: 1 }", "(firstNode + replicas - 1) is 5 in the cluster"},
@@ -146,9 +153,139 @@ func TestAnUpgradeTakesNoNodeBack(t *testing.T) {
 		{dead, "replicas: 2", "(firstNode + replicas - 1) is 3 in the cluster"},
 		{"{}", "bootstrap: true", ""},
 	} {
-		err := render.Upgrade(it.existing, render.Plain, it.set)
+		err := render.Upgrade(it.existing, 0, render.Plain, it.set)
 		if it.says == "" && err != nil || it.says != "" && (err == nil || !strings.Contains(err.Error(), it.says)) {
 			t.Errorf("%s to %s: expected %q, got: %v", it.existing, it.set, it.says, err)
+		}
+	}
+}
+
+// TestAnUpgradeEndsNoPodOfAMember: the pod of a removed node is not ready.
+func TestAnUpgradeEndsNoPodOfAMember(t *testing.T) {
+	running := "{ spec: { replicas: 5, ordinals: { start: 1 } }, status: { readyReplicas: 3 } }"
+	for _, it := range []struct {
+		ready int
+		set   string
+		says  string
+	}{
+		{0, "{ firstNode: 3, replicas: 3 }", ""},
+		{2, "{ firstNode: 3, replicas: 3 }", "the pod epicepoch-1, which is ready: first \"member remove 1\""},
+		{3, "{ firstNode: 2, replicas: 4 }", "the pod epicepoch-1, which is ready"},
+		{5, "{ firstNode: 1000, replicas: 9 }", "the pod epicepoch-1, which is ready"},
+		{5, "{ firstNode: 1, replicas: 5 }", ""},
+	} {
+		err := render.Upgrade(running, it.ready, render.Plain, it.set)
+		if it.says == "" && err != nil || it.says != "" && (err == nil || !strings.Contains(err.Error(), it.says)) {
+			t.Errorf("%d pods ready, %s: expected %q, got: %v", it.ready, it.set, it.says, err)
+		}
+	}
+}
+
+// TestAnUpgradeLetsNodesTalk: nodes of the old and the new values accept each other while the pods restart.
+func TestAnUpgradeLetsNodesTalk(t *testing.T) {
+	plain, accept, dial := "tls: { source: none }", "tls: { peers: accept }", "tls: { peers: dial }"
+	for _, it := range []struct{ from, to, says string }{
+		{plain, "", `PEER_TLS is "off" in the cluster, and would be "on"`},
+		{"", plain, `PEER_TLS is "on" in the cluster, and would be "off"`},
+		{accept, "", `PEER_TLS is "accept" in the cluster, and would be "on"`},
+		{plain, accept, ""},
+		{accept, dial, ""},
+		{dial, "", ""},
+		{"", dial, ""},
+		{accept, plain, ""},
+		{"", "", ""},
+		{"", "cluster: other", `cluster is "epicepoch" in the cluster: it never changes`},
+	} {
+		objects := rendered(t, render.Plain, render.Secured, it.from)
+		at := slices.IndexFunc(objects, func(object render.Object) bool { return object.Kind == "StatefulSet" })
+		err := render.Upgrade(objects[at].YAML, 0, render.Plain, render.Secured, it.to)
+		if it.says == "" && err != nil || it.says != "" && (err == nil || !strings.Contains(err.Error(), it.says)) {
+			t.Errorf("%q to %q: expected %q, got: %v", it.from, it.to, it.says, err)
+		}
+	}
+}
+
+// TestOnlyAClosedPortEndsAPod: a node with CONNECTIONS_MAX connections closes further ones, also those of a probe.
+func TestOnlyAClosedPortEndsAPod(t *testing.T) {
+	for name, sets := range render.Variants {
+		container := decoded[apps.StatefulSet](t, rendered(t, sets...), "StatefulSet", "epicepoch").Spec.Template.Spec.
+			Containers[0]
+		for _, probe := range []*core.Probe{container.StartupProbe, container.LivenessProbe} {
+			if probe.TCPSocket == nil || probe.HTTPGet != nil {
+				t.Errorf("%s: a probe that can end the pod asks the node", name)
+			}
+		}
+	}
+}
+
+// TestThePodHasTimeToStop: Kubernetes kills it no sooner than docs/operations/deploy.md#shutdown says.
+func TestThePodHasTimeToStop(t *testing.T) {
+	for given, expected := range map[string]int64{"3000": 15, "9999": 15, "10001": 16, "60000": 65} {
+		set := "settings: { SHUTDOWN_TIMEOUT_MS: \"" + given + "\" }"
+		spec := decoded[apps.StatefulSet](t, rendered(t, render.Plain, set), "StatefulSet", "epicepoch").Spec
+		if period := *spec.Template.Spec.TerminationGracePeriodSeconds; period < expected || period > expected+1 {
+			t.Errorf("%s: %d s, expected %d", given, period, expected)
+		}
+	}
+}
+
+// TestConnectionsFitIntoTheMemory with the figures of docs/operations/deploy.md#memory-of-a-connection.
+func TestConnectionsFitIntoTheMemory(t *testing.T) {
+	container := decoded[apps.StatefulSet](t, rendered(t, render.Plain), "StatefulSet", "epicepoch").Spec.Template.Spec.
+		Containers[0]
+	variables := expanded(container.Env, 1)
+	// The node without connections takes 20 MB to 33 MiB (docs/benchmarks.md).
+	limit := container.Resources.Limits.Memory().Value() - 40<<20
+	for variable, kib := range map[string]int64{
+		"CONNECTIONS_MAX": 3 + 68 + 64, "ADDRESS_CONNECTIONS_MAX": 6 + 600 + 64,
+	} {
+		count, err := strconv.ParseInt(variables[variable], 10, 64)
+		if err != nil || count < 1000 || count*kib<<10 > limit {
+			t.Errorf("%s is %q: does not fit into %d MiB: %v", variable, variables[variable], limit>>20, err)
+		}
+	}
+}
+
+// TestCertManagerRenewsBeforeTheAlert fires for a certificate that expires soon.
+func TestCertManagerRenewsBeforeTheAlert(t *testing.T) {
+	objects := rendered(t, render.Variants["cert-manager"]...)
+	spec := decoded[certmanager.Certificate](t, objects, "Certificate", "epicepoch").Spec
+	alerts, err := os.ReadFile(filepath.Join(render.Root(), "deploy/prometheus/alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`expiry_timestamp_seconds - time\(\) < ([0-9]+) \* 86400`).FindSubmatch(alerts)
+	days, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	day := 24 * time.Hour
+	if spec.RenewBefore == nil || spec.RenewBefore.Duration < time.Duration(days+7)*day ||
+		spec.Duration.Duration < 2*spec.RenewBefore.Duration {
+		t.Errorf("renewed %v before the end of %v; the alert fires %d days before", spec.RenewBefore, spec.Duration, days)
+	}
+}
+
+// TestThePageNamesWhatTheChartCannotSet: each setting of the program is one of the chart, or on the page.
+func TestThePageNamesWhatTheChartCannotSet(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(render.Root(), "docs/operations/kubernetes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, listed, _ := strings.Cut(string(page), "**Not in the chart**")
+	listed, _, _ = strings.Cut(listed, "\n- ")
+	set := map[string]string{}
+	for _, sets := range render.Variants {
+		maps.Copy(set, expanded(decoded[apps.StatefulSet](t, rendered(t, sets...), "StatefulSet", "epicepoch").
+			Spec.Template.Spec.Containers[0].Env, 1))
+	}
+	report, _ := check(t, certificates(t, pod), set)
+	allowed := allowedSettings(t)
+	for setting := range report.Settings {
+		_, isSet := set[setting]
+		_, isAllowed := allowed[setting]
+		if isListed := strings.Contains(listed, "`"+setting+"`"); isListed == (isSet || isAllowed) {
+			t.Errorf("%s: set or allowed by the chart: %v; on the page: %v", setting, isSet || isAllowed, isListed)
 		}
 	}
 }
@@ -224,8 +361,9 @@ func TestEachVariableIsASettingThatTheProgramTakes(t *testing.T) {
 	}
 }
 
-// TestTheSchemaAllowsOnlySettingsOfTheProgram and none that the chart sets itself.
-func TestTheSchemaAllowsOnlySettingsOfTheProgram(t *testing.T) {
+// allowedSettings are those that the schema allows in the value `settings`.
+func allowedSettings(t *testing.T) map[string]any {
+	t.Helper()
 	loaded, err := render.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -240,10 +378,21 @@ func TestTheSchemaAllowsOnlySettingsOfTheProgram(t *testing.T) {
 	if err := json.Unmarshal(loaded.Schema, &schema); err != nil {
 		t.Fatal(err)
 	}
-	set := decoded[apps.StatefulSet](t, rendered(t, render.Plain, render.Secured, render.Full), "StatefulSet", "epicepoch")
+	return schema.Properties.Settings.Properties
+}
+
+// TestTheSchemaAllowsOnlySettingsOfTheProgram and none that the chart sets itself.
+func TestTheSchemaAllowsOnlySettingsOfTheProgram(t *testing.T) {
+	set := decoded[apps.StatefulSet](t, rendered(t, render.Plain, render.Secured), "StatefulSet", "epicepoch")
 	variables := expanded(set.Spec.Template.Spec.Containers[0].Env, 3)
 	report, _ := check(t, certificates(t, pod), variables)
-	allowed := schema.Properties.Settings.Properties
+	allowed := allowedSettings(t)
+	loaded, err := render.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Those with a default in values.yaml, and no others, are set without being given.
+	defaults := loaded.Values["settings"].(map[string]any)
 	if len(allowed) < 10 {
 		t.Fatalf("the schema allows %d settings", len(allowed))
 	}
@@ -251,7 +400,8 @@ func TestTheSchemaAllowsOnlySettingsOfTheProgram(t *testing.T) {
 		if _, is := report.Settings[setting]; !is {
 			t.Errorf("the program has no setting %s", setting)
 		}
-		if _, is := variables[setting]; is && setting != "ELECTION_TIMEOUT_MS" && setting != "DEBUG" {
+		_, isSet := variables[setting]
+		if _, isDefault := defaults[setting]; isSet && !isDefault {
 			t.Errorf("the chart sets %s itself", setting)
 		}
 	}
@@ -419,11 +569,17 @@ func fit(objects []render.Object) error {
 	}
 	container := template.Spec.Containers[0]
 	for _, probe := range []*core.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		if probe == nil || probe.HTTPGet == nil {
+		if probe == nil || probe.HTTPGet == nil && probe.TCPSocket == nil {
 			return fmt.Errorf("a probe is missing")
 		}
-		if !ports[probe.HTTPGet.Port.StrVal] {
-			return fmt.Errorf("a probe: no port %s", probe.HTTPGet.Port.StrVal)
+		var port string
+		if probe.HTTPGet != nil {
+			port = probe.HTTPGet.Port.StrVal
+		} else {
+			port = probe.TCPSocket.Port.StrVal
+		}
+		if !ports[port] {
+			return fmt.Errorf("a probe: no port %s", port)
 		}
 	}
 	for _, object := range objects {

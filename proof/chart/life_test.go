@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -79,6 +80,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 	}
 	pods.areMembers(3, 4, 5)
 	pods.backsUp()
+	pods.areProbed()
 
 	// It grows to five, and the two oldest leave.
 	for id := 6; id <= 7; id++ {
@@ -257,6 +259,41 @@ func (all *pods) backsUp() {
 	}
 	all.must(strings.Split(replaced, "\n")...)
 	all.must("backup", "--check", path)
+}
+
+// areProbed runs the probe with the variables of deploy/epicepoch-probe.service for a cluster with TLS and tokens.
+func (all *pods) areProbed() {
+	all.t.Helper()
+	unit, err := os.ReadFile(filepath.Join(render.Root(), "deploy/epicepoch-probe.service"))
+	if err != nil {
+		all.t.Fatal(err)
+	}
+	credentials := all.t.TempDir()
+	command := exec.Command(program(all.t), "probe", "--metrics-bind", address+":0", "--output", "json")
+	for name, path := range map[string]string{"ca.pem": "tls/ca.pem", "token": "clients/clients"} {
+		if !strings.Contains(string(unit), "\n# LoadCredential="+name+":") {
+			all.t.Errorf("the unit of the probe has no %s", name)
+		}
+		text, err := os.ReadFile(filepath.Join(all.files, path))
+		if err != nil {
+			all.t.Fatal(err)
+		}
+		write(all.t, filepath.Join(credentials, name), string(text))
+	}
+	command.Env = []string{fmt.Sprintf("EPICEPOCH_ADDRS=%s%d:%s", address, all.at, all.ports["8080"])}
+	_, variables, _ := strings.Cut(string(unit), "\n# Environment=")
+	variables, _, _ = strings.Cut(variables, "\n")
+	command.Env = append(command.Env, strings.Fields(strings.ReplaceAll(variables, "%d", credentials))...)
+	ended := time.AfterFunc(2*time.Second, func() { _ = command.Process.Signal(syscall.SIGTERM) })
+	defer ended.Stop()
+	text, err := command.Output()
+	var totals map[string]any
+	if json.Unmarshal(text, &totals) != nil || err != nil {
+		all.t.Fatalf("%v: %s", err, text)
+	}
+	if fmt.Sprint(totals["answers"]) == "0" || totals["answers"] == nil {
+		all.t.Errorf("the probe of the unit has no answer: %s", text)
+	}
 }
 
 // restores loses all pods and volumes, and founds a new history with the same nodes from a backup of one node.

@@ -39,6 +39,18 @@ func TestTheFirstCommandsOfThePage(t *testing.T) {
 	if err := os.Symlink(program(t), filepath.Join(directory, "bin/epicepoch")); err != nil {
 		t.Fatal(err)
 	}
+	// The page is for a checkout. What it makes must have names that nothing there has.
+	tracked, err := exec.Command("git", "-C", render.Root(), "ls-files").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range strings.Fields(string(tracked)) {
+		if top, _, isBelow := strings.Cut(path, "/"); isBelow {
+			if err := os.MkdirAll(filepath.Join(directory, top), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	commands := strings.Join(append(blocks(page, "## Install"), blocks(page, "## Certificates")...), "\n")
 	if strings.Count(commands, "epicepoch certs") < 4 {
 		t.Fatalf("the page makes and renews no certificates: %s", commands)
@@ -69,6 +81,16 @@ func TestTheFirstCommandsOfThePage(t *testing.T) {
 	}
 	if _, err := render.Chart(string(values)); err != nil {
 		t.Error(err)
+	}
+	made := []string{"authority/ca.key", "certs/node-1.key", "tokens/operators", "values.yaml"}
+	for _, path := range made {
+		if _, err := os.Stat(filepath.Join(directory, path)); err != nil {
+			t.Error(err)
+		}
+	}
+	ignored, _ := exec.Command("git", append([]string{"-C", render.Root(), "check-ignore"}, made...)...).Output()
+	if lines := strings.Fields(string(ignored)); !slices.Equal(lines, made) {
+		t.Errorf("git ignores only %v", lines)
 	}
 }
 

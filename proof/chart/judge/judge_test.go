@@ -84,7 +84,8 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 		node("app.kubernetes.io/component: node\n", "app.kubernetes.io/component: nodes\n", "selector"),
 		node("labels['apps.kubernetes.io/pod-index']", "label['pod-index']", "fieldPath: Invalid value"),
 		node("path: /ready, port: clients,", "path: /ready,", "readinessProbe.httpGet.port: Invalid value: 0"),
-		node("path: /up, port: clients, scheme: HTTPS", "path: /up, port: clients, scheme: TLS", "scheme: Unsupported value"),
+		node("tcpSocket: { port: clients }", "tcpSocket: { port: 99999 }", "startupProbe.tcpSocket.port: Invalid value"),
+		node("path: /ready, port: clients, scheme: HTTPS", "path: /ready, port: clients, scheme: TLS", "scheme: Unsupported"),
 		node("path: /ready, port: clients", "path: ready, port: 99999", "readinessProbe.httpGet.port: Invalid value"),
 		node("name: data\n              mountPath", "name: dates\n              mountPath", `name: Not found: "dates"`),
 		node("mountPath: /etc/epicepoch/clients", "mountPath: /etc/epicepoch/operators", "must be unique"),
@@ -93,8 +94,9 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 		node("topologyKey: kubernetes.io/hostname", "topologyKey: \"\"", "topologyKey"),
 		node("whenUnsatisfiable: ScheduleAnyway", "whenUnsatisfiable: Ever", "whenUnsatisfiable: Unsupported value"),
 		node("storage: 1Gi", "storage: 0", "storage"),
-		node("memory: 512Mi", "memory: 51Mi", "must be less than or equal to memory limit"),
-		node("terminationGracePeriodSeconds: 15", "terminationGracePeriodSeconds: 15s", "cannot unmarshal string"),
+		node("[ReadWriteOncePod]", "[ReadWriteOncePod, ReadWriteOnce]", "ReadWriteOncePod"),
+		node("memory: 1Gi", "memory: 51Mi", "must be less than or equal to memory limit"),
+		node("terminationGracePeriodSeconds: 66", "terminationGracePeriodSeconds: 66s", "cannot unmarshal string"),
 		node("runAsNonRoot: true", "runAsNonRoot: false", "runAsNonRoot != true"),
 		node("runAsUser: 65532", "runAsUser: 0", "runAsUser=0"),
 		node("type: RuntimeDefault", "type: Unconfined", "seccompProfile"),
@@ -128,6 +130,7 @@ func TestTheAPIServerTakesChanges(t *testing.T) {
 		{"{ bootstrap: false, image: { tag: 9.8.7 } }", ""},
 		{"{ bootstrap: false, replicas: 5 }", ""},
 		{"{ bootstrap: false, firstNode: 3 }", ""},
+		{"{ bootstrap: false, tls: { peers: accept } }", ""},
 		{"{ bootstrap: false, antiAffinity: required, http3: true }", ""},
 		{"{ bootstrap: false, storage: { size: 2Gi } }", "spec.volumeClaimTemplates: Invalid value"},
 	} {
@@ -135,6 +138,10 @@ func TestTheAPIServerTakesChanges(t *testing.T) {
 		if it.says == "" && err != nil || it.says != "" && (err == nil || !strings.Contains(err.Error(), it.says)) {
 			t.Errorf("%s: expected %q, got: %v", it.set, it.says, err)
 		}
+	}
+	// The way back from a firstNode that was raised too early.
+	if err := changed(append(slices.Clone(founding), "{ bootstrap: false, firstNode: 3 }"), founding); err != nil {
+		t.Error(err)
 	}
 }
 

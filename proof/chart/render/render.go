@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -94,8 +95,9 @@ func values(options chartutil.ReleaseOptions, sets []string) (*chart.Chart, char
 	return loaded, all, err
 }
 
-// Upgrade renders the chart as `helm upgrade` does while the cluster has this StatefulSet, given as YAML.
-func Upgrade(existing string, sets ...string) error {
+// Upgrade renders the chart as `helm upgrade` does while the cluster has this StatefulSet, given as YAML, and a pod
+// that is ready for each of its nodes up to `ready`.
+func Upgrade(existing string, ready int, sets ...string) error {
 	set := map[string]any{}
 	if err := yaml.UnmarshalStrict([]byte(existing), &set); err != nil {
 		return err
@@ -105,20 +107,23 @@ func Upgrade(existing string, sets ...string) error {
 	if err != nil {
 		return err
 	}
-	_, err = engine.RenderWithClientProvider(loaded, all, server{set: set})
+	_, err = engine.RenderWithClientProvider(loaded, all, server{set: set, ready: ready})
 	return err
 }
 
-// server stands for an API server that has one StatefulSet. The template function `lookup` asks it.
+// server stands for an API server that has one StatefulSet, and its pods. The template function `lookup` asks it.
 type server struct {
 	dynamic.NamespaceableResourceInterface
-	set map[string]any
+	set   map[string]any
+	ready int
+	kind  string
 }
 
 func (it server) GetClientFor(version, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
-	if version != "apps/v1" || kind != "StatefulSet" {
-		return nil, false, fmt.Errorf("the chart looks up %s %s", version, kind)
+	if known := version + " " + kind; known != "apps/v1 StatefulSet" && known != "v1 Pod" {
+		return nil, false, fmt.Errorf("the chart looks up %s", known)
 	}
+	it.kind = kind
 	return it, true, nil
 }
 
@@ -132,6 +137,19 @@ func (it server) Namespace(name string) dynamic.ResourceInterface {
 func (it server) Get(
 	_ context.Context, name string, _ meta.GetOptions, _ ...string,
 ) (*unstructured.Unstructured, error) {
+	if it.kind == "Pod" {
+		id, err := strconv.Atoi(strings.TrimPrefix(name, Release+"-"))
+		if err != nil {
+			return nil, err
+		}
+		status := "False"
+		if id <= it.ready {
+			status = "True"
+		}
+		condition := map[string]any{"type": "Ready", "status": status}
+		pod := map[string]any{"status": map[string]any{"conditions": []any{condition}}}
+		return &unstructured.Unstructured{Object: pod}, nil
+	}
 	if name != Release {
 		return nil, fmt.Errorf("the chart looks up the StatefulSet %s", name)
 	}
@@ -175,14 +193,18 @@ tolerations: [{ key: oracle, operator: Exists }]
 priorityClassName: system-cluster-critical
 podAnnotations: { note: "yes" }
 image: { pullSecrets: [registry] }
-storage: { className: fast }
+storage: { className: fast, accessMode: ReadWriteOncePod }
 service: { type: LoadBalancer, annotations: { note: "yes" } }
-settings: { ELECTION_TIMEOUT_MS: "300", DEBUG: "on" }
+settings: { ELECTION_TIMEOUT_MS: "300", DEBUG: "on", TIMESTAMP_FORMAT: compact, SHUTDOWN_TIMEOUT_MS: "60000" }
 monitoring: { enabled: true, tokenSecretName: prometheus, labels: { release: prometheus } }
 backup: { enabled: true, existingClaim: backups }
 `
 	CertManager = `
 tls: { source: certManager, secretName: epicepoch-tls, certManager: { issuerName: authority } }
+`
+	Accepting = `
+tls: { clients: both, peers: accept }
+settings: { HTTP_BIND: "::", RAFT_BIND: "::" }
 `
 	Restore = `
 bootstrap: true
@@ -197,6 +219,7 @@ var Variants = map[string][]string{
 	"plain":        {Plain},
 	"founding":     {Plain, Founding},
 	"secured":      {Plain, Secured},
+	"accepting":    {Plain, Secured, Accepting},
 	"full":         {Plain, Secured, Full},
 	"cert-manager": {Plain, Secured, Full, CertManager},
 	"restore":      {Plain, Secured, Full, Restore},

@@ -35,6 +35,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if eq (include "epicepoch.clientTls" .) "off" }}HTTP{{ else }}HTTPS{{ end -}}
 {{- end -}}
 
+{{- /* Which connections between nodes use TLS. */ -}}
+{{- define "epicepoch.peerTls" -}}
+{{- if eq .Values.tls.source "none" }}off{{ else }}{{ .Values.tls.peers }}{{ end -}}
+{{- end -}}
+
 {{- /* Files of the nodes' certificates, below /etc/epicepoch/tls. */ -}}
 {{- define "epicepoch.ca" -}}
 /etc/epicepoch/tls/{{ if eq .Values.tls.source "secret" }}ca.pem{{ else }}ca.crt{{ end }}
@@ -70,19 +75,47 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   {{- fail "unset settings.RESTORE_FLOOR without bootstrap: only nodes that found a cluster have a floor" -}}
 {{- end -}}
 {{- /* `lookup` finds nothing in `helm template`, and before the first installation. */ -}}
-{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "epicepoch.name" .) -}}
+{{- $name := include "epicepoch.name" . -}}
+{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
 {{- if $set -}}
   {{- $first := dig "spec" "ordinals" "start" 0 $set | int -}}
   {{- $lastNow := sub (add $first (dig "spec" "replicas" 1 $set | int)) 1 | int -}}
   {{- $ready := dig "status" "readyReplicas" 0 $set | int -}}
   {{- if lt (int $v.firstNode) $first -}}
-    {{- fail (printf "firstNode is %d in the cluster: it never falls, because ids are not used again" $first) -}}
+    {{- $patch := printf `{"spec":{"replicas":%d,"ordinals":{"start":%d}}}` (int $v.replicas) (int $v.firstNode) -}}
+    {{- $kubectl := printf "kubectl --namespace %s patch statefulset %s" .Release.Namespace $name -}}
+    {{- fail (printf "firstNode is %d in the cluster: it never falls, because ids are not used again. %s: %s %s '%s'"
+        $first "If lower nodes are still members, run this first" $kubectl "--type merge --patch" $patch) -}}
+  {{- end -}}
+  {{- range $id := untilStep $first (min (int $v.firstNode) (int (add $lastNow 1)) | int) 1 -}}
+    {{- $pod := printf "%s-%d" $name $id -}}
+    {{- range dig "status" "conditions" list (lookup "v1" "Pod" $.Release.Namespace $pod) -}}
+      {{- if and (eq .type "Ready") (eq .status "True") -}}
+        {{- fail (printf "firstNode would end the pod %s, which is ready: first \"member remove %d\"" $pod $id) -}}
+      {{- end -}}
+    {{- end -}}
   {{- end -}}
   {{- if lt $last $lastNow -}}
     {{- fail (printf "the last node (firstNode + replicas - 1) is %d in the cluster: it never falls" $lastNow) -}}
   {{- end -}}
   {{- if and .Release.IsUpgrade $v.bootstrap (gt $ready 0) -}}
     {{- fail "unset bootstrap and restore.secretName: the cluster is founded, as its ready pods show" -}}
+  {{- end -}}
+  {{- $env := dict -}}
+  {{- range dig "spec" "template" "spec" "containers" list $set -}}
+    {{- range .env }}{{ $_ := set $env .name (get . "value") }}{{ end -}}
+  {{- end -}}
+  {{- $cluster := get $env "CLUSTER" | default $v.cluster -}}
+  {{- if ne $v.cluster $cluster -}}
+    {{- fail (printf "cluster is %q in the cluster: it never changes, because each volume has this name" $cluster) -}}
+  {{- end -}}
+  {{- $rounds := dict "off" 0 "accept" 1 "dial" 2 "on" 3 -}}
+  {{- $peers := include "epicepoch.peerTls" . -}}
+  {{- $peersNow := get $env "PEER_TLS" | default (ternary "off" "on" (hasKey $env "PEER_PLAIN")) -}}
+  {{- $step := sub (get $rounds $peers) (get $rounds $peersNow) -}}
+  {{- if and $env (gt (mul $step $step) 1) -}}
+    {{- fail (printf "PEER_TLS is %q in the cluster, and would be %q: such nodes refuse each other. %s" $peersNow $peers
+        "Take the rounds of docs/operations/kubernetes.md#from-plain-text-to-tls") -}}
   {{- end -}}
 {{- end -}}
 {{- if and $isAsked (eq $v.opsPlainFrom "loopback") (or $isPlain (not $v.tokens.operators.secretName)) -}}
