@@ -71,7 +71,8 @@ impl Columns {
                 self.rows.entry(row).or_default().prewrite(held, value, checks)
             }
             Request::Commit { row, start, commit } => {
-                self.rows.entry(row).or_default().commit(start, commit)
+                let is_late_allowed = plant == Some(Plant::LateCommit);
+                self.rows.entry(row).or_default().commit(start, commit, is_late_allowed)
             }
             Request::Rollback { row, start } => self.rows.entry(row).or_default().rollback(start),
             Request::Status { row, start } => self.rows.entry(row).or_default().status(start, now),
@@ -123,8 +124,8 @@ impl Columned {
         Reply::Done
     }
 
-    fn commit(&mut self, start: Timestamp, commit: Timestamp) -> Reply {
-        if self.lock.take_if(|held| held.lock.start == start).is_some() {
+    fn commit(&mut self, start: Timestamp, commit: Timestamp, is_late_allowed: bool) -> Reply {
+        if self.lock.take_if(|held| held.lock.start == start).is_some() || is_late_allowed {
             self.write.insert(commit, Write::Put { start });
             return Reply::Done;
         }
@@ -171,9 +172,9 @@ impl Columned {
 
     fn version(&self, commit: Timestamp, write: Write) -> Option<Version> {
         match write {
-            // Data is missing only with a planted mistake that makes a commit timestamp lower than
-            // its start timestamp. Then `fate` does not find the commit, and a rollback removes the
-            // data.
+            // Data is missing only with a planted mistake: a commit after its rollback, or a commit
+            // timestamp lower than its start timestamp. Then `fate` does not find the commit, and a
+            // rollback removes the data.
             Write::Put { start } => {
                 let value = *self.data.get(&start)?;
                 Some(Version { commit, start, value })

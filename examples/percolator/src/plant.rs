@@ -17,6 +17,8 @@ pub enum Plant {
     ReadPastLocks,
     /// A client removes a lock without asking the lock's primary.
     IgnorePrimary,
+    /// A store commits a row although the transaction's lock was removed.
+    LateCommit,
 }
 
 #[derive(Debug, Error)]
@@ -24,12 +26,13 @@ pub enum Plant {
 pub struct UnknownPlant(String);
 
 impl Plant {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::ClockAhead,
         Self::CommitBeforeLocks,
         Self::NoConflictCheck,
         Self::ReadPastLocks,
         Self::IgnorePrimary,
+        Self::LateCommit,
     ];
 
     fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Plant {
             Self::NoConflictCheck => "no-conflict-check",
             Self::ReadPastLocks => "read-past-locks",
             Self::IgnorePrimary => "ignore-primary",
+            Self::LateCommit => "late-commit",
         }
     }
 }

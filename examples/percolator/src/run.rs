@@ -1,5 +1,6 @@
 //! Runs the whole example: a real oracle, stores in memory, and a thread for each client. Leaders
-//! of the oracle and clients are killed meanwhile; in interval mode, one node after another.
+//! of the oracle and clients are killed meanwhile; in interval mode, one node after another. Each
+//! client also sleeps once, longer than its locks are respected.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -130,6 +131,9 @@ struct Client {
     /// The last answer of interval mode.
     interval: Option<Interval>,
     rng: fastrand::Rng,
+    /// Before it first commits a row after this moment, the client sleeps longer than its locks are
+    /// respected. Then it goes on.
+    sleeps: Option<Instant>,
     /// The first call of a store after this moment kills the client.
     dies: Option<Instant>,
 }
@@ -147,7 +151,8 @@ impl Client {
             }
         };
         let rng = fastrand::Rng::with_seed(seed);
-        Ok(Self { name, shared: shared.clone(), oracle, interval: None, rng, dies: None })
+        let shared = shared.clone();
+        Ok(Self { name, shared, oracle, interval: None, rng, sleeps: None, dies: None })
     }
 
     fn interval(&mut self) -> Result<Timestamp, WorldError> {
@@ -172,7 +177,9 @@ impl World for Client {
         if dies && self.rng.bool() {
             return Err(WorldError::Killed);
         }
-        thread::sleep(STORE_DELAY);
+        let is_slow = matches!(request, Request::Commit { .. })
+            && self.sleeps.take_if(|at| Instant::now() >= *at).is_some();
+        thread::sleep(if is_slow { SLEEP } else { STORE_DELAY });
         let Shared { stores, began, .. } = &*self.shared;
         let store = request.store(stores.len());
         let reply = locked(&stores[store]).handle(request, began.elapsed());
@@ -193,26 +200,23 @@ impl World for Client {
         })
     }
 
-    fn commit_wait(&mut self) -> Result<(), WorldError> {
+    fn commit_wait(&mut self) {
         if let Some(interval) = self.interval.take().filter(|_| self.shared.mode == Mode::Intervals)
         {
             self.oracle.commit_wait(&interval);
         }
-        Ok(())
     }
 
     fn now(&mut self) -> Duration {
         self.shared.began.elapsed()
     }
 
-    fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
+    fn pause(&mut self, about: Duration) {
         thread::sleep(about.mul_f64(self.rng.f64() + 0.5));
-        Ok(())
     }
 
-    fn record(&mut self, line: &Line) -> Result<(), WorldError> {
+    fn record(&mut self, line: &Line) {
         locked(&self.shared.lines).push(line.clone());
-        Ok(())
     }
 
     fn plant(&self) -> Option<Plant> {
@@ -220,23 +224,29 @@ impl World for Client {
     }
 }
 
-/// Runs transactions until `until`. Whenever the client is killed, a new one takes its place.
+/// Runs transactions until `until`. Once in its life the client sleeps so long that others may roll
+/// its transaction back. Whenever it is killed, a new one takes its place.
 /// Returns how many were killed.
 fn live(shared: &Arc<Shared>, at: usize, bank: Bank, seed: u64, until: Instant) -> Result<u64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     for life in 0.. {
         let name = format!("client {at} in life {life}");
         let mut client = Client::new(shared, name, at, rng.u64(..))?;
-        client.dies = Some(Instant::now() + CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
+        let life_span = CLIENT_LIFE.mul_f64(0.5 + rng.f64());
+        client.sleeps = Some(Instant::now() + life_span / 2);
+        client.dies = Some(Instant::now() + life_span);
         loop {
             if Instant::now() >= until {
                 return Ok(life);
             }
             match bank.work(&mut client, &mut rng) {
                 Ok(_) => {}
-                Err(WorldError::Unavailable(why)) => client.record(&Line::NoTimestamp { why })?,
+                Err(WorldError::Unavailable(why)) => client.record(&Line::NoTimestamp { why }),
                 Err(WorldError::Killed) => break,
-                Err(error) => return Err(error).context(client.name),
+                // These stores lose no reply. A client that reads `Unknown` asks `outcome_of`.
+                Err(error @ (WorldError::Unknown { .. } | WorldError::Fatal(_))) => {
+                    return Err(error).context(client.name);
+                }
             }
         }
     }
@@ -304,8 +314,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Time that a request takes to a store at least, as on a fast network.
 const STORE_DELAY: Duration = Duration::from_micros(50);
-/// Mean time until a client is killed.
+/// Mean time until a client is killed. In the middle of its life it sleeps once.
 const CLIENT_LIFE: Duration = Duration::from_secs(6);
+/// How long a client sleeps: longer than [`LOCK_TTL`].
+const SLEEP: Duration = Duration::from_millis(600);
 /// What states the bound of the nodes' clocks in interval mode: the operator's word. The nodes
 /// share the clock of this machine, so all three tell the truth. But the timestamps of the third
 /// node are 8 ms ahead of those of the first, as they would be if its clock were.

@@ -52,7 +52,7 @@ pub fn transact<W: World>(
 ) -> Result<Outcome, WorldError> {
     let began = world.now();
     let mut start = world.timestamp()?;
-    world.commit_wait()?;
+    world.commit_wait();
     if world.plant() == Some(Plant::ClockAhead) {
         start.epoch = Epoch(start.epoch.0 + AHEAD_NS);
     }
@@ -74,8 +74,24 @@ pub fn transact<W: World>(
     let writes = written(writes);
     let (result, ended) = (outcome.clone(), world.now());
     let line = Ended { client, kind, start, reads, writes, outcome: result, figures, began, ended };
-    world.record(&Line::Ended(line))?;
+    world.record(&Line::Ended(line));
     Ok(outcome)
+}
+
+/// Returns the commit timestamp of a transaction that ended with [`WorldError::Unknown`], or `None`
+/// if it has not committed. In that case it never will, because this call rolls it back: so a
+/// request to commit that arrives later is refused. Only the transaction's own client may call this,
+/// because it does not wait until the lock expires. If it fails, call it again.
+pub fn outcome_of<W: World>(
+    world: &mut W,
+    start: Timestamp,
+    primary: &str,
+) -> Result<Option<Timestamp>, WorldError> {
+    match world.call(Request::Rollback { row: primary.to_owned(), start })? {
+        Reply::Committed { commit } => Ok(Some(commit)),
+        Reply::RolledBack => Ok(None),
+        other => Err(WorldError::unexpected(&other)),
+    }
 }
 
 impl<W: World> Transaction<'_, W> {
@@ -93,7 +109,7 @@ impl<W: World> Transaction<'_, W> {
                     // The lock's owner may commit at a timestamp that belongs to this snapshot. So
                     // resolve the lock before reading.
                     if !self.resolve(row, lock)? {
-                        self.world.pause(PAUSE_MIN * (1 << attempt.min(PAUSE_DOUBLINGS)))?;
+                        self.world.pause(PAUSE_MIN * (1 << attempt.min(PAUSE_DOUBLINGS)));
                     }
                     continue;
                 }
@@ -117,7 +133,7 @@ impl<W: World> Transaction<'_, W> {
         };
         let client = self.world.name().to_owned();
         let trying = Trying { client, start: self.start, writes: writes.clone() };
-        self.world.record(&Line::Trying(trying))?;
+        self.world.record(&Line::Trying(trying));
         let too_early = if self.world.plant() == Some(Plant::CommitBeforeLocks) {
             Some(self.commit_timestamp(&[])?)
         } else {
@@ -135,25 +151,28 @@ impl<W: World> Transaction<'_, W> {
             Some(commit) => commit,
             None => self.commit_timestamp(&writes)?,
         };
-        // 3. Commit the primary row. This decides the outcome.
-        match self.call(self.commit_of(&primary, commit))? {
-            Reply::Done => {}
-            Reply::RolledBack => return self.abort(&writes[1..], Why::RolledBack),
-            other => return Err(WorldError::unexpected(&other).into()),
+        // 3. Commit the primary row. This decides the outcome. Without a reply the outcome is not
+        //    known: a caller that tried again might pay twice.
+        match self.call(self.commit_of(&primary, commit)) {
+            Ok(Reply::Done) => {}
+            Ok(Reply::RolledBack) => return self.abort(&writes[1..], Why::RolledBack),
+            Ok(other) => return Err(WorldError::unexpected(&other).into()),
+            Err(WorldError::Unavailable(why)) => {
+                return Err(WorldError::Unknown { start: self.start, primary, why }.into());
+            }
+            Err(error) => return Err(error.into()),
         }
-        // 4. Commit the other rows. If this client dies first, the readers of these rows commit
-        //    them.
+        // 4. Commit the other rows. No reply and no failure changes the outcome any more: the
+        //    readers of a row that is still locked commit it. If another client ignored the
+        //    primary, the checker will find that.
         for written in &writes[1..] {
-            match self.call(self.commit_of(&written.row, commit))? {
-                // A rollback here means that another client ignored the primary. The checker will
-                // find that.
-                Reply::Done | Reply::RolledBack => {}
-                other => return Err(WorldError::unexpected(&other).into()),
+            if self.call(self.commit_of(&written.row, commit)) == Err(WorldError::Killed) {
+                return Err(WorldError::Killed.into());
             }
         }
         // 5. In interval mode, wait until the commit is in the past for everybody. Only then may
         //    the caller hear of it.
-        self.world.commit_wait()?;
+        self.world.commit_wait();
         Ok(Outcome::Committed { commit })
     }
 

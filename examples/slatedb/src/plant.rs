@@ -12,11 +12,14 @@ pub enum Plant {
     NoOrder,
     /// Commits do not look for conflicts.
     NoConflicts,
+    /// Audits believe a snapshot without `confirm`.
+    NoConfirm,
 }
 
 impl Plant {
     /// All mistakes.
-    pub const ALL: [Self; 3] = [Self::LocalClock, Self::NoOrder, Self::NoConflicts];
+    pub const ALL: [Self; 4] =
+        [Self::LocalClock, Self::NoOrder, Self::NoConflicts, Self::NoConfirm];
 
     /// The word for `--plant`.
     pub fn name(self) -> &'static str {
@@ -24,6 +27,7 @@ impl Plant {
             Self::LocalClock => "local-clock",
             Self::NoOrder => "no-order",
             Self::NoConflicts => "no-conflicts",
+            Self::NoConfirm => "no-confirm",
         }
     }
 
@@ -32,7 +36,7 @@ impl Plant {
     pub fn finding(self) -> Rule {
         match self {
             Self::LocalClock => Rule::OutOfOrder,
-            Self::NoOrder => Rule::WrongSnapshot,
+            Self::NoOrder | Self::NoConfirm => Rule::WrongSnapshot,
             Self::NoConflicts => Rule::LostUpdate,
         }
     }

@@ -1,6 +1,6 @@
 //! A world that runs one thread at a time. A seed decides which client runs next, and which client
-//! dies and when. So the same seed repeats a run exactly. Before every call a client waits for its
-//! turn, which takes one millisecond of a simulated clock.
+//! dies or sleeps and when. So the same seed repeats a run exactly. Before every call a client waits
+//! for its turn, which takes one millisecond of a simulated clock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,6 +13,7 @@ use percolator::columns::Columns;
 use percolator::history::Line;
 use percolator::plant::Plant;
 use percolator::protocol::{Reply, Request, Row};
+use percolator::transaction::LOCK_TTL;
 use percolator::world::{World, WorldError};
 
 /// The mode of the oracle.
@@ -36,6 +37,20 @@ pub(crate) struct Script {
     pub(crate) bank: Bank,
     /// On average, one call in this many kills its client. With 0, none does.
     pub(crate) deadly: u32,
+    /// On average, one call in this many is made by a client that first sleeps longer than its locks
+    /// are respected. With 0, none is.
+    pub(crate) sleepy: u32,
+}
+
+/// What happens to a call.
+pub(crate) enum Fault {
+    /// The client dies, before or after the call is executed.
+    Dies { is_done: bool },
+    /// The client gets no reply. The call is executed or not.
+    Lost { is_done: bool },
+    /// The client sleeps longer than its locks are respected. Meanwhile another one does this. Then
+    /// the call is executed.
+    Sleeps(Box<dyn FnOnce() + Send>),
 }
 
 /// Runs a script, resolves the remaining locks, and returns the records.
@@ -149,9 +164,8 @@ pub(crate) struct Client {
     place: usize,
     life: usize,
     name: String,
-    /// The call at which the client dies, as the number of calls before it, and whether that call
-    /// is still executed.
-    pub(crate) dies_at: Option<(usize, bool)>,
+    /// The call with a fault, as the number of calls before it.
+    pub(crate) fault_at: Option<(usize, Fault)>,
     /// When the wait for the last timestamp is over.
     ready_at: Duration,
 }
@@ -219,7 +233,7 @@ impl Client {
             place,
             life: 0,
             name: String::new(),
-            dies_at: None,
+            fault_at: None,
             ready_at: Duration::ZERO,
         };
         client.rename();
@@ -230,19 +244,41 @@ impl Client {
         self.name = format!("client {} in life {}", self.place, self.life);
     }
 
-    /// Decides whether this call kills the client. `None` if it does not; otherwise whether the
-    /// call is still executed.
-    fn death(&mut self) -> Option<bool> {
-        if let Some((calls, _)) = &mut self.dies_at {
-            let left = calls.checked_sub(1);
-            let (_, is_done) = self.dies_at?;
-            self.dies_at = left.map(|left| (left, is_done));
-            return if left.is_none() { Some(is_done) } else { None };
+    /// Decides what happens to this call.
+    fn fault(&mut self) -> Option<Fault> {
+        if let Some((calls, _)) = &mut self.fault_at {
+            if let Some(left) = calls.checked_sub(1) {
+                *calls = left;
+                return None;
+            }
+            return self.fault_at.take().map(|(_, fault)| fault);
         }
-        let deadly = self.arena.script.deadly;
+        let Script { deadly, sleepy, .. } = self.arena.script;
         let mut state = self.arena.state();
-        let dies = deadly > 0 && !state.is_over && state.rng.u32(0..deadly) == 0;
-        dies.then(|| state.rng.bool())
+        if state.is_over {
+            return None;
+        }
+        if deadly > 0 && state.rng.u32(0..deadly) == 0 {
+            return Some(Fault::Dies { is_done: state.rng.bool() });
+        }
+        let is_asleep = sleepy > 0 && state.rng.u32(0..sleepy) == 0;
+        is_asleep.then(|| Fault::Sleeps(Box::new(|| {})))
+    }
+
+    /// Lets the others act until that time.
+    fn wait_until(&self, time: Duration) {
+        loop {
+            let mut state = self.arena.state();
+            if state.is_over {
+                // The clients do not act in turns, so this one decides over time.
+                state.now = state.now.max(time);
+            }
+            if state.now >= time {
+                return;
+            }
+            drop(state);
+            self.arena.pass(self.place);
+        }
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -257,15 +293,27 @@ impl World for Client {
 
     fn call(&mut self, request: Request) -> Result<Reply, WorldError> {
         self.arena.pass(self.place);
-        let death = self.death();
-        if death == Some(false) {
-            return Err(WorldError::Killed);
+        let failure = match self.fault() {
+            None => None,
+            Some(Fault::Dies { is_done }) => Some((WorldError::Killed, is_done)),
+            Some(Fault::Lost { is_done }) => {
+                Some((WorldError::Unavailable("no reply".to_owned()), is_done))
+            }
+            Some(Fault::Sleeps(meanwhile)) => {
+                let until = self.now() + LOCK_TTL + Duration::from_millis(1);
+                self.wait_until(until);
+                meanwhile();
+                None
+            }
+        };
+        if let Some((error, false)) = failure {
+            return Err(error);
         }
         let store = request.store(STORES);
         let mut state = self.arena.state();
         let now = state.now;
         let reply = state.stores[store].handle(request, now);
-        if death.is_some() { Err(WorldError::Killed) } else { Ok(reply) }
+        failure.map_or(Ok(reply), |(error, _)| Err(error))
     }
 
     fn timestamp(&mut self) -> Result<Timestamp, WorldError> {
@@ -281,21 +329,9 @@ impl World for Client {
         Ok(Timestamp::new(Epoch(epoch), EpochIndex(state.given)))
     }
 
-    fn commit_wait(&mut self) -> Result<(), WorldError> {
-        if self.arena.script.oracle != (Oracle::Intervals { waits: true }) {
-            return Ok(());
-        }
-        loop {
-            let mut state = self.arena.state();
-            if state.is_over {
-                // No other client acts, so this one decides over time.
-                state.now = state.now.max(self.ready_at);
-            }
-            if state.now >= self.ready_at {
-                return Ok(());
-            }
-            drop(state);
-            self.arena.pass(self.place);
+    fn commit_wait(&mut self) {
+        if self.arena.script.oracle == (Oracle::Intervals { waits: true }) {
+            self.wait_until(self.ready_at);
         }
     }
 
@@ -303,15 +339,13 @@ impl World for Client {
         self.arena.state().now
     }
 
-    fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
+    fn pause(&mut self, about: Duration) {
         self.arena.pass(self.place);
         self.arena.state().now += about;
-        Ok(())
     }
 
-    fn record(&mut self, line: &Line) -> Result<(), WorldError> {
+    fn record(&mut self, line: &Line) {
         self.arena.state().lines.push(line.clone());
-        Ok(())
     }
 
     fn plant(&self) -> Option<Plant> {
