@@ -117,6 +117,7 @@ const HARMLESS: [&str; 2] = ["rust-simple", "rust-switch"];
 const LANGUAGES: [&str; 4] = ["go", "java", "python", "typescript"];
 
 #[test]
+#[ignore = "builds a copy of the client: cargo xtask nightly runs it"]
 fn every_fault_that_is_planted_in_the_rust_client_is_found() {
     let _turn = turn();
     let program = faulty_rust_program();
@@ -129,6 +130,7 @@ fn every_fault_that_is_planted_in_the_rust_client_is_found() {
 /// caller. So this test fails if a scenario demands more than the contract. The client is a copy of
 /// the Rust client with a patch.
 #[test]
+#[ignore = "builds a copy of the client: cargo xtask nightly runs it"]
 fn the_simplest_possible_client_holds_the_contract() {
     holds_the_contract(|| faulty_rust(faulty_rust_program(), "simple"));
 }
@@ -136,6 +138,7 @@ fn the_simplest_possible_client_holds_the_contract() {
 /// Tests the check of the order. A client that fetches ahead returns timestamps from before the
 /// call, so the check must find it.
 #[test]
+#[ignore = "builds a copy of the client: cargo xtask nightly runs it"]
 fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
     let _turn = turn();
     let clients = [rust(), faulty_rust(faulty_rust_program(), "prefetch")];
@@ -145,25 +148,25 @@ fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
 }
 
 #[test]
-#[ignore = "needs Go: cargo xtask ci runs it"]
+#[ignore = "needs Go: cargo xtask nightly runs it"]
 fn every_fault_that_is_planted_in_the_go_client_is_found() {
     finds_every_fault("go", |sources| go(sources, false));
 }
 
 #[test]
-#[ignore = "needs a JDK: cargo xtask ci runs it"]
+#[ignore = "needs a JDK: cargo xtask nightly runs it"]
 fn every_fault_that_is_planted_in_the_java_client_is_found() {
     finds_every_fault("java", |sources| java(sources, false));
 }
 
 #[test]
-#[ignore = "needs Python: cargo xtask ci runs it"]
+#[ignore = "needs Python: cargo xtask nightly runs it"]
 fn every_fault_that_is_planted_in_the_python_client_is_found() {
     finds_every_fault("python", python);
 }
 
 #[test]
-#[ignore = "needs Node.js: cargo xtask ci runs it"]
+#[ignore = "needs Node.js: cargo xtask nightly runs it"]
 fn every_fault_that_is_planted_in_the_typescript_client_is_found() {
     finds_every_fault("typescript", typescript);
 }

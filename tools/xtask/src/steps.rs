@@ -164,13 +164,15 @@ pub(crate) const STEPS: &[Step] = &[
         Function(smoke::typescript)).after(&["tests"]),
     Step::new("conformance", "Each client keeps the contract, also while leaders are killed", BOTH, 900, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
-         --test planted_clients -- --ignored --nocapture",
+         -- --ignored --nocapture",
         // This is the command with which the author of another client would test it.
         "EPICEPOCH_BIN=target/debug/epicepoch target/debug/conformance --kills 1 -- \
          target/debug/conformance-rust-driver",
     ])).after(&["tests"]),
-    Step::new("compact-mode", "Each client keeps the contract in clusters with compact timestamps", NIGHT, 900, Commands(&[
-        "cargo test --workspace --locked --test compact_mode -- --ignored --nocapture",
+    Step::new("all-scenarios", "Scenarios find each fault in copies of clients. Clients pass all with compact timestamps",
+        NIGHT, 1800, Commands(&[
+        "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test planted_clients \
+         --test compact_mode -- --ignored --nocapture",
     ])).after(&["tests"]),
     Step::new("pd", "PD's own client and one of our gRPC service work, also while leaders are killed", BOTH, 500,
         Commands(&["scripts/pd-client target/debug/epicepoch 3"])).after(&["tests"]),
@@ -285,8 +287,9 @@ mod tests {
             let is_run_by = |command: &&str| {
                 command.contains(" -- --ignored") && command.contains(&format!("--test {target} "))
             };
-            // These take long, and ci plays their most important scenarios in another test.
-            let tier = if target == "compact_mode" { Tier::Nightly } else { Tier::Ci };
+            // These take long, and ci plays the same scenarios with the clients as they are.
+            let is_long = ["compact_mode", "planted_clients"].contains(&target);
+            let tier = if is_long { Tier::Nightly } else { Tier::Ci };
             STEPS.iter().filter(|step| step.tiers.contains(&tier)).any(|step| match step.run {
                 Commands(commands) => commands.iter().any(is_run_by),
                 Function(_) => false,
