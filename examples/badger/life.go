@@ -6,11 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -24,10 +22,15 @@ import (
 const lifeCommand = "life"
 
 const (
-	accounts       = 64
-	firstBalance   = 100
+	accounts     = 64
+	firstBalance = 100
+	// pairs is how many pairs of accounts, the last ones, always have 2 * firstBalance together. So a
+	// transaction can divide a pair's money without reading it.
+	pairs          = 2
 	workers        = 8
 	transactionMax = 5 * time.Second
+	// patience is many times as long as a commit normally takes: a few milliseconds.
+	patience = 100 * time.Millisecond
 	// Of so many transfers, one stops for a moment between commit timestamp and commit, one stops for
 	// longer than readers wait, and the client of one stops for ever there.
 	shortStop, longStop, forEver = 8, 600, 400
@@ -52,7 +55,7 @@ func runLife(arguments []string) error {
 	addrs := flags.String("addr", "", "addresses of the oracle")
 	planted := flags.String("plant", "", "the mistake to make")
 	_ = flags.Parse(arguments)
-	plant, err := parsePlant(*planted)
+	plant, err := bank.ParsePlant(*planted, plants)
 	if err != nil {
 		return err
 	}
@@ -70,8 +73,10 @@ func runLife(arguments []string) error {
 	if l.history, err = bank.OpenHistory(historyPath(*dir)); err != nil {
 		return err
 	}
-	l.store, err = openStore(storePath(*dir), plant, &fromOracle{client: client, events: l.events, plant: plant})
-	if err != nil {
+	opening, cancelOpening := context.WithTimeout(context.WithoutCancel(ctx), transactionMax)
+	defer cancelOpening()
+	oracle := &fromOracle{client: client, events: l.events, plant: plant}
+	if l.store, err = openStore(opening, storePath(*dir), oracle, patience, plant); err != nil {
 		return errors.Join(err, l.history.Close())
 	}
 	return errors.Join(l.run(ctx), l.store.close(), l.history.Close())
@@ -85,27 +90,10 @@ func (l *life) run(ctx context.Context) error {
 	if err := l.openAccounts(); err != nil {
 		return err
 	}
-	// The first error ends the run.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var first error
-	var once sync.Once
-	var all sync.WaitGroup
-	for worker := range workers {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			// A client that stops for ever leaves its commit as it is; another one takes its place.
-			for client := 0; ctx.Err() == nil; client++ {
-				if err := l.work(ctx, fmt.Sprintf("%d.%d.%d", l.number, worker, client)); err != nil {
-					once.Do(func() { first = err })
-					cancel()
-				}
-			}
-		}()
-	}
-	all.Wait()
-	return first
+	// A client that stops for ever leaves its commit as it is; another one takes its place.
+	return bank.Workers(ctx, workers, func(ctx context.Context, worker, client int) error {
+		return l.work(ctx, fmt.Sprintf("%d.%d.%d", l.number, worker, client))
+	})
 }
 
 // openAccounts gives each account its first balance, unless a process before has done so.
@@ -139,7 +127,7 @@ func (l *life) work(ctx context.Context, client string) error {
 	return nil
 }
 
-// transaction moves money between two accounts, or reads all.
+// transaction moves money between two accounts, divides the money of a pair, or reads all.
 func (l *life) transaction(ctx context.Context, id string) (isDead bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), transactionMax)
 	defer cancel()
@@ -147,9 +135,16 @@ func (l *life) transaction(ctx context.Context, id string) (isDead bool, err err
 	if err != nil {
 		return false, fmt.Errorf("%s does not begin: %w", id, err)
 	}
-	defer t.end()
+	defer func() {
+		// A client that has stopped for ever does not end its transaction.
+		if !isDead {
+			t.end()
+		}
+	}()
 	record := &bank.Txn{ID: id, Start: t.start, Reads: map[string]bank.Value{}}
-	if rand.IntN(8) == 0 {
+	pair := accounts - 2*(1+rand.IntN(pairs))
+	switch rand.IntN(8) {
+	case 0:
 		for number := range accounts {
 			if err := read(t, record, bank.Account(number)); err != nil {
 				return false, err
@@ -157,21 +152,37 @@ func (l *life) transaction(ctx context.Context, id string) (isDead bool, err err
 		}
 		record.Outcome = bank.OnlyRead
 		return false, l.history.Record(record)
+	case 1:
+		// It writes blindly: it has read nothing.
+		part := rand.Int64N(2*firstBalance + 1)
+		record.Writes = map[string]int64{bank.Account(pair): part, bank.Account(pair + 1): 2*firstBalance - part}
+	case 2:
+		err = transfer(t, record, pair, pair+1)
+	default:
+		const others = accounts - 2*pairs
+		from := rand.IntN(others)
+		err = transfer(t, record, from, (from+1+rand.IntN(others-1))%others)
 	}
-	from := rand.IntN(accounts)
-	to := (from + 1 + rand.IntN(accounts-1)) % accounts
-	for _, number := range []int{from, to} {
-		if err := read(t, record, bank.Account(number)); err != nil {
-			return false, err
+	if err != nil {
+		return false, err
+	}
+	return l.commit(ctx, t, record, l.stops)
+}
+
+// transfer moves some money.
+func transfer(t *transaction, record *bank.Txn, from, to int) error {
+	source, target := bank.Account(from), bank.Account(to)
+	for _, account := range []string{source, target} {
+		if err := read(t, record, account); err != nil {
+			return err
 		}
 	}
-	source, target := bank.Account(from), bank.Account(to)
 	amount := min(record.Reads[source].Balance, 1+rand.Int64N(10))
 	record.Writes = map[string]int64{
 		source: record.Reads[source].Balance - amount,
 		target: record.Reads[target].Balance + amount,
 	}
-	return l.commit(ctx, t, record, l.stops)
+	return nil
 }
 
 func read(t *transaction, record *bank.Txn, account string) error {
@@ -213,10 +224,12 @@ func (l *life) stops(t *transaction) bool {
 
 // commit records the transaction and commits it. The record goes first: after a kill, the checker
 // has to know what may be in the store.
-func (l *life) commit(ctx context.Context, t *transaction, record *bank.Txn, stops func(*transaction) bool) (isDead bool, err error) {
+func (l *life) commit(
+	ctx context.Context, t *transaction, record *bank.Txn, stops func(*transaction) bool,
+) (isDead bool, err error) {
 	for account, balance := range record.Writes {
 		value := bank.Value{Balance: balance, Writer: record.ID}
-		if err := t.txn.Set([]byte(account), value.Bytes()); err != nil {
+		if err := t.set([]byte(account), value.Bytes()); err != nil {
 			return false, err
 		}
 	}
@@ -243,9 +256,4 @@ func (l *life) commit(ctx context.Context, t *transaction, record *bank.Txn, sto
 		return false, fmt.Errorf("%s does not commit: %w", record.ID, err)
 	}
 	return false, l.history.Record(record)
-}
-
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "badger example:", err)
-	os.Exit(2)
 }

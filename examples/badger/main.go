@@ -4,9 +4,7 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,60 +17,25 @@ import (
 	"github.com/epicepoch/epicepoch/examples/bank"
 )
 
+// exampleName is in the errors of this program.
+const exampleName = "badger"
+
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == lifeCommand {
 		if err := runLife(os.Args[2:]); err != nil {
-			fail(err)
+			bank.Fail(exampleName, err)
 		}
 		return
 	}
-	seconds := flag.Float64("seconds", 10, "how long clients work, 1 to 3600")
-	planted := flag.String("plant", "", "a mistake that the checker must find (README.md has a list)")
-	flag.Parse()
-	plant, err := parsePlant(*planted)
-	if err != nil {
-		fail(err)
-	}
-	if *seconds < 1 || *seconds > 3600 || flag.NArg() != 0 {
-		fail(errors.New("--seconds is 1 to 3600, and there is no other argument than --plant"))
-	}
-	report, err := run(time.Duration(*seconds*float64(time.Second)), plant, os.Stdout)
-	if err != nil {
-		fail(err)
-	}
-	if len(report.Counts) != 0 {
-		os.Exit(1)
-	}
+	bank.Main(exampleName, plants, run)
 }
 
-// killLeaderEvery is the pause between the loss of two leaders.
-const killLeaderEvery = 1500 * time.Millisecond
-
 // run starts a cluster of the oracle, and works and checks on it.
-func run(duration time.Duration, plant plant, out io.Writer) (report *bank.Report, err error) {
-	binary, err := bank.Binary(context.Background())
+func run(duration time.Duration, plant plant, out io.Writer) (*bank.Report, error) {
+	done, kills, took, err := bank.UnderKills(func(addrs []string) (*result, error) {
+		return work(addrs, duration, plant)
+	})
 	if err != nil {
-		return nil, err
-	}
-	nodes, err := bank.StartNodes(binary)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, nodes.Close()) }()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var kills bank.Kills
-	killed := make(chan error, 1)
-	go func() {
-		var err error
-		kills, err = nodes.KillLeaders(ctx, killLeaderEvery)
-		killed <- err
-	}()
-	began := time.Now()
-	done, err := work(nodes.Addrs(), duration, plant)
-	took := time.Since(began)
-	cancel()
-	if err := errors.Join(err, <-killed); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(out, "%.1f s: %d clients in one process, %d accounts in Badger\n", took.Seconds(), workers, accounts)
@@ -187,7 +150,7 @@ func oneLife(dir string, addrs []string, number int, plant plant, lasts time.Dur
 // text is what happened, for people.
 func (r *result) text(took time.Duration) string {
 	counts := map[bank.Outcome]int{}
-	there := 0
+	there, blind := 0, 0
 	inStore := map[string]bool{}
 	for _, list := range r.versions {
 		for _, version := range list {
@@ -199,11 +162,14 @@ func (r *result) text(took time.Duration) string {
 		if txn.Outcome == bank.Unknown && inStore[txn.ID] {
 			there++
 		}
+		if txn.Outcome == bank.Committed && txn.Reads != nil && len(txn.Reads) == 0 {
+			blind++
+		}
 	}
 	committed := counts[bank.Committed]
 	return fmt.Sprintf("           %d processes that owned the store (told to stop: %d)\n", r.kills, r.closes) +
 		fmt.Sprintf("cut off    %d commits that had happened, %d that had not\n", there, counts[bank.Unknown]-there) +
-		fmt.Sprintf("committed  %d transfers (%.0f/s); %d transactions only read\n",
-			committed, float64(committed)/took.Seconds(), counts[bank.OnlyRead]) +
+		fmt.Sprintf("committed  %d transfers (%.0f/s), %d of them blind; %d transactions only read\n",
+			committed, float64(committed)/took.Seconds(), blind, counts[bank.OnlyRead]) +
 		fmt.Sprintf("aborted    %d (another one committed first, or it took too long)\n", counts[bank.Aborted])
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +21,7 @@ const (
 	noWait      plant = "no-wait"
 	lateCommit  plant = "late-commit"
 	noConflicts plant = "no-conflicts"
+	blindWrites plant = "blind-writes"
 	localClock  plant = "local-clock"
 	cache       plant = "cache"
 	reuse       plant = "reuse"
@@ -33,21 +32,10 @@ var plants = map[plant]bank.Rule{
 	noWait:      bank.WrongRead,
 	lateCommit:  bank.WrongRead,
 	noConflicts: bank.LostUpdate,
+	blindWrites: bank.LostUpdate,
 	localClock:  bank.OutOfOrder,
 	cache:       bank.OutOfOrder,
 	reuse:       bank.Reused,
-}
-
-func parsePlant(text string) (plant, error) {
-	if _, isKnown := plants[plant(text)]; !isKnown && text != "" {
-		var names []string
-		for name := range plants {
-			names = append(names, string(name))
-		}
-		slices.Sort(names)
-		return none, fmt.Errorf("--plant %q: the mistakes are %s", text, strings.Join(names, ", "))
-	}
-	return plant(text), nil
 }
 
 // fromOracle takes timestamps from the oracle, or makes the planted mistake.
@@ -81,7 +69,7 @@ func (f *fromOracle) timestamp(ctx context.Context) (uint64, error) {
 		return f.fromCache(ctx)
 	case reuse:
 		return f.twice(ctx)
-	case none, noWait, lateCommit, noConflicts:
+	case none, noWait, lateCommit, noConflicts, blindWrites:
 	}
 	return f.client.CompactTimestamp(ctx)
 }

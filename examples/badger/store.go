@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
+	epicepoch "github.com/epicepoch/epicepoch/clients/go"
 )
 
 // store gives snapshot isolation to a Badger database whose timestamps come from the oracle.
@@ -20,10 +21,16 @@ import (
 // A commit registers before it asks the oracle. The oracle gives a later request a higher timestamp.
 // So if a commit registers after a reader has R, its timestamp is above R. The reader has to wait
 // only for the commits that are registered when it gets R.
+//
+// Write only with [transaction.set]: Badger alone does not see that two transactions write a key that
+// neither of them has read.
 type store struct {
 	db     *badger.DB
 	plant  plant
 	stamps stamps
+	// patience is how long readers wait for a commit that does not reach the store, from its beginning.
+	// Then they abandon it.
+	patience time.Duration
 
 	mu sync.Mutex
 	// open has the transactions that may still read or commit.
@@ -34,6 +41,8 @@ type store struct {
 	highest uint64
 	// untilClean counts down the commits to the next [store.clean].
 	untilClean int
+	// failed is the error of the first commit whose outcome is unknown.
+	failed error
 }
 
 // stamps asks for timestamps.
@@ -42,18 +51,18 @@ type stamps interface {
 	take(ctx context.Context) (stamp, error)
 }
 
-// patience is how long readers wait for a commit that does not reach the store, from its beginning.
-// Then they abandon it. A commit normally takes a few milliseconds.
-const patience = 100 * time.Millisecond
-
 // cleanEvery is after how many commits Badger may forget what it needed to find conflicts.
 const cleanEvery = 256
 
 // errAbandoned: a reader did not wait any longer for this commit, so it must not happen.
 var errAbandoned = errors.New("the commit took too long, and a reader went on without it")
 
+// errUnknown: a commit has failed, and may be in the store when it is opened again.
+var errUnknown = errors.New("it is unknown whether a commit is in the store: stop the process and open the store again")
+
 // commit is the way of a transaction into the store.
 type commit struct {
+	of    *transaction
 	began time.Time
 	// state and ts are guarded by the mutex of the store.
 	state commitState
@@ -84,15 +93,39 @@ type transaction struct {
 	commit *commit
 }
 
-func openStore(dir string, plant plant, stamps stamps) (*store, error) {
+// openStore opens a store, or makes a new one. Patience is how long readers wait for a slow commit: it
+// must be several round trips to the oracle. If it is shorter than one, readers abandon each commit.
+//
+// A store with a version at or above a new timestamp is refused: snapshots would not contain that
+// version, and commits below it would not be seen.
+func openStore(
+	ctx context.Context, dir string, stamps stamps, patience time.Duration, plant plant,
+) (*store, error) {
 	db, err := openDB(dir, plant)
 	if err != nil {
 		return nil, err
 	}
+	first, err := stamps.take(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	// The check would find some planted mistakes before the checker does.
+	if highest := db.MaxVersion(); plant == none && first.TS <= highest {
+		return nil, errors.Join(behindError(dir, highest, first.TS), db.Close())
+	}
 	return &store{
-		db: db, plant: plant, stamps: stamps, untilClean: cleanEvery,
+		db: db, plant: plant, stamps: stamps, patience: patience, highest: first.TS, untilClean: cleanEvery,
 		open: map[*transaction]struct{}{}, commits: map[*commit]struct{}{},
 	}, nil
+}
+
+// behindError says that the oracle is not above the store, and what to do.
+func behindError(dir string, highest, ts uint64) error {
+	next := highest>>epicepoch.CompactIndexBits + 1
+	return fmt.Errorf("%s has a commit at %d, and the oracle gave only %d. Is this the store's cluster? If it is, "+
+		"it was founded or restored without the store's last timestamps. Stop all programs that use it, and run "+
+		"epicepoch clock advance-to %dms --yes. If you have to found or restore the cluster anyway, set "+
+		"RESTORE_FLOOR=%dms instead", dir, highest, ts, next, next)
 }
 
 func openDB(dir string, plant plant) (*badger.DB, error) {
@@ -142,13 +175,20 @@ func (s *store) begin(ctx context.Context) (*transaction, error) {
 			}
 		}
 	}
+	s.mu.Lock()
+	failed := s.failed
+	s.mu.Unlock()
+	if failed != nil {
+		t.end()
+		return nil, failed
+	}
 	t.txn = s.db.NewTransactionAt(start.TS, true)
 	return t, nil
 }
 
 // await waits until the commit is in the store, will never be, or is above the timestamp.
 func (s *store) await(ctx context.Context, one *commit, ts uint64) error {
-	tired := time.NewTimer(time.Until(one.began.Add(patience)))
+	tired := time.NewTimer(time.Until(one.began.Add(s.patience)))
 	defer tired.Stop()
 	select {
 	case <-one.stamped:
@@ -190,12 +230,19 @@ func (s *store) await(ctx context.Context, one *commit, ts uint64) error {
 func (s *store) abandon(one *commit) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.withdraw(one)
+}
+
+// withdraw is abandon for a caller that holds mu.
+func (s *store) withdraw(one *commit) bool {
 	switch one.state {
 	case writing:
 		return false
 	case waiting:
 		one.state = abandoned
 		s.forget(one)
+		// It can be in conflict with nothing any more.
+		delete(s.open, one.of)
 	case abandoned:
 	}
 	return true
@@ -209,10 +256,23 @@ func (s *store) forget(one *commit) {
 	}
 }
 
-// prepare takes the commit timestamp.
+// set writes a key. Badger compares the keys that a transaction has read with the keys that others have
+// written. So set also reads the key: otherwise, of two transactions that write it, one is lost. A
+// method that deletes a key must do the same.
+func (t *transaction) set(key, value []byte) error {
+	if t.store.plant != blindWrites {
+		if _, err := t.txn.Get(key); err != nil && !errors.Is(err, badger.ErrKeyNotFound) {
+			return err
+		}
+	}
+	return t.txn.Set(key, value)
+}
+
+// prepare takes the commit timestamp. Afterwards the transaction must not read or write. Call end if
+// finish is not to be called.
 func (t *transaction) prepare(ctx context.Context) (stamp, error) {
 	s := t.store
-	one := &commit{began: time.Now(), stamped: make(chan struct{}), done: make(chan struct{})}
+	one := &commit{of: t, began: time.Now(), stamped: make(chan struct{}), done: make(chan struct{})}
 	t.commit = one
 	// This comes before the question to the oracle. A reader that does not find the commit here has a
 	// timestamp below it.
@@ -223,7 +283,7 @@ func (t *transaction) prepare(ctx context.Context) (stamp, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		s.forget(one)
+		s.withdraw(one)
 		return stamp{}, err
 	}
 	s.highest = max(s.highest, at.TS)
@@ -235,8 +295,10 @@ func (t *transaction) prepare(ctx context.Context) (stamp, error) {
 	return at, nil
 }
 
-// finish writes at the commit timestamp. [badger.ErrConflict] and [errAbandoned] say that nothing was
-// written.
+// finish writes at the commit timestamp. After [badger.ErrConflict] and [errAbandoned], nothing was
+// written. After any other error, [errUnknown], the outcome is unknown: the transaction may be in
+// Badger's log, and appear when the store is opened again. Then no snapshot begins any more, because it
+// might have to contain the transaction. Stop the process and open the store again.
 func (t *transaction) finish() error {
 	s, one := t.store, t.commit
 	s.mu.Lock()
@@ -251,6 +313,13 @@ func (t *transaction) finish() error {
 	err := t.txn.CommitAt(one.ts, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil && !errors.Is(err, badger.ErrConflict) {
+		err = fmt.Errorf("commit at %d: %w: %w", one.ts, errUnknown, err)
+		// This comes before forget: a reader that waits for the commit must find it.
+		if s.failed == nil {
+			s.failed = err
+		}
+	}
 	s.forget(one)
 	if s.untilClean--; s.untilClean <= 0 {
 		s.untilClean = cleanEvery
@@ -259,13 +328,17 @@ func (t *transaction) finish() error {
 	return err
 }
 
-// end releases the snapshot. It may be called in any state of the transaction, more than once.
+// end releases the snapshot, and withdraws a commit that is prepared and not finished, so that no reader
+// waits for it. It may be called in any state of the transaction, more than once.
 func (t *transaction) end() {
 	if t.txn != nil {
 		t.txn.Discard()
 	}
 	t.store.mu.Lock()
 	defer t.store.mu.Unlock()
+	if t.commit != nil {
+		t.store.withdraw(t.commit)
+	}
 	delete(t.store.open, t)
 }
 

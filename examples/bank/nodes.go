@@ -28,7 +28,7 @@ const (
 // Nodes are three nodes of the oracle on loopback.
 type Nodes struct {
 	binary, dir string
-	format      string
+	settings    []string
 	http, raft  []string
 	ask         *http.Client
 
@@ -72,7 +72,7 @@ func Binary(ctx context.Context) (string, error) {
 // StartNodes starts a new cluster that gives compact timestamps, and waits until all nodes are ready.
 // Close stops it.
 func StartNodes(binary string) (*Nodes, error) {
-	n, err := start(binary, "compact")
+	n, err := Start(binary, "TIMESTAMP_FORMAT=compact")
 	if err != nil {
 		return nil, err
 	}
@@ -83,16 +83,18 @@ func StartNodes(binary string) (*Nodes, error) {
 }
 
 // StartWideNodes starts a cluster as [StartNodes] does, but one that gives wide timestamps.
-func StartWideNodes(binary string) (*Nodes, error) { return start(binary, "wide") }
+func StartWideNodes(binary string) (*Nodes, error) { return Start(binary, "TIMESTAMP_FORMAT=wide") }
 
-// start starts a new cluster of this timestamp format.
-func start(binary, format string) (*Nodes, error) {
+// Start starts a new cluster with these settings ("NAME=value"), beside those of its nodes. It waits
+// until all nodes are ready. Close stops it.
+func Start(binary string, settings ...string) (*Nodes, error) {
 	dir, err := os.MkdirTemp("", "epicepoch-bank-")
 	if err != nil {
 		return nil, err
 	}
 	n := &Nodes{
-		binary: binary, dir: dir, format: format, ask: &http.Client{Timeout: askWithin}, running: make([]*exec.Cmd, nodeCount),
+		binary: binary, dir: dir, settings: settings,
+		ask: &http.Client{Timeout: askWithin}, running: make([]*exec.Cmd, nodeCount),
 	}
 	taken := map[string]bool{}
 	for range nodeCount {
@@ -140,7 +142,7 @@ func (n *Nodes) Addrs() []string { return n.http }
 func (n *Nodes) Close() error {
 	var all error
 	for at := range n.running {
-		all = errors.Join(all, n.kill(at))
+		all = errors.Join(all, n.Kill(at))
 	}
 	return errors.Join(all, os.RemoveAll(n.dir))
 }
@@ -154,7 +156,8 @@ type Kills struct {
 }
 
 func (k Kills) String() string {
-	return fmt.Sprintf("%d leaders of the oracle (another one led after %d ms at most)", k.Leaders, k.Longest.Milliseconds())
+	longest := k.Longest.Milliseconds()
+	return fmt.Sprintf("%d leaders of the oracle (another one led after %d ms at most)", k.Leaders, longest)
 }
 
 // KillLeaders kills the leader each time the pause has passed, and starts it again when another node
@@ -167,26 +170,31 @@ func (n *Nodes) KillLeaders(ctx context.Context, pause time.Duration) (Kills, er
 			return kills, nil
 		case <-time.After(pause):
 		}
-		at, err := n.awaitLeader()
+		at, err := n.Leader()
 		if err != nil {
 			return kills, err
 		}
 		began := time.Now()
-		if err := n.kill(at); err != nil {
+		if err := n.Kill(at); err != nil {
 			return kills, err
 		}
-		if _, err := n.awaitLeader(); err != nil {
+		if _, err := n.Leader(); err != nil {
 			return kills, err
 		}
 		kills.Leaders++
 		kills.Longest = max(kills.Longest, time.Since(began))
-		if err := n.start(at); err != nil {
-			return kills, err
-		}
-		if err := n.awaitReady(at); err != nil {
+		if err := n.Restart(at); err != nil {
 			return kills, err
 		}
 	}
+}
+
+// Restart starts a node that was killed, and waits until it is ready.
+func (n *Nodes) Restart(at int) error {
+	if err := n.start(at); err != nil {
+		return err
+	}
+	return n.awaitReady(at)
 }
 
 func (n *Nodes) start(at int) error {
@@ -195,9 +203,16 @@ func (n *Nodes) start(at int) error {
 		peers = append(peers, fmt.Sprintf("%d=%s", other+1, addr))
 	}
 	_, port, _ := net.SplitHostPort(n.http[at])
-	node := exec.Command(n.binary, "serve", "--node-id", fmt.Sprint(at+1), "--raft-addr", n.raft[at],
-		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap", "--timestamp-format", n.format,
-		"--data-dir", filepath.Join(n.dir, fmt.Sprint(at+1)))
+	node := exec.Command(n.binary, "serve")
+	node.Env = append([]string{
+		fmt.Sprintf("NODE_ID=%d", at+1),
+		"RAFT_ADDR=" + n.raft[at],
+		"HTTP_PORT=" + port,
+		"ADVERTISE_ADDR=" + n.http[at],
+		"PEERS=" + strings.Join(peers, ","),
+		"BOOTSTRAP=1",
+		"DATA_DIR=" + filepath.Join(n.dir, fmt.Sprint(at+1)),
+	}, n.settings...)
 	// Without a certificate, a node writes one into its working directory.
 	node.Dir = n.dir
 	log, err := os.OpenFile(n.log(at), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -215,7 +230,8 @@ func (n *Nodes) start(at int) error {
 	return nil
 }
 
-func (n *Nodes) kill(at int) error {
+// Kill kills a node, and waits for its end.
+func (n *Nodes) Kill(at int) error {
 	n.mu.Lock()
 	node := n.running[at]
 	n.running[at] = nil
@@ -255,7 +271,8 @@ func (n *Nodes) awaitCompact() error {
 	return fmt.Errorf("the cluster gives no compact timestamps after %v:\n%s", readyWithin, n.tail(0))
 }
 
-func (n *Nodes) awaitLeader() (int, error) {
+// Leader returns the number of the node that leads, from 0, once there is one.
+func (n *Nodes) Leader() (int, error) {
 	for deadline := time.Now().Add(readyWithin); time.Now().Before(deadline); time.Sleep(askEvery) {
 		for at, addr := range n.http {
 			if n.saysYes(addr, "/leader") {
@@ -278,6 +295,15 @@ func (n *Nodes) saysYes(addr, path string) bool {
 }
 
 func (n *Nodes) log(at int) string { return filepath.Join(n.dir, fmt.Sprintf("%d.log", at+1)) }
+
+// Logs returns the end of each node's log.
+func (n *Nodes) Logs() string {
+	var all strings.Builder
+	for at := range n.running {
+		fmt.Fprintf(&all, "--- node %d\n%s\n", at+1, n.tail(at))
+	}
+	return all.String()
+}
 
 // tail returns the end of a node's log.
 func (n *Nodes) tail(at int) string {

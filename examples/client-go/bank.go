@@ -81,28 +81,13 @@ func (b *theBank) run(ctx context.Context) error {
 	if err := b.openAccounts(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var first error
-	var once sync.Once
-	var all sync.WaitGroup
-	for worker := range workers {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			for number := 0; ctx.Err() == nil; number++ {
-				if err := b.transaction(fmt.Sprintf("%d.%d", worker, number)); err != nil {
-					once.Do(func() { first = err })
-					cancel()
-				}
-			}
-		}()
-	}
-	all.Wait()
-	if all, expired := len(b.records()), b.expired.Load(); first == nil && expired*100 > int64(all)*expiredMax {
+	err := bank.Workers(ctx, workers, func(_ context.Context, worker, number int) error {
+		return b.transaction(fmt.Sprintf("%d.%d", worker, number))
+	})
+	if all, expired := len(b.records()), b.expired.Load(); err == nil && expired*100 > int64(all)*expiredMax {
 		return fmt.Errorf("%d of %d transactions have lost their locks", expired, all)
 	}
-	return first
+	return err
 }
 
 func (b *theBank) openAccounts() error {

@@ -6,12 +6,8 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"slices"
-	"strings"
 	"time"
 
 	epicepoch "github.com/epicepoch/epicepoch/clients/go"
@@ -22,30 +18,12 @@ import (
 	"github.com/epicepoch/epicepoch/examples/bank"
 )
 
-func main() {
-	seconds := flag.Float64("seconds", 10, "how long clients work, 1 to 3600")
-	planted := flag.String("plant", "", "a mistake that the checker must find (README.md has a list)")
-	flag.Parse()
-	plant, err := parsePlant(*planted)
-	if err != nil {
-		fail(err)
-	}
-	if *seconds < 1 || *seconds > 3600 || flag.NArg() != 0 {
-		fail(errors.New("--seconds is 1 to 3600, and there is no other argument than --plant"))
-	}
-	quiet()
-	report, err := run(time.Duration(*seconds*float64(time.Second)), plant, os.Stdout)
-	if err != nil {
-		fail(err)
-	}
-	if len(report.Counts) != 0 {
-		os.Exit(1)
-	}
-}
+// exampleName is in the errors of this program.
+const exampleName = "client-go"
 
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "client-go example:", err)
-	os.Exit(2)
+func main() {
+	quiet()
+	bank.Main(exampleName, plants, run)
 }
 
 // quiet drops what client-go logs: it warns about each lock of a killed client.
@@ -53,50 +31,15 @@ func quiet() {
 	log.ReplaceGlobals(zap.NewNop(), &log.ZapProperties{Core: zapcore.NewNopCore(), Level: zap.NewAtomicLevel()})
 }
 
-func parsePlant(text string) (plant, error) {
-	if _, isKnown := plants[plant(text)]; !isKnown && text != "" {
-		var names []string
-		for name := range plants {
-			names = append(names, string(name))
-		}
-		slices.Sort(names)
-		return none, fmt.Errorf("--plant %q: the mistakes are %s", text, strings.Join(names, ", "))
-	}
-	return plant(text), nil
-}
-
-const (
-	// killLeaderEvery is the pause between the loss of two leaders.
-	killLeaderEvery = 1500 * time.Millisecond
-	// callMax is how long a client waits for a timestamp.
-	callMax = 5 * time.Second
-)
+// callMax is how long a client waits for a timestamp.
+const callMax = 5 * time.Second
 
 // run starts a cluster of the oracle, and works and checks on it.
-func run(duration time.Duration, plant plant, out io.Writer) (report *bank.Report, err error) {
-	binary, err := bank.Binary(context.Background())
+func run(duration time.Duration, plant plant, out io.Writer) (*bank.Report, error) {
+	done, kills, took, err := bank.UnderKills(func(addrs []string) (*result, error) {
+		return work(addrs, duration, plant)
+	})
 	if err != nil {
-		return nil, err
-	}
-	nodes, err := bank.StartNodes(binary)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, nodes.Close()) }()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var kills bank.Kills
-	killed := make(chan error, 1)
-	go func() {
-		var err error
-		kills, err = nodes.KillLeaders(ctx, killLeaderEvery)
-		killed <- err
-	}()
-	began := time.Now()
-	done, err := work(nodes.Addrs(), duration, plant)
-	took := time.Since(began)
-	cancel()
-	if err := errors.Join(err, <-killed); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(out, "%.1f s: %d clients, %d accounts in client-go's mock of TiKV\n", took.Seconds(), workers, accounts)
@@ -163,5 +106,6 @@ func (r *result) text(took time.Duration) string {
 		fmt.Sprintf("cut off    %d transactions that had happened, %d that had not\n", there, counts[bank.Unknown]-there) +
 		fmt.Sprintf("committed  %d transfers (%.0f/s); %d transactions only read\n",
 			committed, float64(committed)/took.Seconds(), counts[bank.OnlyRead]) +
-		fmt.Sprintf("aborted    %d (another one committed first); locks of %d expired\n", counts[bank.Aborted], r.expired)
+		fmt.Sprintf("aborted    %d (another one committed first); locks of %d expired\n",
+			counts[bank.Aborted], r.expired)
 }

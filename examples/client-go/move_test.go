@@ -97,7 +97,8 @@ func TestTheCommandsOfThePageMoveAStoreFromPD(t *testing.T) {
 			}
 			t.Cleanup(func() { client.Close() })
 			store.GetOracle().Close()
-			store.SetOracle(tikvoracle.New(client))
+			own := tikvoracle.New(client)
+			store.SetOracle(own)
 			if start, commit := write(t, store, "new"); start <= last || commit <= start {
 				t.Errorf("the last timestamp of PD was %d; then a transaction ran from %d to %d", last, start, commit)
 			}
@@ -110,8 +111,49 @@ func TestTheCommandsOfThePageMoveAStoreFromPD(t *testing.T) {
 					t.Errorf("%q is %q at %d: %v", key, entry.Value, txn.StartTS(), err)
 				}
 			}
+			lock := lockOfAKilledClient(t, store, "new")
+			if isExpired := expires(t, ctx, own, lock); isExpired != (ahead == 0) {
+				t.Errorf("the timestamps are %v ahead, and a lock has expired after three times its TTL: %v", ahead, isExpired)
+			}
 		})
 	}
+}
+
+// lockMS is the TTL of the lock of a killed client.
+const lockMS = 200
+
+// lockOfAKilledClient leaves a lock, and returns its timestamp.
+func lockOfAKilledClient(t *testing.T, store *tikv.KVStore, key string) uint64 {
+	t.Helper()
+	txn, err := store.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := txn.Set([]byte(key), []byte("lost")); err != nil {
+		t.Fatal(err)
+	}
+	committer, err := transaction.TxnProbe{KVTxn: txn}.NewCommitter(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	committer.SetLockTTL(lockMS)
+	if err := committer.PrewriteAllMutations(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return txn.StartTS()
+}
+
+// expires takes timestamps until three times the TTL of a lock have passed by the clock, and returns
+// whether the lock has expired.
+func expires(t *testing.T, ctx context.Context, own *tikvoracle.Oracle, lock uint64) bool {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < 3*lockMS*time.Millisecond; time.Sleep(10 * time.Millisecond) {
+		if _, err := own.GetTimestamp(ctx, global); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("the lock has %d ms of %d left", own.UntilExpired(lock, lockMS, global), lockMS)
+	return own.IsExpired(lock, lockMS, global)
 }
 
 // mockStore returns a store whose timestamps come from client-go's mock of PD.

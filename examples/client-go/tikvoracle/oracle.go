@@ -1,6 +1,8 @@
 // Package tikvoracle gives TiKV's Go client timestamps from EpicEpoch. The cluster must give compact
 // timestamps (TIMESTAMP_FORMAT=compact): they have the layout that TiKV expects.
 //
+// It is for stores behind client-go that take no timestamps from PD themselves. TiKV does; see [New].
+//
 //	store.SetOracle(tikvoracle.New(client))
 package tikvoracle
 
@@ -23,6 +25,8 @@ var ErrExternalTimestamp = errors.New("the oracle EpicEpoch keeps no external ti
 // Oracle implements [oracle.Oracle]. It is safe for concurrent use.
 type Oracle struct {
 	client *epicepoch.Client
+	// ask asks the client for a new timestamp.
+	ask func(ctx context.Context) (uint64, error)
 	// newest is the highest timestamp of an answer, and when it came.
 	newest atomic.Pointer[arrival]
 	// interval is how old newest may become.
@@ -44,10 +48,24 @@ var _ oracle.Oracle = (*Oracle)(nil)
 const intervalDefault = 2 * time.Second
 
 // New takes timestamps from a client, which the caller closes after the oracle. While the oracle is
-// open, it asks for a timestamp every two seconds; see SetLowResolutionTimestampUpdateInterval.
+// open, it asks for a timestamp when the newest one is two seconds old; see
+// SetLowResolutionTimestampUpdateInterval.
+//
+// With a real TiKV, never use asynchronous commit or one-phase commit (1PC). There TiKV chooses the
+// commit timestamp: above the snapshots that its leader of the region knows, and a new leader learns
+// from PD how high those were. PD knows no timestamp of this oracle, so the commit may be below a
+// snapshot that another client has already read. TiKV of version 8.5.7 or later may also refuse
+// timestamps that are far ahead of PD's, or stop.
 func New(client *epicepoch.Client) *Oracle {
+	o := newOracle(client.CompactTimestamp)
+	o.client = client
+	return o
+}
+
+// newOracle is New, but without a client: for the methods that only ask for new timestamps.
+func newOracle(ask func(ctx context.Context) (uint64, error)) *Oracle {
 	ctx, cancel := context.WithCancel(context.Background())
-	o := &Oracle{client: client, renew: make(chan struct{}, 1), cancel: cancel}
+	o := &Oracle{ask: ask, renew: make(chan struct{}, 1), cancel: cancel}
 	o.interval.Store(int64(intervalDefault))
 	o.ended.Add(1)
 	go o.keepFresh(ctx)
@@ -65,7 +83,7 @@ func (o *Oracle) GetTimestamp(ctx context.Context, opt *oracle.Option) (uint64, 
 	if err := check(opt); err != nil {
 		return 0, err
 	}
-	ts, err := o.client.CompactTimestamp(ctx)
+	ts, err := o.ask(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -81,8 +99,8 @@ func (o *Oracle) GetTimestampAsync(ctx context.Context, opt *oracle.Option) orac
 	return &future{oracle: o, call: o.client.Go(ctx, 1)}
 }
 
-// GetLowResolutionTimestamp returns the highest timestamp that this process has had. It is at most as
-// old as the interval, unless the oracle cannot be reached.
+// GetLowResolutionTimestamp returns the highest timestamp that this process has had. When that is as
+// old as the interval, the oracle asks for a new one: it is older only until the answer comes.
 func (o *Oracle) GetLowResolutionTimestamp(ctx context.Context, opt *oracle.Option) (uint64, error) {
 	if err := check(opt); err != nil {
 		return 0, err
@@ -104,7 +122,7 @@ func (o *Oracle) GetLowResolutionTimestampAsync(ctx context.Context, opt *oracle
 	return o.GetTimestampAsync(ctx, opt)
 }
 
-// SetLowResolutionTimestampUpdateInterval sets how often the timestamp of low resolution is renewed.
+// SetLowResolutionTimestampUpdateInterval sets at which age the timestamp of low resolution is renewed.
 func (o *Oracle) SetLowResolutionTimestampUpdateInterval(interval time.Duration) error {
 	if interval <= 0 {
 		return fmt.Errorf("the interval of timestamps of low resolution is %v; it must be above 0", interval)
@@ -196,23 +214,38 @@ func (o *Oracle) saw(ts uint64) {
 	}
 }
 
-// keepFresh renews the newest timestamp until the context ends. If the oracle cannot be reached, the
-// old one stays, and the next attempt comes after the interval.
+// keepFresh renews the newest timestamp when it is as old as the interval, until the context ends. If
+// the oracle cannot be reached, the old one stays, and the next attempt comes after the interval.
 func (o *Oracle) keepFresh(ctx context.Context) {
 	defer o.ended.Done()
-	for ctx.Err() == nil {
-		interval := time.Duration(o.interval.Load())
-		wait := time.NewTimer(interval)
+	next := time.NewTimer(time.Duration(o.interval.Load()))
+	defer next.Stop()
+	for {
 		select {
 		case <-ctx.Done():
+			return
 		case <-o.renew:
-		case <-wait.C:
-			if newest := o.newest.Load(); newest == nil || time.Since(newest.at) >= interval {
-				_, _ = o.GetTimestamp(ctx, &oracle.Option{})
+		case <-next.C:
+		}
+		wait := o.untilOld()
+		if wait <= 0 {
+			_, err := o.GetTimestamp(ctx, &oracle.Option{})
+			if wait = o.untilOld(); err != nil && wait <= 0 {
+				wait = time.Duration(o.interval.Load())
 			}
 		}
-		wait.Stop()
+		next.Reset(wait)
 	}
+}
+
+// untilOld returns how long it takes until the newest timestamp is as old as the interval. It may be
+// negative.
+func (o *Oracle) untilOld() time.Duration {
+	newest := o.newest.Load()
+	if newest == nil {
+		return 0
+	}
+	return time.Duration(o.interval.Load()) - time.Since(newest.at)
 }
 
 // check refuses the local scopes of old versions of PD.
@@ -220,7 +253,8 @@ func check(opt *oracle.Option) error {
 	if opt == nil || opt.TxnScope == "" || opt.TxnScope == oracle.GlobalTxnScope {
 		return nil
 	}
-	return fmt.Errorf("the oracle EpicEpoch has one order for all, and no scope %q; use %q", opt.TxnScope, oracle.GlobalTxnScope)
+	return fmt.Errorf("the oracle EpicEpoch has one order for all, and no scope %q; use %q",
+		opt.TxnScope, oracle.GlobalTxnScope)
 }
 
 // future is a call in progress.

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/epicepoch/epicepoch/clients/go v0.0.0
+	github.com/epicepoch/epicepoch/examples/bank v0.0.0
 	github.com/pingcap/kvproto v0.0.0-20260608025309-50b863799195
 	github.com/pingcap/log v1.1.1-0.20221110025148-ca232912c9f3
 	github.com/tikv/pd/client v0.0.0-20260609141937-b01426f6b08b
@@ -37,4 +38,7 @@ require (
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 )
 
-replace github.com/epicepoch/epicepoch/clients/go => ../../../clients/go
+replace (
+	github.com/epicepoch/epicepoch/clients/go => ../../../clients/go
+	github.com/epicepoch/epicepoch/examples/bank => ../../../examples/bank
+)

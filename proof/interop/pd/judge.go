@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	epicepoch "github.com/epicepoch/epicepoch/clients/go"
@@ -42,20 +41,20 @@ func judge(binary string, kills int) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	if err := facts(c); err != nil {
-		return fmt.Errorf("%w\n%s", err, c.logs())
+		return fmt.Errorf("%w\n%s", err, c.Logs())
 	}
 	ours, err := oracleFacts(c)
 	if err == nil {
 		err = watched(c)
 	}
 	if err != nil {
-		return fmt.Errorf("our own service: %w\n%s", err, c.logs())
+		return fmt.Errorf("our own service: %w\n%s", err, c.Logs())
 	}
 	r, err := underKills(c, ours, kills)
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, c.logs())
+		return fmt.Errorf("%w\n%s", err, c.Logs())
 	}
 	return r.verdict(kills)
 }
@@ -85,7 +84,7 @@ func refusals(binary string) error {
 			_, err = pdpb.NewPDClient(conn).GetMembers(ctx, &pdpb.GetMembersRequest{})
 			return expect(fmt.Sprint("GetMembers with ", test.settings), err, test.code, test.text)
 		}()
-		if err := errors.Join(err, c.close()); err != nil {
+		if err := errors.Join(err, c.Close()); err != nil {
 			return err
 		}
 	}
@@ -100,7 +99,7 @@ func moved(binary string) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	client, err := pd.NewClient(c.http, pd.SecurityOption{})
 	if err != nil {
 		return err
@@ -133,7 +132,7 @@ func startServing(binary string, settings ...string) (*cluster, error) {
 			conn.Close()
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s serves no client of PD: %w\n%s", addr, err, c.logs()), c.close())
+			return nil, errors.Join(fmt.Errorf("%s serves no client of PD: %w\n%s", addr, err, c.Logs()), c.Close())
 		}
 	}
 	return c, nil
@@ -154,7 +153,7 @@ func expect(what string, err error, code codes.Code, text string) error {
 
 // facts checks the answers of a leader and a follower, one by one.
 func facts(c *cluster) error {
-	leader, err := c.leader()
+	leader, err := c.Leader()
 	if err != nil {
 		return err
 	}
@@ -332,19 +331,16 @@ func underKills(c *cluster, own *definition, kills int) (*run, error) {
 func killLeaders(c *cluster, kills int, killed func(time.Time)) error {
 	time.Sleep(between / 2)
 	for range kills {
-		leader, err := c.leader()
+		leader, err := c.Leader()
 		if err != nil {
 			return err
 		}
 		killed(time.Now())
-		if err := c.stop(leader, syscall.SIGKILL); err != nil {
+		if err := c.Kill(leader); err != nil {
 			return err
 		}
 		time.Sleep(between / 2)
-		if err := c.start(leader); err != nil {
-			return err
-		}
-		if err := until(func() bool { return saysYes(c.http[leader], "/ready") }); err != nil {
+		if err := c.Restart(leader); err != nil {
 			return err
 		}
 		time.Sleep(between / 2)

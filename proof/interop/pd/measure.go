@@ -25,7 +25,7 @@ func measure(target string, seconds int, isByLease bool) error {
 		if err != nil {
 			return err
 		}
-		defer c.close()
+		defer c.Close()
 		addrs = c.http
 	}
 	client, err := pd.NewClient(addrs, pd.SecurityOption{})
@@ -93,7 +93,7 @@ func gaps(binary string, kills int) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	client, err := pd.NewClient(c.http, pd.SecurityOption{})
 	if err != nil {
 		return err

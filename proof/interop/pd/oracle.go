@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -140,7 +139,7 @@ func leaderOf(err error) string {
 
 // oracleFacts checks our own service at a leader and at a follower, one answer after another.
 func oracleFacts(c *cluster) (*definition, error) {
-	leader, err := c.leader()
+	leader, err := c.Leader()
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +262,7 @@ func slowReader(ctx context.Context, ours *definition, conn *grpc.ClientConn) er
 
 // watched checks that a health check which stays open follows leadership, while the leader is killed.
 func watched(c *cluster) error {
-	leader, err := c.leader()
+	leader, err := c.Leader()
 	if err != nil {
 		return err
 	}
@@ -296,7 +295,7 @@ func watched(c *cluster) error {
 			}
 		}()
 	}
-	if err := c.stop(leader, syscall.SIGKILL); err != nil {
+	if err := c.Kill(leader); err != nil {
 		return err
 	}
 	select {
@@ -307,10 +306,7 @@ func watched(c *cluster) error {
 	case <-ctx.Done():
 		return errors.New("no follower's health has changed after the leader was killed")
 	}
-	if err := c.start(leader); err != nil {
-		return err
-	}
-	return until(func() bool { return saysYes(c.http[leader], "/ready") })
+	return c.Restart(leader)
 }
 
 // askOracle asks our own service, with a call for each answer or on one stream, and follows the leader.

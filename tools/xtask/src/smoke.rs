@@ -411,17 +411,26 @@ fn finds(sh: &Shell, example: &str, finding: &str) -> Result<(), String> {
     }
 }
 
-/// Runs an example. Returns an error if it fails, or if it killed no leader.
+/// Runs an example. Returns an error if it fails, or if what it says does not prove the run.
 fn kills_leaders(sh: &Shell, example: &str) -> Result<(), String> {
     let said = sh.output(example)?;
     sh.say(&said);
-    let counted = |line: &str| {
-        line.split_whitespace().any(|word| word.parse::<u64>().is_ok_and(|count| count > 0))
+    proves_kills(&said)
+}
+
+/// Checks that a run has killed leaders (nodes in interval mode), and that transactions have
+/// committed. The first number of a line counts: later ones are of clients and of times.
+fn proves_kills(said: &str) -> Result<(), String> {
+    let is_above_0 = |start: &str| {
+        said.lines().filter_map(|line| line.strip_prefix(start)).any(|rest| {
+            let first = rest.split_whitespace().next();
+            first.is_some_and(|word| word.parse::<u64>().is_ok_and(|count| count > 0))
+        })
     };
-    if said.lines().any(|line| line.starts_with("killed") && counted(line)) {
-        Ok(())
-    } else {
-        Err("no leader was killed".to_owned())
+    match (is_above_0("killed "), is_above_0("committed ")) {
+        (true, true) => Ok(()),
+        (false, _) => Err("no leader was killed".to_owned()),
+        (true, false) => Err("no transaction committed".to_owned()),
     }
 }
 
@@ -495,6 +504,31 @@ mod tests {
         let text = "a\n```sh\none\ntwo\n```\n- b\n   ```text\n   three\n\n   four\n   ```\n";
         assert_eq!(blocks(text, "sh"), ["one\ntwo"]);
         assert_eq!(blocks(text, "text"), ["three\n\nfour"]);
+    }
+
+    #[test]
+    fn a_run_without_a_killed_leader_or_a_commit_proves_nothing() {
+        let killed = "killed     7 leaders of the oracle (another one led after 29 ms at most)";
+        let committed = "committed  11112 transfers (974/s); 2016 transactions only read";
+        assert_eq!(proves_kills(&format!("{killed}\n{committed}\n")), Ok(()));
+        let no_leader =
+            "killed     0 leaders of the oracle (another one led after 29 ms at most), 26 clients";
+        let no_number = "killed     leaders of the oracle: 7";
+        let no_commit = "committed  0 transfers (0/s); 2016 transactions only read";
+        for (killed, committed) in [
+            (no_leader, committed),
+            (no_number, committed),
+            ("", committed),
+            (killed, no_commit),
+            (killed, "committed"),
+            (killed, ""),
+            (killed, "aborted    3 (another one committed first)"),
+        ] {
+            assert!(
+                proves_kills(&format!("{killed}\n{committed}\n")).is_err(),
+                "{killed} {committed}"
+            );
+        }
     }
 
     #[test]
