@@ -132,7 +132,12 @@ impl Answer {
         if age_ns > REUSE_NS_MAX {
             return Ok(Serves::TooOld);
         }
-        let since_s = (now.real_ns / 1_000_000_000).saturating_sub(self.tracking.updated_s);
+        let now_s = now.real_ns / 1_000_000_000;
+        // An update in the future was before a step back. A leap second is such a step, by a second.
+        if self.tracking.updated_s > now_s + 1 {
+            return Err(Unknown::Stepped);
+        }
+        let since_s = now_s.saturating_sub(self.tracking.updated_s);
         if since_s > UPDATED_S_MAX {
             return Err(Unknown::Stale(since_s));
         }

@@ -119,6 +119,12 @@ fn a_step_or_age_voids_an_answer() {
     let hour = 3_600_000_000_000;
     assert_eq!(answer().serves_at(&at(hour + hour / 12, hour)), Ok(Serves::TooOld));
     assert_eq!(answer().serves_at(&at(hour + hour / 10, hour)), Ok(Serves::Stepped));
+    // The clock was set back before the source was opened.
+    let updated = |updated_s| Tracking { updated_s, ..answer().tracking };
+    let serves =
+        |updated_s| Answer { tracking: updated(updated_s), ..answer() }.serves_at(&at(age, age));
+    assert!(serves(1_700_000_001).is_ok());
+    assert_eq!(serves(1_700_000_002), Err(Unknown::Stepped));
 }
 
 /// Another program has stepped the clock by 5 s. chronyd does not know, and states a small bound.

@@ -57,8 +57,9 @@ pub fn decode(bytes: &[u8], expected: u32) -> Result<Tracking, Unknown> {
     }
     let u32_at = |at: usize| u32::from_be_bytes(std::array::from_fn(|index| bytes[at + index]));
     let (offset, delay, dispersion) = (float(u32_at(68)), float(u32_at(92)), float(u32_at(96)));
-    // chronyd starts at stratum 0 and without a reference: nothing is bounded then.
-    if u16_at(52) == 0 || delay < 0.0 || dispersion < 0.0 {
+    // chronyd starts at stratum 0 and without a reference: nothing is bounded then. With the directive
+    // `local` it takes its own clock for a reference, and states a bound of 0.
+    if u16_at(52) == 0 || u32_at(28) == REFERENCE_LOCAL || delay < 0.0 || dispersion < 0.0 {
         return Err(Unknown::Unsynchronized);
     }
     let bound = offset.abs() + dispersion + delay / 2.0;
@@ -92,6 +93,8 @@ const RPY_TRACKING: u16 = 5;
 const HEADER: usize = 28;
 /// The last leap status of a synchronized clock. 3 is "not synchronised".
 const LEAP_DELETE: u16 = 2;
+/// The reference of a chronyd that follows no other clock: 127.127.1.1.
+const REFERENCE_LOCAL: u32 = 0x7f7f_0101;
 /// The upper half of a time that has only 32 bits.
 const NO_HIGH_SECONDS: u32 = 0x7fff_ffff;
 /// A bound above this is no bound: a day, in seconds.
@@ -151,6 +154,9 @@ pub(crate) mod tests {
         assert_eq!(with(9, 2), Err(Unknown::Refused(2)));
         assert_eq!(with(55, 3), Err(Unknown::Unsynchronized));
         assert_eq!(with(53, 0), Err(Unknown::Unsynchronized));
+        let mut local = reply(9, 1);
+        local[28..32].copy_from_slice(&[127, 127, 1, 1]);
+        assert_eq!(decode(&local, 9), Err(Unknown::Unsynchronized));
         for length in 0..LENGTH {
             assert!(decode(&reply(9, 1)[..length], 9).is_err(), "{length}");
         }
