@@ -264,8 +264,9 @@ pub fn genesis(
 pub struct Surroundings {
     /// The name of the cluster (`CLUSTER`).
     pub name: String,
-    /// Trusted time now, Unix nanoseconds; the wall clock may be wrong. If it is too late, the
-    /// backup is refused until that time has come. If it is too early, it proves less about the
+    /// Trusted time now, Unix nanoseconds; the wall clock may be wrong. For a state that may be older,
+    /// the time of that state. If it is too late, the backup is refused until that time has come, and
+    /// the floor has no room for what was given before. If it is too early, it proves less about the
     /// clocks that it is compared with.
     pub taken_ns: u64,
     /// The longest `RESERVATION_MS` known of any node.

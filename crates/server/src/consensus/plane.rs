@@ -190,10 +190,10 @@ pub(super) async fn run(
                 // that have arrived.
                 received => order = received,
             },
-            Some(request) = admin_requests.next() => plane.on_admin_request(request),
-            // Ticks come before events. Otherwise a peer that never stops sending could hold up the
-            // ticks.
+            // Ticks come before requests and events. Otherwise an operator or a peer that never stops
+            // sending could hold up the ticks.
             _ = ticks.tick() => is_tick = true,
+            Some(request) = admin_requests.next() => plane.on_admin_request(request),
             Some(event) = events.recv() => plane.on_event(event)?,
         }
         if is_tick || order.is_some() {

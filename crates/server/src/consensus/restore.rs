@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use epicepoch_core::durable::Restored;
 use epicepoch_core::replica::{Replica, RestoreError};
@@ -29,7 +29,7 @@ use super::wall::wall_ns;
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::shared::NodeShared;
-use crate::storage::{OpenError, Storage};
+use crate::storage::{OpenError, Stopped, Storage};
 
 pub use epicepoch_core::restore::newest;
 
@@ -128,8 +128,11 @@ pub fn backup_of_stopped(
     reservation_ms: u64,
     clock_offset_max_ms: u64,
 ) -> Result<Backup, StoppedError> {
-    let (identity, restored) = Storage::read_stopped(path)?;
-    let taken_ns = wall_ns(&Faults::none());
+    let Stopped { identity, restored, written_at } = Storage::read_stopped(path)?;
+    // S13: the room for what was given after the backup counts from its state. The others may have
+    // gone on for long after this node had stopped.
+    let written_ns = written_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let taken_ns = wall_ns(&Faults::none()).min(written_ns);
     let name = identity.cluster;
     let around = Surroundings { name, taken_ns, reservation_ms, clock_offset_max_ms };
     let backup = restore::backup_of_directory(&restored, around)?;

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use epicepoch_storage::identity::{FORMAT, IDENTITY_LEN_MAX};
 use epicepoch_storage::{DatabaseError, Identity, IdentityError};
@@ -94,6 +95,19 @@ impl Directory {
             return Err(self.damaged("its log.redb is empty"));
         }
         FileBackend::new(file).map_err(|error| OpenError::of_database(error.into(), &self.path))
+    }
+
+    /// When the database was last written, by the clock of this machine at that time.
+    pub(super) fn written_at(&self) -> Result<SystemTime, OpenError> {
+        let written = fs::metadata(self.path.join(DATABASE_FILE)).and_then(|it| it.modified());
+        written.map_err(|source| self.unusable("read", source))
+    }
+
+    /// Sets what [`Directory::written_at`] returns.
+    pub(super) fn set_written_at(&self, at: SystemTime) -> Result<(), OpenError> {
+        let file = OpenOptions::new().write(true).open(self.path.join(DATABASE_FILE));
+        let set = file.and_then(|file| file.set_modified(at));
+        set.map_err(|source| self.unusable("write", source))
     }
 
     fn new_file(&self, name: &str) -> io::Result<File> {

@@ -49,6 +49,7 @@ pub mod writer;
 
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use epicepoch_core::durable::{Record, Restored};
 use epicepoch_storage::{Database, Identity};
@@ -82,6 +83,17 @@ pub struct Opened {
     pub store: StoreId,
     /// The content of the directory; `None` while it has no genesis.
     pub restored: Option<Restored>,
+}
+
+/// The result of [`Storage::read_stopped`].
+#[derive(Debug)]
+pub struct Stopped {
+    /// The identity of the directory.
+    pub identity: Identity,
+    /// The content of the directory.
+    pub restored: Restored,
+    /// When a node last wrote it, by the machine's clock at that time.
+    pub written_at: SystemTime,
 }
 
 impl Storage {
@@ -128,12 +140,13 @@ impl Storage {
         Ok(Opened { storage, store: identity.store, restored })
     }
 
-    /// Reads the data directory of a stopped node, whatever its node id. Creates nothing.
+    /// Reads the data directory of a stopped node, whatever its node id. Creates nothing, and changes
+    /// nothing of what it returns.
     ///
     /// # Errors
     /// When no data directory is there, a process uses it, it has no data of a cluster yet, or it
     /// is damaged.
-    pub fn read_stopped(path: &Path) -> Result<(Identity, Restored), OpenError> {
+    pub fn read_stopped(path: &Path) -> Result<Stopped, OpenError> {
         let none = || OpenError::NoData { path: path.into() };
         // This check comes first: locking creates a file, and a mistyped path may be another
         // program's directory.
@@ -145,11 +158,18 @@ impl Storage {
         if !directory.has_database()? {
             return Err(OpenError::Emptied { path: path.into() });
         }
+        let written_at = directory.written_at()?;
         let disk = Disk::new(directory.open_database()?, &Faults::none());
-        let (_, identity, restored) =
-            Database::open(disk).map_err(|error| OpenError::of_database(error, path))?;
+        let opened = Database::open(disk);
+        // To open a database writes to it, and so does to close it.
+        let opened = opened.map(|(database, identity, restored)| {
+            drop(database);
+            (identity, restored)
+        });
+        directory.set_written_at(written_at)?;
+        let (identity, restored) = opened.map_err(|error| OpenError::of_database(error, path))?;
         compare(Some(&written), &identity, restored.is_some(), path)?;
-        Ok((identity, restored.ok_or_else(none)?))
+        Ok(Stopped { identity, restored: restored.ok_or_else(none)?, written_at })
     }
 
     /// Looks at a data directory as [`Storage::open`] would, but creates and changes nothing. It
@@ -268,8 +288,9 @@ fn check(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use tempfile::TempDir;
 
@@ -329,9 +350,19 @@ mod tests {
     #[test]
     fn reading_the_directory_of_a_stopped_node_creates_nothing() {
         let (disk, store) = Disk::founded();
-        let (identity, restored) = Storage::read_stopped(&disk.path()).unwrap();
-        assert_eq!((identity.node, identity.store), (NodeId(1), store));
-        assert_eq!(restored.record, genesis());
+        // The node has stopped an hour ago. That can be read more than once.
+        let stopped_at = SystemTime::now() - Duration::from_hours(1);
+        File::options()
+            .write(true)
+            .open(disk.file("log.redb"))
+            .and_then(|it| it.set_modified(stopped_at))
+            .unwrap();
+        for _ in 0..2 {
+            let Stopped { identity, restored, written_at } =
+                Storage::read_stopped(&disk.path()).unwrap();
+            assert_eq!((identity.node, identity.store), (NodeId(1), store));
+            assert_eq!((restored.record, written_at), (genesis(), stopped_at));
+        }
         let opened = disk.open().unwrap();
         assert!(matches!(Storage::read_stopped(&disk.path()), Err(OpenError::Locked { .. })));
         drop(opened);
