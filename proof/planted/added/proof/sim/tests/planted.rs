@@ -153,7 +153,8 @@ fn every_planted_bug_is_found_by_its_checker() {
 
 /// Returns the bugs to look for. The bugs that need the most seeds come last. By default these are
 /// all bugs that are not harmless. `EPICEPOCH_PLANTED` lists names, separated by commas.
-/// `EPICEPOCH_PLANTED_SHARE=2/8` adds every eighth bug, from the third on.
+/// `EPICEPOCH_PLANTED_SHARE=2/8` adds every eighth bug, from the third on, without those that need
+/// more than [`SHARED_SEEDS_MAX`] seeds.
 fn chosen() -> Vec<(Plant, Finder, u64)> {
     let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let named = value("EPICEPOCH_PLANTED").map(|names| {
@@ -168,23 +169,29 @@ fn chosen() -> Vec<(Plant, Finder, u64)> {
         let number = |text: &str| text.parse::<usize>().expect("a share is written as 2/8");
         (number(part), number(parts))
     });
-    let is_chosen = |at: usize, plant: Plant| match (&named, share) {
+    let is_chosen = |at: usize, plant: Plant, seeds: u64| match (&named, share) {
         (None, None) => true,
         (named, share) => {
+            let is_shared = |(part, parts)| at % parts == part && seeds <= SHARED_SEEDS_MAX;
             named.as_ref().is_some_and(|named| named.contains(&plant))
-                || share.is_some_and(|(part, parts)| at % parts == part)
+                || share.is_some_and(is_shared)
         }
     };
     let harmful = Plant::all().filter_map(|plant| match claim(plant) {
         Claim::Found(finder, seeds) => Some((plant, finder, seeds)),
         Claim::Harmless => None,
     });
-    let mut chosen: Vec<_> =
-        harmful.enumerate().filter(|(at, it)| is_chosen(*at, it.0)).map(|(_, it)| it).collect();
+    let mut chosen: Vec<_> = harmful
+        .enumerate()
+        .filter(|(at, it)| is_chosen(*at, it.0, it.2))
+        .map(|(_, it)| it)
+        .collect();
     chosen.sort_by_key(|(_, _, seeds)| *seeds);
     chosen
 }
 
+/// Bugs that need more seeds than this are looked for at night, and near a change.
+const SHARED_SEEDS_MAX: u64 = 300;
 /// Number of seeds in which a harmless bug must do no harm. The environment variable
 /// `HARMLESS_SEEDS` sets another number; long runs of `cargo xtask nightly` do.
 const HARMLESS_SEEDS: u64 = 100;
