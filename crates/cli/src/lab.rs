@@ -50,8 +50,9 @@ pub(crate) fn command() -> Command {
              5 the leader is not heard, 6 modes.\n\n\
              Examples:\n  epicepoch lab two-dc-50ms\n  epicepoch lab three-regions --only 2,3 --html \
              lab.html\n  epicepoch lab mine.toml --dry\n\n\
-             Exit codes: 0 all is as expected; 1 a time is not as expected, an answer was wrong, or \
-             the run failed; 2 wrong usage, or a wrong file.",
+             Exit codes: 0 all is as expected; 1 a median or a time without an answer is beyond its \
+             bound (docs/lab.md), a request failed while nothing was broken, an answer was wrong, \
+             leadership moved by itself, or the run failed; 2 wrong usage, or a wrong file.",
         )
         .arg(
             Arg::new(NAME)

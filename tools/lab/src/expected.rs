@@ -7,6 +7,12 @@ use crate::topology::{Mode, Topology};
 pub const SLACK: f64 = 1.2;
 /// See [`SLACK`].
 pub const SLACK_MS: f64 = 1.0;
+/// A silence above this factor times the expected one, plus [`SILENCE_SLACK_MS`], is a problem. The
+/// expected one is that of an election at the first attempt.
+pub const SILENCE_SLACK: f64 = 2.0;
+/// Room for stalls of this machine, and for a client that waits for a node that does not answer. See
+/// [`SILENCE_SLACK`].
+pub const SILENCE_SLACK_MS: f64 = 1000.0;
 
 /// The round trip from the leader to the voter that completes a majority of *all* voters, if only
 /// `alive` can be reached. `None` if they are no majority.
@@ -113,6 +119,13 @@ pub fn killed_ms(topology: &Topology) -> f64 {
     6.0 * topology.longest_ms()
 }
 
+/// How long clients get no answer during a handover: as after a kill, there is nothing to notice, and
+/// clients have to find the next leader.
+#[must_use]
+pub fn handover_ms(topology: &Topology) -> f64 {
+    killed_ms(topology)
+}
+
 /// How long clients may wait when a region without the leader is lost: their longest answer once the
 /// leader asks the voters that are left. 0 if no majority is left.
 fn far_loss_ms(topology: &Topology, leader: u64, lost: usize) -> f64 {
@@ -158,6 +171,12 @@ pub fn least_ms(answer_ms: f64) -> f64 {
 #[must_use]
 pub fn bound_ms(expected_ms: f64) -> f64 {
     SLACK * expected_ms + SLACK_MS
+}
+
+/// The longest silence that is no problem.
+#[must_use]
+pub fn silence_bound_ms(expected_ms: f64) -> f64 {
+    SILENCE_SLACK * expected_ms + SILENCE_SLACK_MS
 }
 
 #[cfg(test)]

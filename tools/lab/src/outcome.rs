@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use epicepoch_bench::machine::Machine;
+use epicepoch_bench::run::{Failures, failure};
 use hdrhistogram::Histogram;
 
 use crate::expected;
@@ -32,6 +33,8 @@ pub struct Outcome {
     pub seed: u64,
     /// p50 without delays, by region of clients.
     pub floor_ms: BTreeMap<usize, f64>,
+    /// Failed requests of step 0.
+    pub floor_failures: Failures,
     /// The links as measured before the steps.
     pub links: Vec<Link>,
     /// Latencies of the steps 1, 2, 3 and 6.
@@ -95,10 +98,13 @@ pub struct Cell {
     pub latency_ns: Histogram<u64>,
     /// Answers per second.
     pub rate: f64,
+    /// Failed requests of these clients, those before the measurement among them. If a region is
+    /// lost, they are mostly those of the loss itself.
+    pub failures: Failures,
 }
 
 /// A handover by command.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Handover {
     /// The node that led.
     pub from: u64,
@@ -106,6 +112,10 @@ pub struct Handover {
     pub to: u64,
     /// Longest time without an answer.
     pub silence_ms: f64,
+    /// About how long it should be.
+    pub expected_ms: f64,
+    /// Requests that failed meanwhile.
+    pub failures: Failures,
 }
 
 /// What was broken.
@@ -135,6 +145,8 @@ pub struct Outage {
     pub silence_ms: BTreeMap<usize, Option<f64>>,
     /// About how long it should be. If the leader was not affected, it is the longest answer.
     pub expected_ms: f64,
+    /// Requests that failed meanwhile, of all clients.
+    pub failures: Failures,
     /// Answers for each tenth of a second of each region, from a second before the fault.
     pub timeline: BTreeMap<usize, Vec<u32>>,
     /// What must not happen and did: answers without a majority, or of a leader that is not heard.
@@ -180,6 +192,20 @@ impl Cell {
     pub fn is_judged(&self) -> bool {
         self.callers <= JUDGED_CALLERS_MAX
     }
+
+    /// Requests that failed although nothing was broken.
+    #[must_use]
+    pub fn failed_at_rest(&self) -> u64 {
+        if self.lost.is_some() { 0 } else { failed(&self.failures) }
+    }
+}
+
+impl Handover {
+    /// Whether the silence is longer than allowed.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.silence_ms > expected::silence_bound_ms(self.expected_ms)
+    }
 }
 
 impl Outage {
@@ -190,11 +216,26 @@ impl Outage {
         self.silence_ms.values().try_fold(0.0, longest)
     }
 
-    /// Whether the cluster did what it should: it answered again, or it refused.
+    /// Whether the longest silence is longer than allowed.
     #[must_use]
-    pub fn is_as_expected(&self) -> bool {
-        let is_answered = self.silence_ms.values().all(Option::is_some);
-        self.forbidden == 0 && (is_answered || !self.is_survivable)
+    pub fn is_late(&self) -> bool {
+        self.longest_ms().is_some_and(|ms| ms > expected::silence_bound_ms(self.expected_ms))
+    }
+
+    /// What the cluster did not do as it should, in words: answer again in time, or refuse.
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.forbidden > 0 {
+            problems.push(format!("{} answers of a node that may not answer", self.forbidden));
+        }
+        match self.longest_ms() {
+            None if self.is_survivable => {
+                problems.push("a majority was left, but clients got no answer again".to_owned());
+            }
+            Some(ms) if self.is_late() => problems.push(late(ms, self.expected_ms)),
+            None | Some(_) => {}
+        }
+        problems
     }
 }
 
@@ -221,22 +262,18 @@ impl Outcome {
     /// Everything that is not as expected, a sentence each.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let region = |region| self.topology.region(region);
         let mut problems = Vec::new();
+        if failed(&self.floor_failures) > 0 {
+            problems.push(format!("{}: {}", Step::Floor, failures_shown(&self.floor_failures)));
+        }
+        for cell in self.cells.iter().filter(|cell| cell.failed_at_rest() > 0) {
+            let failures = failures_shown(&cell.failures);
+            problems.push(format!("{}: {failures}, although nothing was broken", self.place(cell)));
+        }
         for cell in self.cells.iter().filter(|cell| cell.is_marked()) {
-            let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
-            let mode = match cell.mode {
-                Mode::Quorum => String::new(),
-                Mode::Lease | Mode::Forwarded | Mode::Interval => format!(", {}", cell.mode.name()),
-            };
             problems.push(format!(
-                "{}{mode}: clients in {}, {}, leader {} in {}{lost}: p50 {:.1} ms of {} answers, \
-                 expected {:.1} ms, {} {:.1} ms",
-                cell.step,
-                region(cell.client),
-                callers_shown(cell.callers),
-                cell.leader,
-                region(self.topology.region_of(cell.leader)),
+                "{}: p50 {:.1} ms of {} answers, expected {:.1} ms, {} {:.1} ms",
+                self.place(cell),
                 cell.p50_ms(),
                 cell.latency_ns.len(),
                 cell.expected_ms,
@@ -245,18 +282,37 @@ impl Outcome {
             ));
         }
         problems.extend(self.moves());
-        for outage in self.outages.iter().filter(|outage| !outage.is_as_expected()) {
+        for it in self.handovers.iter().filter(|it| it.is_late()) {
+            let late = late(it.silence_ms, it.expected_ms);
+            problems.push(format!("handover from node {} to node {}: {late}", it.from, it.to));
+        }
+        for outage in &self.outages {
             let what = self.fault(outage.fault);
-            problems.push(match outage.forbidden {
-                0 => format!("{what}: a majority was left, but clients got no answer again"),
-                count => format!("{what}: {count} answers of a node that may not answer"),
-            });
+            problems.extend(outage.problems().iter().map(|it| format!("{what}: {it}")));
         }
         if self.violations > 0 {
             let first = self.described.first().map(String::as_str).unwrap_or_default();
             problems.push(format!("{} WRONG ANSWERS. The first: {first}", self.violations));
         }
         problems
+    }
+
+    /// What a cell measured, in words.
+    fn place(&self, cell: &Cell) -> String {
+        let region = |region| self.topology.region(region);
+        let lost = cell.lost.map(|it| format!(", {} lost", region(it))).unwrap_or_default();
+        let mode = match cell.mode {
+            Mode::Quorum => String::new(),
+            Mode::Lease | Mode::Forwarded | Mode::Interval => format!(", {}", cell.mode.name()),
+        };
+        format!(
+            "{}{mode}: clients in {}, {}, leader {} in {}{lost}",
+            cell.step,
+            region(cell.client),
+            callers_shown(cell.callers),
+            cell.leader,
+            region(self.topology.region_of(cell.leader)),
+        )
     }
 
     /// Steps in which leadership moved by itself, a sentence each.
@@ -281,7 +337,7 @@ impl Outcome {
     #[must_use]
     pub fn praise(&self) -> &'static str {
         if self.cells.iter().any(Cell::is_judged) {
-            "all as expected: no p50 is above 1.2 x expected + 1 ms"
+            "all as expected: no p50 is above 1.2 x expected + 1 ms, and no request failed at rest"
         } else {
             "all as expected, but these steps compare no p50 with an expected one"
         }
@@ -296,6 +352,37 @@ impl Outcome {
             Fault::OneWay => "leader not heard".to_owned(),
         }
     }
+}
+
+/// Requests among these failures. Failed connections are no requests.
+#[must_use]
+pub fn failed(failures: &Failures) -> u64 {
+    let failures = failures.iter().filter(|(name, _)| failure::is_of_a_request(name));
+    failures.map(|(_, count)| count).sum()
+}
+
+/// Adds failures to others.
+pub(crate) fn add_failures(failures: &mut Failures, others: &Failures) {
+    for (name, count) in others {
+        *failures.entry(name).or_default() += count;
+    }
+}
+
+/// Failures in words.
+fn failures_shown(failures: &Failures) -> String {
+    let kinds: Vec<String> =
+        failures.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let count = failed(failures);
+    let requests = if count == 1 { "request" } else { "requests" };
+    format!("{count} {requests} failed ({})", kinds.join(", "))
+}
+
+/// A silence that is too long, in words.
+fn late(ms: f64, expected_ms: f64) -> String {
+    let bound_ms = expected::silence_bound_ms(expected_ms);
+    format!(
+        "no answer for {ms:.0} ms, expected about {expected_ms:.0} ms, at most {bound_ms:.0} ms"
+    )
 }
 
 /// A number of callers, in words.
@@ -330,6 +417,7 @@ pub(crate) mod tests {
             least_ms: 0.0,
             latency_ns,
             rate,
+            failures: Failures::new(),
         }
     }
 
@@ -344,6 +432,7 @@ pub(crate) mod tests {
             is_survivable,
             silence_ms: BTreeMap::from([(0, silence)]),
             expected_ms: 900.0,
+            failures: Failures::new(),
             timeline: BTreeMap::from([(0, vec![2, 0, 0, 1])]),
             forbidden: 0,
         };
@@ -355,6 +444,7 @@ pub(crate) mod tests {
             machine: Machine::default(),
             seed: 1,
             floor_ms: BTreeMap::from([(0, 0.8), (1, 0.9)]),
+            floor_failures: Failures::new(),
             links: Vec::new(),
             cells: vec![
                 cell(each, 0, 1, 51, 50.8),
@@ -362,7 +452,13 @@ pub(crate) mod tests {
                 cell(each, 0, 2, 52, 50.8),
                 cell(each, 1, 2, 1, 0.9),
             ],
-            handovers: vec![Handover { from: 1, to: 2, silence_ms: 51.0 }],
+            handovers: vec![Handover {
+                from: 1,
+                to: 2,
+                silence_ms: 51.0,
+                expected_ms: 300.0,
+                failures: Failures::new(),
+            }],
             outages: vec![
                 outage(Fault::Region(0), true, Some(950.0)),
                 outage(Fault::Region(1), false, None),
@@ -413,6 +509,40 @@ pub(crate) mod tests {
         outcome.cells[2].meant = None;
         outcome.cells[3].meant = None;
         assert_eq!(outcome.problems(), Vec::<String>::new(), "any node may lead");
+    }
+
+    #[test]
+    fn requests_that_fail_while_nothing_is_broken_are_a_problem() {
+        let mut outcome = good();
+        outcome.cells[0].failures = Failures::from([("timeout", 2), ("OVERLOADED", 1)]);
+        let problems = outcome.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let what = "clients in dc1, 1 caller, leader 1 in dc1: 3 requests failed (1 OVERLOADED, 2 \
+                    timeout)";
+        assert!(problems[0].contains(what), "{problems:?}");
+        outcome.cells[0].lost = Some(1);
+        outcome.outages[0].failures = Failures::from([("timeout", 2)]);
+        outcome.handovers[0].failures = Failures::from([("timeout", 2)]);
+        assert_eq!(outcome.problems(), Vec::<String>::new(), "a loss may fail requests");
+        outcome.cells[1].failures = Failures::from([("connect", 1)]);
+        assert_eq!(outcome.problems(), Vec::<String>::new(), "a connection is no request");
+        outcome.floor_failures = Failures::from([("timeout", 1)]);
+        let problems = outcome.problems();
+        assert_eq!(problems, ["step 0, floor: 1 request failed (1 timeout)"]);
+    }
+
+    #[test]
+    fn a_silence_above_its_bound_is_a_problem() {
+        let mut outcome = good();
+        outcome.outages[0].silence_ms.insert(0, Some(20_000.0));
+        let late = "dc1 lost: no answer for 20000 ms, expected about 900 ms, at most 2800 ms";
+        assert_eq!(outcome.problems(), [late]);
+        outcome.outages[0].silence_ms.insert(0, Some(2_800.0));
+        assert_eq!(outcome.problems(), Vec::<String>::new(), "an election may be repeated");
+        outcome.handovers[0].silence_ms = 1_601.0;
+        let late = "handover from node 1 to node 2: no answer for 1601 ms, expected about 300 ms, \
+                    at most 1600 ms";
+        assert_eq!(outcome.problems(), [late]);
     }
 
     #[test]

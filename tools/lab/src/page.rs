@@ -18,7 +18,8 @@ const READING: &str = "<h2>How to read this</h2><ul>\
     the service stops.</li>\
     <li><b>Matrix.</b> What a timestamp costs clients of a row while the leader is in the column: the \
     round trip to the leader, and from there to the nearest majority. A ! marks a median above 1.2 times \
-    the expected one plus 1 ms, or one that is shorter than the distance allows. A - was not measured.</li>\
+    the expected one plus 1 ms, one that is shorter than the distance allows, or requests that failed. \
+    A - was not measured.</li>\
     <li><b>Time lines.</b> Answers per tenth of a second of each region of clients. The red line is the \
     moment of the fault. The gap behind it is the outage.</li>\
     <li><b>Order.</b> One checker saw every answer of every step: no timestamp may come twice, and none \

@@ -99,7 +99,10 @@ fn matrix(topology: &Topology, outcome: Option<&Outcome>) -> (String, f64, f64) 
     let measured = outcome.filter(|it| it.of(Step::EachLeader).next().is_some());
     let value = |client: usize, region: usize| {
         if let Some(outcome) = measured {
-            return outcome.cell(client, region).map(|cell| (cell.p50_ms(), cell.is_marked()));
+            return outcome.cell(client, region).map(|cell| {
+                let is_bad = cell.is_marked() || cell.failed_at_rest() > 0;
+                (cell.p50_ms(), is_bad)
+            });
         }
         let leader = topology.voters_in(region)[0];
         answer_ms(topology, client, leader, &all).map(|ms| (ms, false))
@@ -234,6 +237,14 @@ mod tests {
         let outcome = good();
         let svg = picture(&outcome.topology, Some(&outcome));
         assert!(svg.contains("measured p50") && svg.contains(">101.1<"), "{svg}");
+    }
+
+    #[test]
+    fn a_figure_of_clients_whose_requests_failed_is_marked() {
+        let mut outcome = good();
+        outcome.cells[1].failures = [("timeout", 1)].into();
+        let svg = picture(&outcome.topology, Some(&outcome));
+        assert!(svg.contains(">101.1 !<"), "{svg}");
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Plan {
         let of = |step: &Step| match step {
             Step::Floor => STARTING + look(topology) + self.length.min(FLOOR_MAX),
             Step::AtRest => measured * topology.measure.callers.len() as u32,
-            Step::EachLeader => measured * voting,
+            Step::EachLeader => (measured + SETTLING) * voting,
             Step::RegionLost => lost * voting,
             Step::Killed | Step::OneWay => lost,
             Step::Modes => measured * topology.measure.modes.len() as u32,

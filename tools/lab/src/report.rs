@@ -1,19 +1,19 @@
 //! The outcome as JSON, in the form of the load generator's reports, so that `epicepoch bench
 //! compare` reads it. The latency of the whole is that of step 2, in which every region of clients
 //! asks every place of the leader for the same time; without step 2 it is that of all steps. The
-//! field `lab` has everything else.
+//! failed requests are those of the same clients. The field `lab` has everything else.
 
 use std::time::UNIX_EPOCH;
 
 use epicepoch_bench::encoded::Times;
 use epicepoch_bench::latency;
 use epicepoch_bench::record::{FORMAT, Program};
-use epicepoch_bench::run::Wire;
+use epicepoch_bench::run::{Failures, Wire, failure};
 use serde_json::{Value, json};
 
 use crate::advice;
 use crate::expected;
-use crate::outcome::{Cell, End, Fault, Outcome};
+use crate::outcome::{Cell, End, Fault, Outcome, add_failures, failed};
 use crate::plan::Step;
 
 /// Makes the report.
@@ -24,9 +24,11 @@ pub fn report(outcome: &Outcome, program: &Program) -> Value {
     let counted = |cell: &&Cell| !has_matrix || cell.step == Step::EachLeader;
     let mut latency_ns = latency::histogram();
     let mut rates = Vec::new();
+    let mut failures = Failures::new();
     for cell in outcome.cells.iter().filter(counted) {
         latency_ns.add(&cell.latency_ns).expect("the same bounds");
         rates.push(cell.rate);
+        add_failures(&mut failures, &cell.failures);
     }
     let answers = latency_ns.len();
     let rate = rates.iter().sum::<f64>() / (rates.len().max(1) as f64);
@@ -49,8 +51,8 @@ pub fn report(outcome: &Outcome, program: &Program) -> Value {
         "answers": answers,
         "timestamps": answers,
         "rate": rate,
-        "failures": {},
-        "failure_share": 0.0,
+        "failures": failures,
+        "failure_share": failure::share(failed(&failures), answers),
         "latency_ns": Times(latency_ns),
         "generator": {"bottleneck": Value::Null},
         "verify": {
@@ -92,12 +94,21 @@ fn lab(outcome: &Outcome) -> Value {
             "least_ms": it.least_ms,
             "below": it.is_below(),
             "rate": it.rate,
+            "failures": it.failures,
             "latency_ns": Times(it.latency_ns.clone()),
         })
     });
-    let handovers = outcome.handovers.iter();
-    let handovers =
-        handovers.map(|it| json!({"from": it.from, "to": it.to, "silence_ms": it.silence_ms}));
+    let handovers = outcome.handovers.iter().map(|it| {
+        json!({
+            "from": it.from,
+            "to": it.to,
+            "silence_ms": it.silence_ms,
+            "expected_ms": it.expected_ms,
+            "bound_ms": expected::silence_bound_ms(it.expected_ms),
+            "above": it.is_late(),
+            "failures": it.failures,
+        })
+    });
     let outages = outcome.outages.iter().map(|it| {
         let silences =
             it.silence_ms.iter().map(|(client, ms)| json!({"clients": name(*client), "ms": ms}));
@@ -119,6 +130,9 @@ fn lab(outcome: &Outcome) -> Value {
             "survivable": it.is_survivable,
             "silences": silences.collect::<Vec<_>>(),
             "expected_ms": it.expected_ms,
+            "bound_ms": expected::silence_bound_ms(it.expected_ms),
+            "above": it.is_late(),
+            "failures": it.failures,
             "forbidden_answers": it.forbidden,
             "timeline_100ms": timeline.collect::<Vec<_>>(),
         })
@@ -127,6 +141,7 @@ fn lab(outcome: &Outcome) -> Value {
     let advice = advice.iter().map(|it| json!({"topic": it.topic, "text": it.text}));
     json!({
         "floor": floor.collect::<Vec<_>>(),
+        "floor_failures": outcome.floor_failures,
         "links": links.collect::<Vec<_>>(),
         "cells": cells.collect::<Vec<_>>(),
         "handovers": handovers.collect::<Vec<_>>(),
@@ -157,6 +172,23 @@ mod tests {
         let other = Run::parse(&report(&other, &Program::default()).to_string()).expect("a report");
         let refused = compare(&[run], &[other], Rule::default()).expect_err("another topology");
         assert!(refused.to_string().contains("topology"), "{refused}");
+    }
+
+    #[test]
+    fn the_report_has_the_requests_that_failed() {
+        let made = |outcome: &Outcome| report(outcome, &Program::default());
+        assert_eq!(made(&good())["failure_share"], 0.0);
+        let mut outcome = good();
+        outcome.cells[0].failures = Failures::from([("timeout", 2), ("connect", 7)]);
+        outcome.cells[1].failures = Failures::from([("timeout", 1)]);
+        outcome.outages[1].failures = Failures::from([("timeout", 9)]);
+        let report = made(&outcome);
+        assert_eq!(report["failures"], json!({"connect": 7, "timeout": 3}));
+        assert_eq!(report["failure_share"], 3.0 / 43.0);
+        assert_eq!(report["lab"]["cells"][0]["failures"]["timeout"], 2);
+        assert_eq!(report["lab"]["outages"][1]["failures"]["timeout"], 9);
+        let run = Run::parse(&report.to_string()).expect("a report");
+        assert!(run.failure_share > 0.0, "bench compare sees them");
     }
 
     #[test]

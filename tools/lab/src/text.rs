@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::advice;
 use crate::expected::{self, answer_ms};
-use crate::outcome::{Cell, Outage, Outcome};
+use crate::outcome::{Cell, Outage, Outcome, failed};
 use crate::plan::Step;
 use crate::topology::Topology;
 
@@ -113,14 +113,18 @@ fn expected_loss(topology: &Topology, client: usize, lost: usize) -> String {
     }
 }
 
-/// A cell with its expectation, and a mark if it is not as expected.
+/// A cell with its expectation, a mark if it is not as expected, and how many requests failed.
 fn beside(cell: &Cell) -> String {
     let mark = match (cell.is_above(), cell.is_below()) {
         (true, _) => " ABOVE",
         (false, true) => " BELOW",
         (false, false) => "",
     };
-    format!("{:.1} ({:.1}){mark}", cell.p50_ms(), cell.expected_ms)
+    let failed = match cell.failed_at_rest() {
+        0 => String::new(),
+        count => format!(" {count} FAILED"),
+    };
+    format!("{:.1} ({:.1}){mark}{failed}", cell.p50_ms(), cell.expected_ms)
 }
 
 fn links(outcome: &Outcome) -> String {
@@ -131,8 +135,7 @@ fn links(outcome: &Outcome) -> String {
 }
 
 fn at_rest(outcome: &Outcome) -> String {
-    let header =
-        ["at rest, ms", "callers", "leader", "p50 (expected)", "p99", "p99.9", "answers/s"];
+    let header = ["at rest, ms", "callers", "leader", "p50 (expected)", "longest", "answers/s"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for cell in outcome.of(Step::AtRest) {
         rows.push(vec![
@@ -140,13 +143,17 @@ fn at_rest(outcome: &Outcome) -> String {
             cell.callers.to_string(),
             leader(outcome, cell.leader),
             beside(cell),
-            format!("{:.1}", cell.at_ms(0.99)),
-            format!("{:.1}", cell.at_ms(0.999)),
+            format!("{:.1}", cell.at_ms(1.0)),
             format!("{:.0}", cell.rate),
         ]);
     }
-    section(&rows)
+    let table = section(&rows);
+    if table.is_empty() { table } else { format!("{table}{CLOSED_LOOP}\n") }
 }
+
+/// What the longest answer of a closed loop means.
+const CLOSED_LOOP: &str = "closed loop: a caller waits for its answer, then 2 ms, and asks again, \
+                           so few requests meet a stall";
 
 fn leader(outcome: &Outcome, node: u64) -> String {
     format!("{node} in {}", outcome.topology.region(outcome.topology.region_of(node)))
@@ -173,7 +180,12 @@ fn handovers(outcome: &Outcome) -> String {
     let each: Vec<String> = outcome
         .handovers
         .iter()
-        .map(|it| format!("from node {} to node {}: {:.0} ms", it.from, it.to, it.silence_ms))
+        .map(|it| {
+            let (mark, failed) = (late_mark(it.is_late()), failed(&it.failures));
+            let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+            let (from, to, ms, about) = (it.from, it.to, it.silence_ms, it.expected_ms);
+            format!("from node {from} to node {to}: {ms:.0} ms (about {about:.0}){mark}{failed}")
+        })
         .collect();
     if each.is_empty() {
         return String::new();
@@ -183,8 +195,13 @@ fn handovers(outcome: &Outcome) -> String {
 
 fn outages(outcome: &Outcome) -> String {
     let topology = &outcome.topology;
-    let header =
-        ["fault", "silence, ms (about)", "leader before, after", "p50 meanwhile (expected)"];
+    let header = [
+        "fault",
+        "silence, ms (about)",
+        "failed",
+        "leader before, after",
+        "p50 meanwhile (expected)",
+    ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for outage in &outcome.outages {
         let lost = |cell: &&Cell| match outage.fault {
@@ -198,6 +215,7 @@ fn outages(outcome: &Outcome) -> String {
         rows.push(vec![
             outcome.fault(outage.fault),
             silence(outage),
+            failed(&outage.failures).to_string(),
             format!("{}, {after}", leader(outcome, outage.before)),
             cells.join("; "),
         ]);
@@ -212,8 +230,14 @@ fn silence(outage: &Outage) -> String {
     match outage.longest_ms() {
         None if outage.is_survivable => "no answer again".to_owned(),
         None => "refused: no majority".to_owned(),
-        Some(ms) => format!("{ms:.0} ({:.0})", outage.expected_ms),
+        Some(ms) => {
+            format!("{ms:.0} ({:.0}){}", outage.expected_ms, late_mark(outage.is_late()))
+        }
     }
+}
+
+fn late_mark(is_late: bool) -> &'static str {
+    if is_late { " ABOVE" } else { "" }
 }
 
 fn modes(outcome: &Outcome) -> String {
@@ -291,6 +315,10 @@ fn table(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use epicepoch_bench::latency;
+
     use super::*;
     use crate::builtin;
     use crate::outcome::tests::good;
@@ -307,6 +335,18 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_longest_answer_at_rest_is_shown_with_what_it_means() {
+        let mut at_rest = good();
+        at_rest.cells[0].step = Step::AtRest;
+        latency::record(&mut at_rest.cells[0].latency_ns, Duration::from_millis(700));
+        let text = outcome(&at_rest);
+        let row = text.lines().find(|line| line.starts_with("clients in dc1  1 ")).expect("a row");
+        assert!(row.contains(" 70") && text.contains("longest"), "{text}");
+        assert!(text.contains(CLOSED_LOOP) && !text.contains("p99"), "{text}");
+        assert!(!outcome(&good()).contains(CLOSED_LOOP), "step 1 did not run");
     }
 
     #[test]
@@ -329,6 +369,15 @@ mod tests {
         let mut fast = good();
         fast.cells[0].least_ms = 51.5;
         assert!(outcome(&fast).contains("51.0 (50.8) BELOW"));
+        let mut failing = good();
+        failing.cells[0].failures = [("timeout", 3)].into();
+        failing.outages[0].silence_ms.insert(0, Some(20_000.0));
+        failing.handovers[0].silence_ms = 9_000.0;
+        let text = outcome(&failing);
+        let handover = "from node 1 to node 2: 9000 ms (about 300) ABOVE";
+        for part in ["51.0 (50.8) 3 FAILED", "20000 (900) ABOVE", handover] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
         let mut floor = good();
         floor.cells.clear();
         let text = outcome(&floor);

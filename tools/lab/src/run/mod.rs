@@ -23,11 +23,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use epicepoch_bench::History;
 use epicepoch_bench::machine::Machine;
+use epicepoch_bench::run::Failures;
 use epicepoch_bench::run::load::Report;
 
 use crate::advice;
 use crate::expected;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, add_failures};
 use crate::plan::{LinkKind, Plan, Step};
 use crate::topology::{Mode, Topology};
 pub use error::LabError;
@@ -168,6 +169,7 @@ impl<'a> Lab<'a> {
             machine,
             seed: setup.seed,
             floor_ms: BTreeMap::new(),
+            floor_failures: Failures::new(),
             links: Vec::new(),
             cells: Vec::new(),
             handovers: Vec::new(),
@@ -287,6 +289,15 @@ impl<'a> Lab<'a> {
         let described = verdict.violations.iter().take(room).map(ToString::to_string);
         self.outcome.described.extend(described);
     }
+}
+
+/// The failed requests of all clients.
+fn failures_of(reports: &BTreeMap<usize, Report>) -> Failures {
+    let mut failures = Failures::new();
+    for report in reports.values() {
+        add_failures(&mut failures, &report.failures);
+    }
+    failures
 }
 
 /// Time between two looks at a node.

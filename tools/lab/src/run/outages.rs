@@ -171,6 +171,7 @@ impl Lab<'_> {
             is_survivable: seen.is_survivable,
             silence_ms: reports.iter().map(|(client, it)| (*client, silence(it))).collect(),
             expected_ms: seen.expected.as_secs_f64() * 1e3,
+            failures: super::failures_of(reports),
             timeline: reports.iter().map(|(client, it)| (*client, tenths(it, seen))).collect(),
             forbidden: forbidden as u64,
         };

@@ -8,13 +8,13 @@ use epicepoch_bench::run::load::Report;
 use epicepoch_bench::{Operation, Outcome as Answer};
 
 use super::callers::{Callers, mostly};
-use super::{Lab, LabError};
+use super::{Lab, LabError, failures_of};
 use crate::expected;
 use crate::outcome::{Cell, Handover, callers_shown};
 use crate::plan::{FLOOR_MAX, Step};
 use crate::topology::{Mode, Topology};
 
-/// A part of a run: what was answered between two moments.
+/// A part of a run, between two moments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) from: Instant,
@@ -80,6 +80,7 @@ impl Lab<'_> {
         let window = self.window(self.setup.plan.length.min(FLOOR_MAX))?;
         let reports = callers.stop();
         self.record(&reports);
+        self.outcome.floor_failures = failures_of(&reports);
         for (client, report) in &reports {
             let (latency_ns, _) = latencies(report, window, None);
             if latency_ns.is_empty() {
@@ -104,25 +105,33 @@ impl Lab<'_> {
         for region in self.topology().voting_regions() {
             let to = self.topology().voters_in(region)[0];
             let leader = self.wait_until_well()?;
-            let kind = Kind::quorum(Step::EachLeader, to);
-            if leader == to {
-                self.measure(kind)?;
-                continue;
+            if leader != to {
+                self.hand_over(leader, to)?;
             }
-            let callers = self.callers(&self.client_regions(), 1, Mode::Quorum);
-            self.pause(self.warm_up().max(BEFORE))?;
-            let from = Instant::now();
-            self.lead(to)?;
-            let silence_to = Instant::now() + self.warm_up();
-            let window = self.window(self.length())?;
-            let reports = callers.stop();
-            let silences = reports.values().map(|it| it.answer_times().gap_max(from, silence_to));
-            let silence = silences.max().unwrap_or_default();
-            let silence_ms = silence.as_secs_f64() * 1e3;
-            self.outcome.handovers.push(Handover { from: leader, to, silence_ms });
-            self.record(&reports);
-            self.add_cells(&reports, window, kind);
+            self.measure(Kind::quorum(Step::EachLeader, to))?;
         }
+        Ok(())
+    }
+
+    /// Measures a handover, with clients of its own: those of the measurement at rest see none.
+    fn hand_over(&mut self, from: u64, to: u64) -> Result<(), LabError> {
+        let callers = self.callers(&self.client_regions(), 1, Mode::Quorum);
+        self.pause(self.warm_up().max(BEFORE))?;
+        let began = Instant::now();
+        self.lead(to)?;
+        self.pause(self.warm_up())?;
+        let ended = Instant::now();
+        let reports = callers.stop();
+        self.record(&reports);
+        let silences = reports.values().map(|it| it.answer_times().gap_max(began, ended));
+        let silence = silences.max().unwrap_or_default();
+        self.outcome.handovers.push(Handover {
+            from,
+            to,
+            silence_ms: silence.as_secs_f64() * 1e3,
+            expected_ms: expected::handover_ms(self.topology()),
+            failures: failures_of(&reports),
+        });
         Ok(())
     }
 
@@ -210,6 +219,7 @@ impl Lab<'_> {
                 least_ms,
                 latency_ns,
                 rate,
+                failures: report.failures.clone(),
             };
             let line = format!(
                 "{}: {}, leader in {}, {} in {}: {:.1} ms, expected {expected_ms:.1}",
@@ -226,10 +236,12 @@ impl Lab<'_> {
     }
 }
 
-/// The answers to requests that were sent and answered in a window.
-pub(super) fn within(report: &Report, window: Window) -> impl Iterator<Item = &Operation> {
+/// The answers to requests that were sent in a window. The last ones come after its end: without
+/// them, the slowest answers would be missing.
+fn within(report: &Report, window: Window) -> impl Iterator<Item = &Operation> {
     report.operations.iter().filter(move |it| {
-        matches!(it.outcome, Answer::Answered(_)) && it.start >= window.from && it.end <= window.to
+        let is_sent_in_it = (window.from..=window.to).contains(&it.start);
+        matches!(it.outcome, Answer::Answered(_)) && is_sent_in_it
     })
 }
 
@@ -246,4 +258,33 @@ fn latencies(
     let seconds = (window.to - window.from).as_secs_f64().max(f64::MIN_POSITIVE);
     let rate = latency_ns.len() as f64 / seconds;
     (latency_ns, rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_bench::run::Failures;
+    use epicepoch_wire::{Timestamp, TimestampRange};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_after_the_window_counts() {
+        let origin = Instant::now();
+        let at = |ms| origin + Duration::from_millis(ms);
+        let range = TimestampRange::new(Timestamp::lowest_at(1), 1).expect("a range");
+        let operation = |start, end| Operation {
+            start: at(start),
+            end: at(end),
+            node: 1,
+            outcome: Answer::Answered(range),
+        };
+        let operations = vec![operation(90, 110), operation(100, 130), operation(190, 950)];
+        let late = operation(201, 202);
+        let lost = Operation { outcome: Answer::Unknown, ..operation(150, 160) };
+        let operations = [operations, vec![late, lost]].concat();
+        let report = Report { elapsed: Duration::ZERO, operations, failures: Failures::new() };
+        let (latency_ns, rate) = latencies(&report, Window { from: at(100), to: at(200) }, Some(1));
+        assert_eq!((latency_ns.len(), rate.round()), (2, 20.0));
+        assert!(latency_ns.max() >= 759_000_000, "the slowest is not cut off");
+    }
 }

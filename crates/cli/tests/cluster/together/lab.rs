@@ -9,10 +9,11 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use epicepoch_bench::record::Program;
 use epicepoch_lab::outcome::{Cell, Outcome};
 use epicepoch_lab::plan::Step;
 use epicepoch_lab::topology::Mode;
-use epicepoch_lab::{Plan, Running, Setup, file, run, text as lab_text};
+use epicepoch_lab::{Plan, Running, Setup, file, report, run, text as lab_text};
 use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -113,6 +114,21 @@ fn a_planted_wrong_expectation_is_marked() {
     for (factor, mark) in [(0.5, "ABOVE"), (2.5, "BELOW")] {
         marked(factor, mark);
     }
+}
+
+/// A node that lets one request wait refuses the others of 16 callers. The rest is as fast as
+/// expected, so only the failures say that something is wrong.
+#[test]
+fn requests_that_are_refused_at_rest_are_a_problem() {
+    let _alone = alone();
+    let crowded = "callers = [16]\n[settings]\nTIMESTAMP_REQUEST_BUFFER = 1\n";
+    let outcome = run_step(&format!("{TWO_DC}{crowded}"), "1", 1.0);
+    let text = lab_text::outcome(&outcome);
+    assert!(outcome.cells.iter().all(|cell| !cell.latency_ns.is_empty()), "{text}");
+    assert!(text.contains("NOT AS EXPECTED: step 1") && text.contains("OVERLOADED"), "{text}");
+    let report = report::report(&outcome, &Program::default());
+    assert!(report["failures"]["OVERLOADED"].as_u64() > Some(0), "{report}");
+    assert!(report["failure_share"].as_f64() > Some(0.0), "{report}");
 }
 
 /// The leader asks a quorum in one mode, and holds a lease in the other.
