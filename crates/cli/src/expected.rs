@@ -119,17 +119,13 @@ const ID_LEN: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
     use std::sync::{Arc, Mutex};
-    use std::thread;
 
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{backup, commands};
-
-    const ID: &str = "0000000000000000000000000000abcd";
+    use crate::scripted::ID;
+    use crate::{backup, commands, scripted};
 
     fn expected(text: &str) -> Expected {
         Expected::parse(text).expect("a cluster")
@@ -176,43 +172,22 @@ mod tests {
     /// Starts a node of 0.1, which does not read the header and does not tell its cluster's name.
     /// Returns its address, and the requests that it answers.
     fn start_old_node() -> (String, Arc<Mutex<Vec<String>>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let addr = listener.local_addr().expect("an address").to_string();
+        let (listener, addr) = scripted::listen();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (of_node, seen) = (addr.clone(), asked.clone());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (addr, seen) = (of_node.clone(), seen.clone());
-                thread::spawn(move || answer(&mut stream.expect("a connection"), &addr, &seen));
-            }
+        scripted::serve(listener, move |line| {
+            seen.lock().expect("no panic").push(line.to_owned());
+            let member = json!({"nodeID": 1, "addr": of_node, "raftAddr": "n:1", "role": "leader",
+                                "voter": true, "store": "1", "heard": true, "behind": 0});
+            Ok(match line.split_once(' ').expect("a target").1 {
+                "/members" => json!({"leader": member, "members": [member]}),
+                "/admin/members" => json!({"members": [member], "joint": false, "term": 1}),
+                "/admin/clock" => json!({"nodeID": 1, "leads": true, "status": "followed"}),
+                "/admin/backup" => json!({"backup": backup::sample().text()}),
+                _ => Value::Null,
+            })
         });
         (addr, asked)
-    }
-
-    fn answer(stream: &mut TcpStream, addr: &str, seen: &Mutex<Vec<String>>) {
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            let Ok(1) = stream.read(&mut byte) else { return };
-            request.extend(byte);
-        }
-        let request = String::from_utf8(request).expect("text");
-        let line = request.lines().next().expect("a line").to_owned();
-        let member = json!({"nodeID": 1, "addr": addr, "raftAddr": "n:1", "role": "leader",
-                            "voter": true, "store": "1", "heard": true, "behind": 0});
-        let document = match line.split(' ').nth(1).expect("a path") {
-            "/members" => json!({"leader": member, "members": [member]}),
-            "/admin/members" => json!({"members": [member], "joint": false, "term": 1}),
-            "/admin/clock" => json!({"nodeID": 1, "leads": true, "status": "followed"}),
-            "/admin/backup" => json!({"backup": backup::sample().text()}),
-            _ => Value::Null,
-        };
-        seen.lock().expect("no panic").push(line);
-        let (head, body) = ("HTTP/1.1 200 OK\r\nconnection: close", document.to_string());
-        let cluster = format!("epicepoch-cluster: {ID}.0000000000000001");
-        let length = body.len();
-        // A command that has read enough may leave.
-        let _left = write!(stream, "{head}\r\n{cluster}\r\ncontent-length: {length}\r\n\r\n{body}");
     }
 
     #[test]
@@ -247,14 +222,14 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0, "nothing was done");
         let requests = || asked.lock().expect("no panic").clone();
         let spoken =
-            ["GET /admin/members ", "GET /admin/clock ", "GET /admin/backup ", "GET /members "];
+            ["GET /admin/members", "GET /admin/clock", "GET /admin/backup", "GET /members"];
         for request in requests() {
-            assert!(spoken.iter().any(|it| request.starts_with(it)), "{request}");
+            assert!(spoken.contains(&request.as_str()), "{request}");
         }
         // Its id is known, and without --cluster any cluster will do.
         run(&["settings", "list", "--output", "json", "--cluster", ID]).expect("the id is right");
         run(&["settings", "list", "--output", "json"]).expect("no cluster is meant");
         run(&["backup", "--out", &file]).expect("no cluster is meant");
-        assert!(requests().iter().any(|it| it.starts_with("GET /admin/settings ")));
+        assert!(requests().iter().any(|it| it == "GET /admin/settings"));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::panic;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use epicepoch_config::Logging;
@@ -16,6 +17,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::log_writer::{LogWriter, is_writable};
+
 /// Starts the log of the process. A second call changes nothing.
 pub(crate) fn start(logging: Logging, colours: bool) {
     let Logging { debug, pretty, time_ms } = logging;
@@ -27,7 +30,7 @@ pub(crate) fn start(logging: Logging, colours: bool) {
         .with_timer(Clock { time_ms })
         .with_ansi(pretty && colours && io::stderr().is_terminal())
         .log_internal_errors(false)
-        .with_writer(io::stderr);
+        .with_writer(LogWriter::new(io::stderr()));
     let _already_started = if pretty {
         lines.with_target(false).finish().with(targets).try_init()
     } else {
@@ -40,6 +43,14 @@ pub(crate) fn start(logging: Logging, colours: bool) {
             lines.finish().with(targets).try_init()
         }
     };
+    // What the standard library prints about a panic, perhaps with a backtrace, must not wait for a
+    // reader: the panic of a thread that the node needs ends the process.
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if is_writable(io::stderr(), 0) {
+            print(panic);
+        }
+    }));
 }
 
 /// Writes JSON lines whose time is a number. It wraps a format without a time, because the library

@@ -51,6 +51,7 @@ mod lab;
 mod latest;
 mod leader;
 mod load;
+mod log_writer;
 mod logging;
 mod manual;
 mod member;
@@ -60,6 +61,8 @@ mod output;
 mod output_file;
 mod probe;
 mod rolling;
+#[cfg(test)]
+mod scripted;
 mod serve;
 mod settings;
 mod signals;

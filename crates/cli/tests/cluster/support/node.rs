@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -156,14 +156,23 @@ impl Node {
     /// Starts the node's process. Does not wait until the node has started; the process may still
     /// exit.
     pub(crate) fn start(&mut self) {
-        assert!(self.child.is_none(), "node {} runs already", self.id);
-        let log = || -> File {
+        let log = || {
             let file = OpenOptions::new().create(true).append(true).open(self.log_file());
-            file.expect("a log file")
+            Stdio::from(file.expect("a log file"))
         };
+        self.start_with(log(), log());
+    }
+
+    /// Does what [`Node::start`] does, with this standard error.
+    pub(crate) fn start_logging_to(&mut self, log: impl Into<Stdio>) {
+        self.start_with(Stdio::null(), log.into());
+    }
+
+    fn start_with(&mut self, out: Stdio, log: Stdio) {
+        assert!(self.child.is_none(), "node {} runs already", self.id);
         let program = self.program.clone().unwrap_or_else(binary);
         let mut command = command_of(program, &self.settings, &self.home);
-        command.arg("serve").stdout(log()).stderr(log());
+        command.arg("serve").stdout(out).stderr(log);
         self.child = Some(command.spawn().expect("the binary can be started"));
     }
 

@@ -2,13 +2,16 @@
 //! that `docs/operations/monitoring.md` says. The first line names the build.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::process::Command;
+use std::thread;
+use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::support::node::binary;
 use crate::support::operator::{admit, remove, transferred};
-use crate::support::{Cluster, Node, WAIT_MAX, wait_until};
+use crate::support::{Cluster, Node, WAIT_MAX, Watch, wait_until};
 
 const MONITORING: &str = include_str!("../../../../../docs/operations/monitoring.md");
 
@@ -172,4 +175,48 @@ fn a_process_says_in_every_place_which_build_it_runs() {
     let table = cluster.order(&["status"]);
     let mut rows = table.lines().skip(2).filter(|line| !line.starts_with("nodes "));
     assert!(rows.all(|line| line.contains(&format!(" {version} "))), "{table}");
+}
+
+/// The reader of the log hangs, on all nodes. They serve, follow a new leader, and stop when told to.
+/// When the reader goes on, the log says that lines are missing.
+#[test]
+fn a_log_that_nobody_reads_stops_no_node() {
+    let mut cluster = Cluster::down(&[("DEBUG", "1")]);
+    let mut readers = Vec::new();
+    for node in &mut cluster.nodes {
+        let (reader, log) = std::io::pipe().expect("a pipe");
+        rustix::pipe::fcntl_setpipe_size(&log, 4096).expect("a small pipe");
+        node.start_logging_to(log);
+        readers.push(reader);
+    }
+    let leader = cluster.wait_for_leader();
+    let watch = Watch::start(&cluster);
+    for reader in &readers {
+        // A pipe of one page is full after one line.
+        wait_until("the pipe is full", WAIT_MAX, || {
+            rustix::io::ioctl_fionread(reader).is_ok_and(|count| count > 0)
+        });
+    }
+    let told = Instant::now();
+    let status = cluster.nodes[leader].terminate();
+    assert!(status.success(), "{status}");
+    cluster.wait_for_leader_other_than(Some(leader), WAIT_MAX);
+    watch.wait_for_service_since(told);
+    watch.finish();
+    let readers: Vec<_> = readers
+        .into_iter()
+        .map(|mut reader| {
+            thread::spawn(move || {
+                let mut text = String::new();
+                reader.read_to_string(&mut text).map(|_| text).expect("text")
+            })
+        })
+        .collect();
+    for at in cluster.others(leader) {
+        assert!(cluster.nodes[at].terminate().success());
+    }
+    let texts: Vec<_> = readers.into_iter().map(|it| it.join().expect("no panic")).collect();
+    let lost = "lines of the log were lost, because nobody read them";
+    let is_told = |at: &usize| texts[*at].contains(lost);
+    assert!(cluster.others(leader).iter().all(is_told), "{texts:?}");
 }
