@@ -1,7 +1,7 @@
 //! `epicepoch backup`: writes a small file with everything that a restore needs. It changes nothing
 //! in the cluster, and replaces an existing file only with `--force`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::ops::RangeInclusive;
@@ -43,7 +43,9 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Write what a restore needs into a small file: the ceiling, the members, the removed ids \
              and the settings of the cluster. The command asks every address and writes the newest answer, with the longest \
-             RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. A backup holds no timestamps. \
+             RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. If fewer than a majority of the \
+             members answer, it writes the file, warns that the file may miss the last changes, and \
+             exits with 1. A backup holds no timestamps. \
              While clocks are right, an old backup is as good as a new one: a restore begins above \
              everything that can have been given since.",
         )
@@ -57,8 +59,8 @@ pub(crate) fn command() -> Command {
              the cluster had. Without them the greatest allowed values count, and after the restore \
              epochs stand still for two and a half minutes. Longer values in the directory win.\n\n\
              {EVERY_NODE_IS_ASKED}\n\n\
-             Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
-             usage, or --check and --data-dir name no such file.",
+             Exit codes: 0 done; 1 fewer than a majority of the members answer, the file is there \
+             already, or is damaged; 2 wrong usage, or --check and --data-dir name no such file.",
         ))
         .arg(
             text("out", "FILE", "File to write; - is standard output")
@@ -105,8 +107,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let directory = directory(Path::new(out)).display();
         return Err(Failure::usage(anyhow!("--out is {out:?}, but {directory} is no directory")));
     }
-    let (backup, from) = match matches.get_one::<PathBuf>("data-dir") {
-        Some(path) => (of_directory(matches, path)?, path.display().to_string()),
+    let (backup, from, is_of_majority) = match matches.get_one::<PathBuf>("data-dir") {
+        Some(path) => (of_directory(matches, path)?, path.display().to_string(), true),
         None => of_cluster(matches, environment)?,
     };
     if out == "-" {
@@ -120,21 +122,28 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let said = format!("{}: written, from {from}", path.display());
         show(matches, &mut output::account(), &backup, &said)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_of_majority { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Asks every node for a backup. Returns the newest one, and the address that gave it. Its settings
-/// are replaced by the longest of all answers, because a restore must allow for the longest.
+/// Asks every node for a backup. Returns the newest one, the address that gave it, and whether a
+/// majority of its members answered. Its settings are replaced by the longest of all answers,
+/// because a restore must allow for the longest.
+///
+/// A node answers from its own state, also while it is cut off. A majority has the last changes, so
+/// one node of any majority has them. Learners count as members, because a backup does not tell them
+/// from voters.
 fn of_cluster(
     matches: &ArgMatches,
     environment: &Environment,
-) -> Result<(Backup, String), Failure> {
+) -> Result<(Backup, String, bool), Failure> {
     let (addrs, deadline) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment, TokenFor::Operators)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
     let expected = Expected::of(matches, environment)?;
     let mut found: Option<(Backup, String)> = None;
+    // An address may be given twice, so nodes are counted, not addresses.
+    let mut answered = BTreeSet::new();
     let mut errors = Vec::new();
     let timeout = operator::attempt_timeout(matches)?;
     for addr in addrs {
@@ -146,16 +155,20 @@ fn of_cluster(
         let answer = match answer {
             Ok(document) => {
                 let backup = taken(&document, &addr)?;
+                let node = document["nodeID"].as_u64();
                 let checked = expected.as_ref().map_or(Ok(()), |expected| {
                     let id = backup.cluster.to_string();
                     expected.check(&addr, Some(&id), Some(&backup.name))
                 });
-                checked.map(|()| backup).map_err(|error| error.to_string())
+                checked.map(|()| (backup, node)).map_err(|error| error.to_string())
             }
             Err(text) => Err(text),
         };
         let backup = match answer {
-            Ok(backup) => backup,
+            Ok((backup, node)) => {
+                answered.extend(node);
+                backup
+            }
             Err(text) => {
                 let is_named = text.starts_with(&addr);
                 errors.push(if is_named { text } else { format!("{addr}: {text}") });
@@ -176,13 +189,25 @@ fn of_cluster(
         let from = if backup.index > known.index { addr } else { from };
         found = Some((newest(known, backup), from));
     }
-    let found = found.ok_or_else(|| anyhow!("no node answered: {}", errors.join("; ")))?;
+    let found = found.ok_or_else(|| anyhow!("no node answered: {}", errors.join("; ")));
+    let (backup, from) = found?;
     for error in errors {
-        // The backup is complete without this node. So it does not matter if the warning cannot be
-        // printed.
+        // The exit code says whether the backup is complete without this node. So it does not matter
+        // if a warning cannot be printed.
         let _unread = writeln!(io::stderr(), "warning: not in this backup: {error}");
     }
-    Ok(found)
+    let members = &backup.members;
+    let count = members.iter().filter(|it| answered.contains(&it.node.0)).count();
+    let is_of_majority = count > members.len() / 2;
+    if !is_of_majority {
+        let _unread = writeln!(
+            io::stderr(),
+            "warning: this backup may miss the last changes, because only {count} of {} members \
+             answered: name all of them in --addr, and take another one",
+            members.len()
+        );
+    }
+    Ok((backup, from, is_of_majority))
 }
 
 fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
@@ -378,6 +403,36 @@ pub(crate) fn sample() -> Backup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{commands, scripted};
+
+    #[test]
+    fn a_backup_from_fewer_than_a_majority_of_its_members_is_written_and_exits_with_1() {
+        let member = |id| Member { node: epicepoch_wire::NodeId(id), ..sample().members.remove(0) };
+        let text = Backup { members: [1, 2, 3].map(member).into(), ..sample() }.text();
+        let node = |id: u64| {
+            let text = text.clone();
+            scripted::start(move |_| Ok(json!({"nodeID": id, "backup": text})))
+        };
+        let (first, second, learner) = (node(1), node(2), node(9));
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.backup");
+        let out = path.to_str().expect("plain path");
+        for (addrs, expected) in [
+            (vec![&first], ExitCode::FAILURE),
+            (vec![&first, &first], ExitCode::FAILURE),
+            (vec![&first, &learner], ExitCode::FAILURE),
+            (vec![&first, &second], ExitCode::SUCCESS),
+        ] {
+            let addrs = addrs.into_iter().map(String::as_str).collect::<Vec<_>>().join(",");
+            let words = ["epicepoch", "backup", "--out", out, "--addr", &addrs];
+            let matches = commands::tree().try_get_matches_from(words).expect("right usage");
+            let code = crate::run(&matches, &Environment::new()).expect("written");
+            // An exit code cannot be compared in another way.
+            assert_eq!(format!("{code:?}"), format!("{expected:?}"), "{addrs}");
+            assert_eq!(fs::read_to_string(&path).expect("the file"), text);
+            fs::remove_file(&path).expect("the file");
+        }
+    }
 
     #[test]
     fn a_file_is_written_completely_and_replaced_only_by_force() {

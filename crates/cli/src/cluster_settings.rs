@@ -10,18 +10,21 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use epicepoch_config::{Config, Environment};
-use epicepoch_wire::NodeId;
 use epicepoch_wire::http::{PATH_ADMIN_SET, PATH_ADMIN_SETTINGS};
 use epicepoch_wire::settings::SettingName;
+use epicepoch_wire::{NodeId, TimestampFormat};
 use serde_json::Value;
 
 use crate::addresses;
-use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, output};
+use crate::arguments::{
+    WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, is_json, output as output_argument, switch,
+};
 use crate::failure::Failure;
 use crate::operator::{self, Order};
+use crate::output;
 
 pub(crate) fn command() -> Command {
-    let asks = |command: Command| command.args(client_arguments()).arg(output());
+    let asks = |command: Command| command.args(client_arguments()).arg(output_argument());
     let list = Command::new("list")
         .about("Show the settings of the cluster")
         .after_help("Example:\n  epicepoch settings list --addr n1:8080,n2:8080,n3:8080");
@@ -40,6 +43,8 @@ pub(crate) fn command() -> Command {
              docs/operations/intervals.md first. MODE=quorum ends that. The command then waits, for \
              --timeout at most, until every node has confirmed that it has stopped; meanwhile no node \
              answers. MODE=interval cancels a change back that is not over.\n\n\
+             TIMESTAMP_FORMAT=compact cannot be taken back. Without --yes the command shows the effect \
+             of that and changes nothing.\n\n\
              A zone without a voter is refused, because it may be misspelt. If a voter whose zone is \
              unknown could be there, the zone is set, with a warning.",
         )
@@ -68,9 +73,11 @@ pub(crate) fn command() -> Command {
                      that they run no more and never will. If one still runs, order is lost",
                 ),
         )
-        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help(
+        .arg(switch(
+            "force",
             "Accept zones in LEADER_ZONES that no voter is in yet; lifts no other check",
-        ));
+        ))
+        .arg(switch("yes", "With TIMESTAMP_FORMAT=compact: do it, although nothing can undo it"));
     let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
     group("settings", [list, set].map(asks))
         .about("Show and change the settings that all nodes of a cluster share")
@@ -81,7 +88,9 @@ pub(crate) fn command() -> Command {
              {WHERE_ORDERS_ARE_ACCEPTED}",
             names.join(", ")
         ))
-        .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
+        .after_help(
+            "Exit codes: 0 done, or shown without --yes; 1 refused, with the reason; 2 wrong usage.",
+        )
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -96,6 +105,12 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let given = matches.get_many::<String>("changes").into_iter().flatten();
         let changes: Result<Vec<_>, _> = given.map(|text| change(text)).collect();
         let changes = changes.map_err(Failure::usage)?;
+        let is_for_ever = changes.iter().any(|(name, value)| {
+            *name == SettingName::TimestampFormat && *value == TimestampFormat::Compact.name()
+        });
+        if is_for_ever && !matches.get_flag("yes") {
+            return show_effect(matches);
+        }
         is_of_mode = changes.iter().any(|(name, _)| *name == SettingName::Mode);
         let mut parameters: Vec<_> =
             changes.into_iter().map(|(name, value)| (name.text(), Some(value))).collect();
@@ -109,9 +124,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         }
         Order::change(PATH_ADMIN_SET, &parameters).shown_by("epicepoch settings list")
     };
-    let mut document = order.give(matches, environment)?;
+    let (_, deadline) = addresses::given(matches, environment)?;
+    let mut document = order.give_before(matches, environment, deadline)?;
     if is_of_mode {
-        document = await_mode(document, matches, environment)?;
+        document = await_mode(document, deadline, matches, environment)?;
     }
     if let Some(doubt) = doubt(&document) {
         // The order was carried out. So it does not matter if the warning cannot be printed.
@@ -121,14 +137,27 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the cluster is in quorum mode, if a change sent it there. Says on the standard error
-/// output what the leader waits for, whenever that changes.
+/// Prints the effect of compact timestamps. It is no data, so with `--output json` it goes to
+/// standard error.
+fn show_effect(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    if is_json(matches) {
+        write!(io::stderr(), "{COMPACT_EFFECT}")?;
+    } else {
+        write!(output::account(), "{COMPACT_EFFECT}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the cluster is in quorum mode, if a change sent it there, at most until `deadline`.
+/// Says on the standard error output what the leader waits for, whenever that changes. If no leader
+/// answers for some time, the change goes on, so the last answer counts.
 fn await_mode(
     mut document: Value,
+    deadline: Instant,
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<Value, Failure> {
-    let (_, deadline) = addresses::given(matches, environment)?;
+    let mut failed = None;
     let mut said = String::new();
     loop {
         let is_cancelled = !said.is_empty() && document["settings"]["MODE"] != "quorum";
@@ -149,11 +178,18 @@ fn await_mode(
             let goes_on = "The change goes on, and no node gives timestamps meanwhile; see epicepoch \
                            settings list. MODE=interval cancels it";
             let advice = if is_cancelled { "See epicepoch settings list" } else { goes_on };
-            let text = anyhow!("the cluster is not in quorum mode yet: {said}. {advice}");
-            return Err(text.into());
+            let mut text = format!("the cluster is not in quorum mode yet: {said}. {advice}");
+            if let Some(Failure { error, .. }) = failed {
+                let _infallible = write!(text, ". The last question failed: {error:#}");
+            }
+            return Err(anyhow!(text).into());
         }
         thread::sleep(PAUSE);
-        document = Order::look(PATH_ADMIN_SETTINGS).give(matches, environment)?;
+        let looked = Order::look(PATH_ADMIN_SETTINGS).give_before(matches, environment, deadline);
+        match looked {
+            Ok(now) => (document, failed) = (now, None),
+            Err(failure) => failed = Some(failure),
+        }
     }
 }
 
@@ -185,6 +221,15 @@ fn mode_change(document: &Value) -> Option<String> {
     Some(if waits.is_empty() { "the last step is under way".to_owned() } else { waits.join("; ") })
 }
 
+/// What `TIMESTAMP_FORMAT=compact` does to a cluster.
+const COMPACT_EFFECT: &str = "\
+TIMESTAMP_FORMAT=compact takes effect at once, and can never be taken back:
+- requests for more than 262144 timestamps (2^18) are refused with BAD_COUNT, in every format;
+- requests are refused with OVERLOADED above 262 million timestamps a second;
+- the cluster can never be in interval mode.
+see docs/http.md#compact-timestamps
+nothing was changed; repeat with --yes to do it
+";
 /// Time between two questions while the mode changes.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A time ahead of the clock below this is not worth a line, milliseconds.
@@ -267,9 +312,95 @@ fn table(document: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use epicepoch_wire::http::ErrorCode;
     use serde_json::json;
 
     use super::*;
+    use crate::{commands, scripted};
+
+    const TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// Runs `epicepoch settings set` with a node that records requests and answers them by `answer`,
+    /// which gets all requests so far. Returns the outcome, and the requests.
+    fn set(
+        words: &[&str],
+        answer: impl Fn(&[String]) -> Result<Value, ErrorCode> + Send + Sync + 'static,
+    ) -> (Result<ExitCode, Failure>, Vec<String>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let of_node = asked.clone();
+        let addr = scripted::start(move |line| {
+            let mut asked = of_node.lock().expect("no panic");
+            asked.push(line.to_owned());
+            answer(&asked)
+        });
+        let timeout = format!("{}s", TIMEOUT.as_secs());
+        let shared = ["--addr", &addr, "--timeout", &timeout];
+        let words = [&["epicepoch", "settings", "set"], words, &shared].concat();
+        let matches = commands::tree().try_get_matches_from(words).expect("right usage");
+        let outcome = crate::run(&matches, &Environment::new());
+        let asked = asked.lock().expect("no panic").clone();
+        (outcome, asked)
+    }
+
+    fn is_order(line: &str) -> bool {
+        line.starts_with("POST /admin/settings/set?")
+    }
+
+    /// The leader is found late, takes the order, and is never heard of again.
+    #[test]
+    fn an_accepted_change_of_the_mode_goes_on_while_no_leader_answers() {
+        const REFUSED: usize = 10;
+        let began = Instant::now();
+        let (outcome, asked) = set(&["MODE=quorum"], |asked| {
+            let is_before = !asked[..asked.len() - 1].iter().any(|it| is_order(it));
+            match asked.last() {
+                Some(line) if is_order(line) => Ok(json!({
+                    "settings": {"MODE": "quorum"},
+                    "modeChange": {"to": "quorum", "missing": [2], "removed": [], "aheadMs": 0.0},
+                })),
+                // The question for the leader, before the order.
+                Some(_) if is_before && asked.len() > REFUSED => Ok(json!({"members": []})),
+                _ => Err(ErrorCode::NoLeader),
+            }
+        });
+        let took = began.elapsed();
+        let failure = outcome.expect_err("no leader says that the change is over");
+        let text = failure.error.to_string();
+        assert_eq!(
+            (failure.code, asked.iter().filter(|it| is_order(it)).count()),
+            (1, 1),
+            "{text}"
+        );
+        for words in ["stopped: 2 ", "The change goes on", "MODE=interval cancels it", "NO_LEADER"]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(!text.contains("no leader took the order"), "{text}");
+        assert!(took < TIMEOUT * 3 / 2, "one deadline for all: {took:?}");
+    }
+
+    #[test]
+    fn compact_timestamps_need_a_yes_because_nothing_can_undo_them() {
+        let code =
+            |outcome: Result<ExitCode, Failure>| format!("{:?}", outcome.expect("no failure"));
+        let taken = |_: &[String]| Ok(json!({"settings": {"TIMESTAMP_FORMAT": "compact"}}));
+        let success = format!("{:?}", ExitCode::SUCCESS);
+        for output in ["text", "json"] {
+            let words = ["MAX_N=77", "TIMESTAMP_FORMAT=compact", "--output", output];
+            let (outcome, asked) = set(&words, taken);
+            assert_eq!((code(outcome), asked), (success.clone(), vec![]), "nothing is sent");
+        }
+        for words in ["never be taken back", "2^18", "interval mode", "repeat with --yes"] {
+            assert!(COMPACT_EFFECT.contains(words), "{words}");
+        }
+        for words in [&["TIMESTAMP_FORMAT=compact", "--yes"][..], &["TIMESTAMP_FORMAT=wide"]] {
+            let (outcome, asked) = set(words, taken);
+            assert_eq!(code(outcome), success);
+            assert_eq!(asked.iter().filter(|it| is_order(it)).count(), 1, "{words:?}: {asked:?}");
+        }
+    }
 
     #[test]
     fn a_change_is_a_name_and_a_value_that_can_be_sent() {

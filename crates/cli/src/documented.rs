@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use epicepoch_bench::probe::Account;
 use epicepoch_config::tune::Report;
 use epicepoch_config::{Environment, Kind, Scope, settings};
-use epicepoch_wire::Timestamp;
+use epicepoch_wire::{Timestamp, TimestampRange};
 use serde_json::{Value, json};
 
 use crate::failure::{DIRECTORY, REMOVED, USAGE};
 use crate::settings::given;
-use crate::{backup, check_config, clock, commands, encode, moment, status};
+use crate::{backup, check_config, clock, commands, encode, get, moment, status};
 
 const DEPLOY: &str = include_str!("../../../docs/operations/deploy.md");
 const MEMBERS: &str = include_str!("../../../docs/operations/members.md");
@@ -144,11 +144,13 @@ fn what_commands_print_as_json_has_the_names_of_http() {
     let measured = json!({"electionTimeoutMs": 200, "heartbeatMs": 40, "reservationMs": 1000,
                           "requestTimeoutMs": 100, "clockOffsetMaxMs": 10, "roundTrips": trips});
     let report = Report::of([(1, Ok(measured)), (2, Err("no answer".to_owned()))]);
+    let range = TimestampRange::new(Timestamp::from(5), 1).expect("a range");
     assert!(report.document()["advised"]["clusterCommand"].is_string());
     for (command, document) in [
         ("tune", report.document()),
         ("get, decode", moment::object(Timestamp::from(5))),
-        ("encode", encode::object(5)),
+        ("get --range", get::range_object(&range)),
+        ("encode", encode::object(5, Some((5, 5)))),
         ("status", status::example()),
         ("backup", backup::example()),
         ("clock", clock::example()),

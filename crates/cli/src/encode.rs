@@ -62,25 +62,28 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let text = matches.get_one::<String>("time").map_or("", String::as_str);
     let unix_ns = unix_ns(text, SystemTime::now()).map_err(Failure::usage)?;
-    let is_compact = matches.get_flag(COMPACT);
-    let (lowest, highest) = if is_compact {
-        let (lowest, highest) = compact(unix_ns, text).map_err(Failure::usage)?;
+    let bounds = matches.get_flag(COMPACT).then(|| compact(unix_ns, text)).transpose();
+    let bounds = bounds.map_err(Failure::usage)?;
+    let mut out = output::product();
+    if is_json(matches) {
+        let mut object = object(unix_ns, bounds);
+        for (only, others) in
+            [("lowest", ["highest", "u64Highest"]), ("highest", ["lowest", "u64Lowest"])]
+        {
+            for other in others.into_iter().filter(|_| matches.get_flag(only)) {
+                object.as_object_mut().and_then(|object| object.remove(other));
+            }
+        }
+        writeln!(out, "{object}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (lowest, highest) = if let Some((lowest, highest)) = bounds {
         (lowest.to_string(), highest.to_string())
     } else {
         let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
         (lowest.to_string(), highest.to_string())
     };
-    let mut out = output::product();
-    if is_json(matches) {
-        let mut object = object(unix_ns);
-        (object["lowest"], object["highest"]) = (lowest.into(), highest.into());
-        for (only, other) in [("lowest", "highest"), ("highest", "lowest")] {
-            if matches.get_flag(only) {
-                object.as_object_mut().and_then(|object| object.remove(other));
-            }
-        }
-        writeln!(out, "{object}")?;
-    } else if matches.get_flag("lowest") {
+    if matches.get_flag("lowest") {
         writeln!(out, "{lowest}")?;
     } else if matches.get_flag("highest") {
         writeln!(out, "{highest}")?;
@@ -97,14 +100,19 @@ fn compact(unix_ns: u64, text: &str) -> Result<(u64, u64), TimeError> {
     Ok((lowest, Timestamp::compact_highest_at(unix_ns)))
 }
 
-/// Returns the bounds of a wall time as JSON.
-pub(crate) fn object(unix_ns: u64) -> Value {
-    json!({
+/// Returns the bounds of a wall time as JSON, and its compact bounds if they are given.
+pub(crate) fn object(unix_ns: u64, compact: Option<(u64, u64)>) -> Value {
+    let mut object = json!({
         "time": moment::time(Epoch(unix_ns)),
         "epoch": unix_ns.to_string(),
         "lowest": Timestamp::lowest_at(unix_ns).to_string(),
         "highest": Timestamp::highest_at(unix_ns).to_string(),
-    })
+    });
+    if let Some((lowest, highest)) = compact {
+        object["u64Lowest"] = lowest.to_string().into();
+        object["u64Highest"] = highest.to_string().into();
+    }
+    object
 }
 
 /// Converts the wall time in `text`, which may be `now`, to nanoseconds since 1970.
@@ -193,6 +201,18 @@ mod tests {
         let next = whole + (1 << 18);
         assert_eq!(compact(GOLDEN + 1), Ok((next, next - 1)), "between two of them");
         assert_eq!(compact(u64::MAX), Err(TimeError::OutOfRange("text".into())));
+    }
+
+    #[test]
+    fn json_has_compact_bounds_beside_those_in_hexadecimal() {
+        let wide = object(GOLDEN, None);
+        assert_eq!(wide["u64Lowest"], Value::Null);
+        let both = object(GOLDEN, compact(GOLDEN, "text").ok());
+        for name in ["time", "epoch", "lowest", "highest"] {
+            assert_eq!(both[name], wide[name], "{name}");
+        }
+        assert_eq!(both["u64Lowest"], "445644800000000000");
+        assert_eq!(both["u64Highest"], "445644800000262143");
     }
 
     #[test]

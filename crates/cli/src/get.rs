@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_client::TimestampsError;
 use epicepoch_config::Environment;
 use epicepoch_wire::TimestampRange;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arguments::{
     COMPACT, OUTPUT, client_arguments, compact, guarantee, is_json, output as output_argument,
@@ -36,8 +36,6 @@ enum Form {
     CompactRaw,
     /// First, last and count of compact timestamps on one line.
     CompactRange,
-    /// The same as one JSON object, with strings.
-    CompactRangeJson,
 }
 
 impl Form {
@@ -47,8 +45,8 @@ impl Form {
             return match (is_raw, is_range, is_json(matches)) {
                 (true, _, _) => Self::CompactRaw,
                 (false, true, false) => Self::CompactRange,
-                (false, true, true) => Self::CompactRangeJson,
-                // An object has both spellings.
+                // Objects have both spellings.
+                (false, true, true) => Self::RangeJson,
                 (false, false, true) => Self::Json,
                 (false, false, false) => Self::Compact,
             };
@@ -72,7 +70,8 @@ pub(crate) fn command() -> Command {
              --output json          one object per line: hex, epoch, index, time\n  \
              --raw                  16 bytes each, without separators: keys, as they are\n  \
              --range                first, last and count on one line, whatever the count\n  \
-             --range --output json  the same as one object\n  \
+             --range --output json  the same as one object; of compact timestamps also u64First and \
+             u64Last\n  \
              --compact              with each of them: timestamps of 64 bits, which only a cluster with \
              TIMESTAMP_FORMAT=compact gives\n\n\
              Examples:\n  epicepoch get\n  epicepoch get -n 1000 --raw > keys\n  \
@@ -129,27 +128,31 @@ fn print(range: &TimestampRange, form: Form, out: &mut impl Write) -> io::Result
     match form {
         Form::Compact => compact.try_for_each(|it| writeln!(out, "{it}"))?,
         Form::CompactRaw => compact.try_for_each(|it| out.write_all(&it.to_be_bytes()))?,
-        Form::CompactRange | Form::CompactRangeJson => {
+        Form::CompactRange => {
             let (Some(first), Some(last)) = (first.to_compact(), last.to_compact()) else {
                 return Ok(());
             };
-            if form == Form::CompactRange {
-                writeln!(out, "{first} {last} {count}")?;
-            } else {
-                let (first, last) = (first.to_string(), last.to_string());
-                writeln!(out, "{}", json!({"first": first, "last": last, "count": count}))?;
-            }
+            writeln!(out, "{first} {last} {count}")?;
         }
         Form::Range => writeln!(out, "{first} {last} {count}")?,
-        Form::RangeJson => {
-            let (first, last) = (first.to_string(), last.to_string());
-            writeln!(out, "{}", json!({"first": first, "last": last, "count": count}))?;
-        }
+        Form::RangeJson => writeln!(out, "{}", range_object(range))?,
         Form::Raw => range.iter().try_for_each(|it| out.write_all(&it.to_bytes()))?,
         Form::Json => range.iter().try_for_each(|it| writeln!(out, "{}", moment::object(it)))?,
         Form::Hex => range.iter().try_for_each(|it| writeln!(out, "{it}"))?,
     }
     Ok(())
+}
+
+/// Returns a range as JSON: its ends in hexadecimal, and their compact spellings if they have some.
+pub(crate) fn range_object(range: &TimestampRange) -> Value {
+    let (first, last) = (range.first(), range.last());
+    let mut object =
+        json!({"first": first.to_string(), "last": last.to_string(), "count": range.count()});
+    if let (Some(first), Some(last)) = (first.to_compact(), last.to_compact()) {
+        object["u64First"] = first.to_string().into();
+        object["u64Last"] = last.to_string().into();
+    }
+    object
 }
 
 const RAW: &str = "raw";
@@ -187,8 +190,7 @@ mod tests {
         let json = String::from_utf8(printed(Form::Json)).expect("text");
         assert_eq!(json.lines().count(), 2);
         assert!(json.contains(two), "{json}");
-        let range: serde_json::Value =
-            serde_json::from_slice(&printed(Form::RangeJson)).expect("JSON");
+        let range: Value = serde_json::from_slice(&printed(Form::RangeJson)).expect("JSON");
         assert_eq!(range, json!({"first": one, "last": two, "count": 2}));
     }
 
@@ -204,9 +206,12 @@ mod tests {
         assert_eq!(printed(Form::Compact), b"7\n8\n");
         assert_eq!(printed(Form::CompactRaw), [7_u64, 8].map(u64::to_be_bytes).concat());
         assert_eq!(printed(Form::CompactRange), b"7 8 2\n");
-        let json: serde_json::Value =
-            serde_json::from_slice(&printed(Form::CompactRangeJson)).expect("JSON");
-        assert_eq!(json, json!({"first": "7", "last": "8", "count": 2}));
+        let json: Value = serde_json::from_slice(&printed(Form::RangeJson)).expect("JSON");
+        let hex = |at: u64| format!("{at:032x}");
+        let expected = json!({
+            "first": hex(7), "last": hex(8), "u64First": "7", "u64Last": "8", "count": 2,
+        });
+        assert_eq!(json, expected, "the fields of a range of wide timestamps, and two more");
         for (arguments, expected) in [
             (["--compact", "--output=text"], Form::Compact),
             (["--compact", "--output=json"], Form::Json),
@@ -215,6 +220,8 @@ mod tests {
         ] {
             assert_eq!(form(&arguments).expect("accepted"), expected, "{arguments:?}");
         }
+        let range = form(&["--compact", "--range", "--output=json"]).expect("accepted");
+        assert_eq!(range, Form::RangeJson);
     }
 
     #[test]

@@ -26,6 +26,12 @@ use crate::failure::Failure;
 pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'static str) -> Command {
     command
         .args(client_arguments())
+        .mut_arg("timeout", |timeout| {
+            timeout.help(
+                "How long a request may take, and how long to wait for the last answers, such as 5s \
+                 or 500ms",
+            )
+        })
         .arg(
             text("transport", "NAME", "How requests travel")
                 .value_parser(["http1", "h2c", "http3", "native", "client"])

@@ -110,7 +110,18 @@ impl Order {
         matches: &ArgMatches,
         environment: &Environment,
     ) -> Result<Value, Failure> {
-        let (addrs, deadline) = addresses::given(matches, environment)?;
+        let (_, deadline) = addresses::given(matches, environment)?;
+        self.give_before(matches, environment, deadline)
+    }
+
+    /// Does what [`Self::give`] does, but gives up at `deadline` instead of after `--timeout`.
+    pub(crate) fn give_before(
+        self,
+        matches: &ArgMatches,
+        environment: &Environment,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
+        let (addrs, _) = addresses::given(matches, environment)?;
         let tls = addresses::tls(matches, environment)?;
         let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(
             matches,
@@ -161,7 +172,12 @@ impl Order {
             }
             if Instant::now() + PAUSE >= deadline {
                 let last = pass.explain(last);
-                return Err(last.context("no leader took the order in time").into());
+                let text = if is_question {
+                    "no leader answered in time"
+                } else {
+                    "no leader took the order in time"
+                };
+                return Err(last.context(text).into());
             }
             thread::sleep(PAUSE);
         }

@@ -42,6 +42,9 @@ pub(crate) fn command() -> Command {
              usage.",
         )
         .args(client_arguments())
+        .mut_arg("timeout", |timeout| {
+            timeout.help("How long a request may take, such as 5s or 500ms; the probe never gives up")
+        })
         .arg(text("rate", "R", "Requests per second, 0.1 to 1000").default_value("10"))
         .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
         .arg(
@@ -191,6 +194,18 @@ const LOOK: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
     use crate::commands::tree;
+
+    #[test]
+    fn the_timeout_of_load_is_that_of_a_request() {
+        let tree = tree();
+        let probe = tree.find_subcommand("probe").expect("a command");
+        let run = tree.find_subcommand("bench").and_then(|it| it.find_subcommand("run"));
+        let help = [probe, run.expect("a command")].map(|command| {
+            let timeout = command.get_arguments().find(|it| it.get_id() == "timeout");
+            timeout.and_then(|it| it.get_help()).expect("a help").to_string()
+        });
+        assert!(help.iter().all(|help| help.contains("a request")), "{help:?}");
+    }
 
     #[test]
     fn every_way_in_which_programs_ask_can_be_probed() {

@@ -1,11 +1,13 @@
 //! `epicepoch rolling`: restarts the nodes of a cluster one after the other while it serves.
 //! Followers come first. The leader comes last, after it has handed over. A command of the operator
-//! restarts each process. `rolling` stops at the first problem and reports where.
+//! restarts each process. `rolling` stops at the first problem, or at a signal, and reports where.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::{Command as Process, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,17 +24,21 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::leader::leader;
 use crate::operator::Order;
+use crate::signals;
 
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A problem that is seen before the first restart counts only if it lasts this long. A shorter one
-/// may be a short stall of the machine: after a silence of one election timeout, the leader reports
-/// that it does not hear the node.
+/// A problem that is seen before a restart counts only if it lasts this long. A shorter one may be a
+/// short stall of the machine: after a silence of one election timeout, the leader reports that it
+/// does not hear the node. A new leader hears each node a moment later.
 const PROBLEM_LASTS: Duration = Duration::from_secs(2);
 /// A restarted node may lack at most this many committed entries before the next node is restarted.
 const LAG_MAX: u64 = 16;
 /// A cluster needs at least this many voters, so that it serves while one of them is down.
 const SERVING_VOTERS: usize = 3;
+/// What the command says when a signal has come.
+const STOPPING: &str =
+    "stopping as soon as the node's command has ended; another signal ends this at once";
 /// After this many failed transfers of leadership the command gives up. One failure is not enough,
 /// because a voter may refuse once.
 const TRANSFERS_MAX: usize = 5;
@@ -43,9 +49,11 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Restart all nodes, one after the other, while the cluster serves: followers first, the \
              leader last, after it has handed over. The command first checks that all nodes are well. \
+             Right before each restart it checks all other nodes again. \
              After each restart it waits until the node runs as another process, is ready, is heard by \
              the leader and has caught up. At the first problem it stops, and reports where, and what \
-             is left to do.\n\n\
+             is left to do. It does so, too, at Ctrl-C or SIGTERM, once the command of --restart has \
+             ended; a second signal ends it at once.\n\n\
              A cluster of one or two voters does not answer while one of them restarts, because a \
              majority of two is both. The command says so beforehand. Nothing is lost: clients wait, \
              or are told to ask again. With three or more voters the cluster serves all the time.\n\n\
@@ -114,6 +122,8 @@ struct Rolling<'a> {
     settle: Duration,
     /// Where to print progress.
     progress: Cell<Progress>,
+    /// Whether a signal has come.
+    is_stopped: Arc<AtomicBool>,
 }
 
 /// Where progress is printed. If the reader of one output leaves, the next output is used, and the
@@ -134,13 +144,15 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         wait: time(matches, "wait")?,
         settle: time(matches, "settle")?,
         progress: Cell::new(Progress::Stdout),
+        is_stopped: Arc::default(),
     };
     let wanted = matches.get_one::<String>("nodes").map(|text| ids(text)).transpose()?;
     let seen = rolling.look()?;
     // The order is computed here only to report an unknown node at once. It is computed again when
     // all nodes are well.
     order(&seen, wanted.as_deref())?;
-    let seen = rolling.look_until_well(seen)?;
+    let seen = rolling.look_until_well(Ok(seen), None);
+    let seen = seen.map_err(|error| anyhow!("{error:#}; nothing was restarted"))?;
     let order = order(&seen, wanted.as_deref())?;
     rolling.print(&format!("all nodes are well; restarting in this order: {}", names(&order)));
     if let Some(outage) = outage(&seen, &order) {
@@ -150,6 +162,11 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         return Ok(ExitCode::SUCCESS);
     }
     let command = matches.get_one::<String>("restart").map_or("", String::as_str);
+    let is_stopped = rolling.is_stopped.clone();
+    signals::watch(move || {
+        is_stopped.store(true, Ordering::SeqCst);
+        let _unread = writeln!(io::stderr(), "{STOPPING}");
+    })?;
     for (at, node) in order.iter().enumerate() {
         let before = rolling.boot_of(*node);
         let done = before.as_ref().map_err(|error| anyhow!("{error:#}"));
@@ -199,7 +216,9 @@ impl Rolling<'_> {
     /// id.
     fn restart(&self, node: u64, command: &str, before: Option<&str>) -> Result<(), anyhow::Error> {
         self.hand_over_from(node)?;
-        let seen = self.look().map_err(|failure| failure.error)?;
+        // The handover may have taken some time, and another operator may restart nodes, too.
+        let seen = self.look_until_well(self.look(), Some(node))?;
+        self.check_signal()?;
         let addr = seen.iter().find(|it| it.node == node).map(|it| it.addr.clone());
         let addr = addr.ok_or_else(|| anyhow!("node {node} is not a member any more"))?;
         self.print(&format!("node {node}: restarting"));
@@ -216,6 +235,7 @@ impl Rolling<'_> {
             .stderr(errors)
             .status()
             .context("sh cannot be run")?;
+        self.check_signal().with_context(|| format!("its command ended with {status}"))?;
         if !status.success() {
             bail!("its command ended with {status}: see the command's output and the node's log");
         }
@@ -259,10 +279,19 @@ impl Rolling<'_> {
         self.boot_of(node).is_ok_and(|now| now.is_some() && now.as_deref() != before)
     }
 
+    /// Returns an error once a signal has come.
+    fn check_signal(&self) -> Result<(), anyhow::Error> {
+        if self.is_stopped.load(Ordering::SeqCst) {
+            bail!("a signal has stopped epicepoch rolling");
+        }
+        Ok(())
+    }
+
     /// Moves leadership away from the node.
     fn hand_over_from(&self, node: u64) -> Result<(), anyhow::Error> {
         let mut last = anyhow!("it became leader again each time");
         for _ in 0..TRANSFERS_MAX {
+            self.check_signal()?;
             let seen = self.look().map_err(|failure| failure.error)?;
             let leads = |it: &Seen| it.node == node && it.is_leader;
             if !seen.iter().any(leads) || seen.iter().filter(|it| it.is_voter).count() < 2 {
@@ -286,6 +315,7 @@ impl Rolling<'_> {
         let deadline = Instant::now() + self.wait;
         let mut well_since = None;
         loop {
+            self.check_signal()?;
             let problem = self.problem_after(node, before);
             let now = Instant::now();
             match problem {
@@ -309,14 +339,17 @@ impl Rolling<'_> {
         }
     }
 
-    /// Checks again until all nodes are well, for at most [`PROBLEM_LASTS`]. A failed question
-    /// counts as a problem. Returns the members of the last check.
-    fn look_until_well(&self, seen: Vec<Seen>) -> Result<Vec<Seen>, Failure> {
+    /// Checks again until all nodes except `node` are well, for at most [`PROBLEM_LASTS`]. A failed
+    /// question counts as a problem. Returns the members of the last check.
+    fn look_until_well(
+        &self,
+        mut looked: Result<Vec<Seen>, Failure>,
+        node: Option<u64>,
+    ) -> Result<Vec<Seen>, anyhow::Error> {
         let deadline = Instant::now() + PROBLEM_LASTS;
-        let mut looked = Ok(seen);
         loop {
             let problem = match looked {
-                Ok(seen) => match self.problem(&seen) {
+                Ok(seen) => match self.problem(seen.iter().filter(|it| Some(it.node) != node)) {
                     Ok(None) => return Ok(seen),
                     Ok(Some(problem)) => problem,
                     Err(Failure { error, .. }) => format!("{error:#}"),
@@ -324,7 +357,7 @@ impl Rolling<'_> {
                 Err(Failure { error, .. }) => format!("{error:#}"),
             };
             if Instant::now() >= deadline {
-                return Err(anyhow!("{problem}; nothing was restarted").into());
+                bail!("{problem}");
             }
             thread::sleep(PAUSE);
             looked = self.look();
@@ -339,7 +372,7 @@ impl Rolling<'_> {
                 return Ok(Some("it is the same process as before".into()));
             }
             let seen = self.look().map_err(|failure| failure.error)?;
-            self.problem(&seen).map_err(|failure| failure.error)
+            self.problem(seen.iter()).map_err(|failure| failure.error)
         };
         all_well().unwrap_or_else(|error| Some(format!("{error:#}")))
     }
@@ -354,7 +387,7 @@ impl Rolling<'_> {
     }
 
     /// Returns the first problem of a member: not ready, not heard by the leader, or behind.
-    fn problem(&self, seen: &[Seen]) -> Result<Option<String>, Failure> {
+    fn problem<'a>(&self, seen: impl Iterator<Item = &'a Seen>) -> Result<Option<String>, Failure> {
         for Seen { node, addr, heard, behind, .. } in seen {
             if !heard {
                 return Ok(Some(format!("the leader does not hear node {node}")));
@@ -455,9 +488,12 @@ fn time(matches: &ArgMatches, name: &str) -> Result<Duration, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use serde_json::json;
 
     use super::*;
+    use crate::{commands, scripted};
 
     fn seen(rows: &[(u64, &str)]) -> Vec<Seen> {
         let rows: Vec<_> = rows
@@ -476,6 +512,55 @@ mod tests {
         assert_eq!(order(&seen, Some(&[1, 3])).expect("an order"), [3, 1]);
         let error = order(&seen, Some(&[9])).expect_err("no member").to_string();
         assert!(error.contains("node 9"), "{error}");
+    }
+
+    /// Nodes 1 to 3, of which node 1 leads. Once the boot id of a node was asked, the leader does not
+    /// hear node 3 any more. Returns the address of the leader.
+    fn start_nodes() -> String {
+        let addrs = Arc::new(OnceLock::<Vec<String>>::new());
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let listeners = [1, 2, 3].map(|id| (id, scripted::listen()));
+        let named = listeners.each_ref().map(|(_, (_, addr))| addr.clone());
+        addrs.set(named.to_vec()).expect("set once");
+        for (id, (listener, _)) in listeners {
+            let (addrs, is_lost) = (addrs.clone(), is_lost.clone());
+            scripted::serve(listener, move |line| {
+                let of = |id: usize| {
+                    let is_heard = id != 3 || !is_lost.load(Ordering::SeqCst);
+                    let role = if id == 1 { "leader" } else { "voter" };
+                    let addr = &addrs.get().expect("set")[id - 1];
+                    json!({"nodeID": id, "addr": addr, "raftAddr": "n:1", "role": role,
+                           "voter": true, "store": "1", "heard": is_heard, "behind": 0})
+                };
+                let members = [of(1), of(2), of(3)];
+                Ok(match line.split_once(' ').expect("a target").1 {
+                    "/members" => json!({"leader": members[0], "members": members}),
+                    "/admin/members" => json!({"members": members, "joint": false, "term": 1}),
+                    "/admin/clock" => {
+                        is_lost.store(true, Ordering::SeqCst);
+                        json!({"nodeID": id, "leads": id == 1, "status": "followed", "boot": "a"})
+                    }
+                    _ => json!(null),
+                })
+            });
+        }
+        named[0].clone()
+    }
+
+    #[test]
+    fn no_node_is_restarted_while_the_leader_does_not_hear_another_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let touch = format!("touch {}", dir.path().join("restarted").display());
+        let addr = start_nodes();
+        let words = ["epicepoch", "rolling", "--nodes", "2", "--restart", &touch, "--addr", &addr];
+        let matches = commands::tree().try_get_matches_from(words).expect("right usage");
+        let failure = crate::run(&matches, &Environment::new()).expect_err("it stops");
+        let text = format!("{:#}", failure.error);
+        assert_eq!(failure.code, 1, "{text}");
+        for words in ["stopped at node 2;", "does not hear node 3", "with --nodes 2"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0, "{text}");
     }
 
     #[test]

@@ -34,6 +34,11 @@ struct Row {
 pub(crate) fn command() -> Command {
     Command::new("status")
         .about("Show the members of a cluster; exits with 0 when a leader serves, else with 1")
+        .long_about(
+            "Show the members of a cluster, and whether each is ready. The exit code is 0 when a leader \
+             serves, else 1. In interval mode every node answers alone: then the exit code is 0 when \
+             every node is ready.",
+        )
         .after_help(
             "Examples:\n  epicepoch status --addr n1:8080,n2:8080,n3:8080\n  epicepoch status \
              --watch\n  epicepoch status --watch=10s --output json >> status.log",
@@ -113,8 +118,7 @@ fn show(
         write!(out, "{before}{}", table(&members, &rows))?;
     }
     out.flush()?;
-    let served = rows.iter().any(|row| row.role == LEADER);
-    Ok(if served { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_served(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Asks one node for the members, then asks all members at once for their state.
@@ -127,9 +131,37 @@ async fn look(client: Client, deadline: Instant) -> Result<(Members, Vec<Row>), 
         .collect();
     let mut rows = Vec::with_capacity(asked.len());
     for row in asked {
-        rows.push(row.await?);
+        rows.push(row.await?.with_role_in(&members));
     }
     Ok((members, rows))
+}
+
+impl Row {
+    /// Whether the node said at `/ready` that it is in interval mode. That text is for programs
+    /// (`docs/http.md`).
+    fn is_of_intervals(&self) -> bool {
+        let detail = self.detail.as_deref().unwrap_or_default();
+        detail.split(' ').any(|it| it.starts_with("interval="))
+    }
+
+    /// The same row. In interval mode no node has a grant, so `/leader` names none: the role comes
+    /// from the list of members.
+    fn with_role_in(mut self, members: &Members) -> Self {
+        if self.is_of_intervals() {
+            let leader = members.leader.as_ref().map(|it| it.node_id);
+            let leads = leader == Some(self.member.node_id);
+            self.role = if leads { LEADER } else { FOLLOWER };
+        }
+        self
+    }
+}
+
+/// Whether the cluster serves. In interval mode every node answers alone.
+fn is_served(rows: &[Row]) -> bool {
+    if rows.iter().any(Row::is_of_intervals) {
+        return rows.iter().all(|row| row.ready);
+    }
+    rows.iter().any(|row| row.role == LEADER)
 }
 
 async fn ask(client: Client, member: Member, deadline: Instant) -> Row {
@@ -229,7 +261,36 @@ const EVERY_MIN: Duration = Duration::from_millis(100);
 const EVERY_MAX: Duration = Duration::from_hours(1);
 /// Clears a terminal, and begins at its first line (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[2J";
-/// The role of a node that holds a grant and serves requests.
+/// The role of a node that holds a grant and serves requests; in interval mode, of the node that
+/// leads.
 const LEADER: &str = "leader";
 const FOLLOWER: &str = "follower";
 const UNKNOWN: &str = "unknown";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_interval_mode_the_leader_is_that_of_the_members_and_every_node_has_to_be_ready() {
+        let body = br#"{"leader":{"nodeID":2,"addr":"b:1"},"clusterName":"c","members":[
+            {"nodeID":1,"addr":"a:1"},{"nodeID":2,"addr":"b:1"}]}"#;
+        let members = Members::from_json(body, None).expect("members");
+        let rows = |ends: [(&str, bool); 2]| -> Vec<Row> {
+            let rows = members.members.iter().cloned().zip(ends).map(|(member, (end, ready))| {
+                let detail = Ok(format!("leader=2 nodeID={}{end}", member.node_id));
+                let row = Row { member, role: FOLLOWER, ready, detail, build: None };
+                row.with_role_in(&members)
+            });
+            rows.collect()
+        };
+        let certain = (" interval=certain boundNs=1", true);
+        let both = rows([certain, certain]);
+        assert_eq!([both[0].role, both[1].role], [FOLLOWER, LEADER]);
+        assert!(is_served(&both));
+        assert!(!is_served(&rows([certain, (" interval=uncertain (no source)", false)])));
+        let of_quorum_mode = rows([("", true), ("", true)]);
+        assert_eq!([of_quorum_mode[0].role, of_quorum_mode[1].role], [FOLLOWER, FOLLOWER]);
+        assert!(!is_served(&of_quorum_mode), "no node said at /leader that it serves");
+    }
+}

@@ -200,7 +200,7 @@ fn a_cluster_that_runs_becomes_compact_by_a_command_and_stays_so() {
     let wide = client.timestamp().expect("a wide timestamp");
     // A new cluster raises the format of its state in steps.
     wait_until("the setting can be made", WAIT_MAX, || {
-        cluster.operate(&["settings", "set", "TIMESTAMP_FORMAT=compact"]).status.success()
+        cluster.operate(&["settings", "set", "TIMESTAMP_FORMAT=compact", "--yes"]).status.success()
     });
     // The command has returned, so the setting is in effect. Only a range that was assigned before
     // may have no whole millisecond left.
@@ -234,6 +234,10 @@ fn a_cluster_that_runs_becomes_compact_by_a_command_and_stays_so() {
     let printed = cluster.order(&["get", "-n", "3", "--compact"]);
     let printed: Vec<u64> = printed.lines().map(|line| line.parse().expect("a number")).collect();
     assert_eq!((printed.len(), printed[2] - printed[0]), (3, 2));
+    let printed = cluster.order(&["get", "--compact", "--range", "--output", "json"]);
+    let range: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    let first: Timestamp = range["first"].as_str().expect("text").parse().expect("16 bytes");
+    assert_eq!(range["u64First"], first.to_compact().expect("compact").to_string());
     cluster.assert_refused(
         &["settings", "set", "TIMESTAMP_FORMAT=wide"],
         &["TIMESTAMP_FORMAT is compact", "cannot become wide again"],

@@ -246,7 +246,15 @@ fn one_mode_is_open_at_a_time_and_interval_timestamps_are_above_those_of_quorum_
         assert!(stamps[1].count() >= stamps[0].count() + 5, "{stamps:?}");
         assert_eq!(code(node, "/interval?n=0"), "400 BAD_COUNT");
     }
-    let compact = &["settings", "set", "TIMESTAMP_FORMAT=compact"];
+    // No node has a grant, and the cluster is well all the same.
+    let mut told = String::new();
+    wait_until("status says that the cluster is well", WAIT_MAX, || {
+        let output = cluster.operate(&["status"]);
+        told = String::from_utf8(output.stdout).expect("UTF-8");
+        output.status.success()
+    });
+    assert_eq!(told.lines().filter(|line| line.contains(" leader   yes ")).count(), 1, "{told}");
+    let compact = &["settings", "set", "TIMESTAMP_FORMAT=compact", "--yes"];
     cluster.assert_refused(compact, &["TIMESTAMP_FORMAT", "compact with MODE=quorum"]);
     cluster.order(&["settings", "set", "MAX_N=77"]);
     // A clean stop leaves the exact mark, so the next run is not ahead of its clock: its interval is

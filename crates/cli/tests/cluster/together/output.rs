@@ -10,14 +10,16 @@ use crate::support::{Cluster, WAIT_MAX, wait_until};
 
 const HTTP: &str = include_str!("../../../../../docs/http.md");
 /// Fields of rare documents, which the test does not make. A unit test of the commands has those of
-/// a probe and of advice.
-const RARE: [&str; 8] = [
+/// a probe, of advice and of a range of compact timestamps.
+const RARE: [&str; 10] = [
     "answers",
     "clusterCommand",
     "failures",
     "laterClusterCommand",
     "leaderChanges",
     "silenceMaxMs",
+    "u64First",
+    "u64Last",
     "unplacedVoters",
     "wrongAnswers",
 ];
@@ -130,9 +132,11 @@ fn every_field_has_one_name_and_one_type_over_http_and_in_commands() {
             is_done
         });
     }
-    for command in
-        [&["encode", "1s"][..], &["decode", "17979cfe362a00000000000000000005"], &["check-config"]]
-    {
+    for command in [
+        &["encode", "1s", "--compact"][..],
+        &["decode", "17979cfe362a00000000000000000005"],
+        &["check-config"],
+    ] {
         let output = cluster.run(&[command, &["--output", "json"]].concat());
         check(command[0], &parsed(&output.stdout), &mut seen);
     }

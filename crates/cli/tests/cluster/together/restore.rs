@@ -352,7 +352,10 @@ fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
     let out = path.to_str().expect("plain path");
     let addr = cluster.nodes[ahead].http().to_string();
     let taken = cluster.run(&["backup", "--out", out, "--addr", &addr]);
-    assert!(taken.status.success(), "{taken:?}");
+    // One of three nodes may not know the last changes.
+    assert_eq!(taken.status.code(), Some(1), "{taken:?}");
+    let said = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert!(said.contains("may miss the last changes") && said.contains("1 of 3"), "{said}");
     let given = greatest(&watch.finish().report.operations);
     destroy(&mut cluster);
     cluster.nodes[ahead].break_with(Faults::NONE);

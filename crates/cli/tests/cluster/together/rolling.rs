@@ -184,6 +184,30 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_reports_where() {
     cluster.assert_well();
 }
 
+#[test]
+fn a_rolling_restart_that_gets_a_signal_lets_its_command_end_and_reports_where_it_stopped() {
+    let mut cluster = Cluster::start_calm();
+    let leader = cluster.wait_for_leader();
+    let others: Vec<u64> = cluster.others(leader).iter().map(|at| cluster.nodes[*at].id).collect();
+    // The parent of the shell is `epicepoch rolling`.
+    let restart = format!("kill -TERM $PPID && {RESTART}");
+    let command = cluster.operator(&["rolling", "--restart", &restart]);
+    let (output, restarted) = rolled(&mut cluster, command, |cluster, index| {
+        let node = &mut cluster.nodes[index];
+        assert_eq!(node.terminate().code(), Some(0));
+        node.start();
+        wait_until("it is back", WAIT_MAX, || node.is_ready());
+    });
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), &restarted[..]), (Some(1), &others[..1]), "{error}");
+    let stopped = format!("stopped at node {}; restarted were {}", others[0], others[0]);
+    let left = format!("--nodes {},{}", others[1], cluster.nodes[leader].id);
+    for words in [&*stopped, &left, "a signal has stopped"] {
+        assert!(error.contains(words), "{words:?} in {error}");
+    }
+    cluster.assert_well();
+}
+
 /// Returns the writing end of a pipe whose reading end is closed. Every write to it fails.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
