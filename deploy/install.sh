@@ -2,7 +2,7 @@
 # Installs a node of EpicEpoch on this machine, from the directory that `epicepoch init` wrote for it:
 #     sudo sh node-1/install.sh --found    the first installation, to found a NEW cluster
 #     sudo sh node-1/install.sh            later, for new certificates
-#     ... --settings                       also for changed settings, tokens, ca.pem and unit
+#     ... --settings                       also for changed settings, tokens, authorities (ca.pem) and unit
 #     ... --program                        also for another program
 # It never touches data. Without --settings and --found, it keeps a file of settings that differs from the new one,
 # because an operator may have changed it on this machine.
@@ -60,6 +60,11 @@ version() { "$1" --version 2>/dev/null | head -n 2 | tr "\n" " "; }
 joins() { grep -q '^[[:space:]]*join[[:space:]]*=' "$1"; }
 [ -z "$found" ] || ! joins "$from/epicepoch.toml" ||
     fail 'the settings have "join": this node joins a cluster and founds none. Run this without --found'
+
+# A certificate of another authority would be refused by the nodes that this one trusts.
+[ -n "$with_settings" ] || ! is_other "$from/ca.pem" "$settings/ca.pem" ||
+    fail "$from/ca.pem has other authorities than $settings/ca.pem, so the certificate may not fit.
+Compare them. Then copy node.key and node.pem by hand, or run this with --settings"
 
 secret='-m 400'
 if [ -n "$only_copies" ]; then

@@ -59,7 +59,7 @@ pub(crate) fn command() -> Command {
              the cluster had. Without them the greatest allowed values count, and after the restore \
              epochs stand still for two and a half minutes. Longer values in the directory win.\n\n\
              {EVERY_NODE_IS_ASKED}\n\n\
-             Exit codes: 0 done; 1 fewer than a majority of the members answer, the file is there \
+             Exit codes: 0 done; 1 fewer than a majority of the voters answer, the file is there \
              already, or is damaged; 2 wrong usage, or --check and --data-dir name no such file.",
         ))
         .arg(
@@ -126,12 +126,12 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 }
 
 /// Asks every node for a backup. Returns the newest one, the address that gave it, and whether a
-/// majority of its members answered. Its settings are replaced by the longest of all answers,
+/// majority of the voters answered. Its settings are replaced by the longest of all answers,
 /// because a restore must allow for the longest.
 ///
-/// A node answers from its own state, also while it is cut off. A majority has the last changes, so
-/// one node of any majority has them. Learners count as members, because a backup does not tell them
-/// from voters.
+/// A node answers from its own state, also while it is cut off. A majority of the voters has the last
+/// changes, so one node of any such majority has them. The voters are those of the newest answer; if
+/// it names none, all members. While voters change, both the old and the new ones count.
 fn of_cluster(
     matches: &ArgMatches,
     environment: &Environment,
@@ -142,6 +142,7 @@ fn of_cluster(
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
     let expected = Expected::of(matches, environment)?;
     let mut found: Option<(Backup, String)> = None;
+    let mut voters = Vec::new();
     // An address may be given twice, so nodes are counted, not addresses.
     let mut answered = BTreeSet::new();
     let mut errors = Vec::new();
@@ -156,17 +157,23 @@ fn of_cluster(
             Ok(document) => {
                 let backup = taken(&document, &addr)?;
                 let node = document["nodeID"].as_u64();
+                let named = document["voters"].as_array().into_iter().flatten();
+                let named: Vec<_> = named.filter_map(Value::as_u64).collect();
                 let checked = expected.as_ref().map_or(Ok(()), |expected| {
                     let id = backup.cluster.to_string();
                     expected.check(&addr, Some(&id), Some(&backup.name))
                 });
-                checked.map(|()| (backup, node)).map_err(|error| error.to_string())
+                checked.map(|()| (backup, node, named)).map_err(|error| error.to_string())
             }
             Err(text) => Err(text),
         };
         let backup = match answer {
-            Ok((backup, node)) => {
+            Ok((backup, node, named)) => {
                 answered.extend(node);
+                let is_newest = found.as_ref().is_none_or(|(known, _)| backup.index > known.index);
+                if is_newest || voters.is_empty() {
+                    voters = named;
+                }
                 backup
             }
             Err(text) => {
@@ -196,15 +203,17 @@ fn of_cluster(
         // if a warning cannot be printed.
         let _unread = writeln!(io::stderr(), "warning: not in this backup: {error}");
     }
-    let members = &backup.members;
-    let count = members.iter().filter(|it| answered.contains(&it.node.0)).count();
-    let is_of_majority = count > members.len() / 2;
+    if voters.is_empty() {
+        voters = backup.members.iter().map(|it| it.node.0).collect();
+    }
+    let count = voters.iter().filter(|it| answered.contains(*it)).count();
+    let is_of_majority = count > voters.len() / 2;
     if !is_of_majority {
         let _unread = writeln!(
             io::stderr(),
-            "warning: this backup may miss the last changes, because only {count} of {} members \
+            "warning: this backup may miss the last changes, because only {count} of {} voters \
              answered: name all of them in --addr, and take another one",
-            members.len()
+            voters.len()
         );
     }
     Ok((backup, from, is_of_majority))
@@ -406,14 +415,17 @@ mod tests {
     use crate::{commands, scripted};
 
     #[test]
-    fn a_backup_from_fewer_than_a_majority_of_its_members_is_written_and_exits_with_1() {
+    fn a_backup_from_fewer_than_a_majority_of_the_voters_is_written_and_exits_with_1() {
         let member = |id| Member { node: epicepoch_wire::NodeId(id), ..sample().members.remove(0) };
-        let text = Backup { members: [1, 2, 3].map(member).into(), ..sample() }.text();
-        let node = |id: u64| {
-            let text = text.clone();
-            scripted::start(move |_| Ok(json!({"nodeID": id, "backup": text})))
+        let text = Backup { members: [1, 2, 3, 4, 5].map(member).into(), ..sample() }.text();
+        let node = |id: u64, voters: &[u64]| {
+            let document = json!({"nodeID": id, "voters": voters, "backup": text});
+            scripted::start(move |_| Ok(document.clone()))
         };
-        let (first, second, learner) = (node(1), node(2), node(9));
+        let voters = [1, 2, 3];
+        let (first, second, learner) = (node(1, &voters), node(2, &voters), node(4, &voters));
+        // Nodes of an older version name no voters.
+        let [old, other_old, stranger] = [1, 2, 9].map(|id| node(id, &[]));
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.backup");
         let out = path.to_str().expect("plain path");
@@ -422,6 +434,8 @@ mod tests {
             (vec![&first, &first], ExitCode::FAILURE),
             (vec![&first, &learner], ExitCode::FAILURE),
             (vec![&first, &second], ExitCode::SUCCESS),
+            (vec![&old, &other_old, &stranger], ExitCode::FAILURE),
+            (vec![&old, &other_old, &learner], ExitCode::SUCCESS),
         ] {
             let addrs = addrs.into_iter().map(String::as_str).collect::<Vec<_>>().join(",");
             let words = ["epicepoch", "backup", "--out", out, "--addr", &addrs];

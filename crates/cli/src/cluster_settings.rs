@@ -17,11 +17,10 @@ use serde_json::Value;
 
 use crate::addresses;
 use crate::arguments::{
-    WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, is_json, output as output_argument, switch,
+    WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, output as output_argument, switch,
 };
 use crate::failure::Failure;
 use crate::operator::{self, Order};
-use crate::output;
 
 pub(crate) fn command() -> Command {
     let asks = |command: Command| command.args(client_arguments()).arg(output_argument());
@@ -109,7 +108,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
             *name == SettingName::TimestampFormat && *value == TimestampFormat::Compact.name()
         });
         if is_for_ever && !matches.get_flag("yes") {
-            return show_effect(matches);
+            return Err(Failure::usage(anyhow!(COMPACT_EFFECT)));
         }
         is_of_mode = changes.iter().any(|(name, _)| *name == SettingName::Mode);
         let mut parameters: Vec<_> =
@@ -134,17 +133,6 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
     operator::print(matches, &document, |document| Some(table(document)? + advice))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints the effect of compact timestamps. It is no data, so with `--output json` it goes to
-/// standard error.
-fn show_effect(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    if is_json(matches) {
-        write!(io::stderr(), "{COMPACT_EFFECT}")?;
-    } else {
-        write!(output::account(), "{COMPACT_EFFECT}")?;
-    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -223,13 +211,12 @@ fn mode_change(document: &Value) -> Option<String> {
 
 /// What `TIMESTAMP_FORMAT=compact` does to a cluster.
 const COMPACT_EFFECT: &str = "\
-TIMESTAMP_FORMAT=compact takes effect at once, and can never be taken back:
-- requests for more than 262144 timestamps (2^18) are refused with BAD_COUNT, in every format;
-- requests are refused with OVERLOADED above 262 million timestamps a second;
-- the cluster can never be in interval mode.
-see docs/http.md#compact-timestamps
-nothing was changed; repeat with --yes to do it
-";
+TIMESTAMP_FORMAT=compact would take effect at once, and could never be taken back:
+- requests for more than 262144 timestamps (2^18) would be refused with BAD_COUNT, in every format;
+- requests would be refused with OVERLOADED above 262 million timestamps a second;
+- the cluster could never be in interval mode.
+See docs/http.md#compact-timestamps
+Nothing was changed. Repeat the command with --yes";
 /// Time between two questions while the mode changes.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A time ahead of the clock below this is not worth a line, milliseconds.
@@ -318,6 +305,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::failure::USAGE;
     use crate::{commands, scripted};
 
     const TIMEOUT: Duration = Duration::from_secs(2);
@@ -390,10 +378,12 @@ mod tests {
         for output in ["text", "json"] {
             let words = ["MAX_N=77", "TIMESTAMP_FORMAT=compact", "--output", output];
             let (outcome, asked) = set(&words, taken);
-            assert_eq!((code(outcome), asked), (success.clone(), vec![]), "nothing is sent");
-        }
-        for words in ["never be taken back", "2^18", "interval mode", "repeat with --yes"] {
-            assert!(COMPACT_EFFECT.contains(words), "{words}");
+            let failure = outcome.expect_err("refused");
+            assert_eq!((failure.code, asked), (USAGE, vec![]), "nothing is sent");
+            let text = failure.error.to_string();
+            for words in ["never be taken back", "2^18", "interval mode", "with --yes"] {
+                assert!(text.contains(words), "{words}: {text}");
+            }
         }
         for words in [&["TIMESTAMP_FORMAT=compact", "--yes"][..], &["TIMESTAMP_FORMAT=wide"]] {
             let (outcome, asked) = set(words, taken);

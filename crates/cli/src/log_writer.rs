@@ -1,7 +1,10 @@
 //! Writes lines of the log without waiting for whoever reads them. A reader that has stopped reading,
 //! such as a log collector that hangs, would otherwise stop each thread that logs: to other nodes the
 //! process would look paused, and a panic could not end it. Lines that nobody takes are lost, and the
-//! first line that fits again says how many.
+//! next line that is written is followed by their number.
+//!
+//! This holds for pipes and for the sockets of journald. A terminal that stands still can hold up a
+//! line: it says only that some of a line fits.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -9,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines of the log for a file descriptor.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct LogWriter<F> {
 struct State {
     /// Whether the last line was lost. Then the next one does not wait.
     is_stuck: bool,
+    /// Whether the last line that was written has no end.
+    is_cut: bool,
     /// Lines that were lost, and that no line has reported yet.
     lost: u64,
 }
@@ -32,42 +36,50 @@ impl<F: AsFd> LogWriter<F> {
     }
 
     /// Writes a line, or loses it. Returns how many lines were lost before, if this one was not.
-    fn put(&self, line: &[u8]) -> u64 {
+    pub(crate) fn put(&self, line: &[u8]) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let wait_ms = if state.is_stuck { 0 } else { WAIT_MS };
-        state.is_stuck = !self.fits(line, wait_ms);
-        if state.is_stuck {
-            state.lost += 1;
-            return 0;
+        let is_written = (!state.is_cut || self.write_part(b"\n", wait_ms) == 1) && {
+            let count = self.write_part(line, wait_ms);
+            state.is_cut = 0 < count && count < line.len();
+            count == line.len()
+        };
+        state.is_stuck = !is_written;
+        if is_written {
+            return std::mem::take(&mut state.lost);
         }
-        std::mem::take(&mut state.lost)
+        state.lost += 1;
+        0
     }
 
-    /// Whether all of the line was written. An error other than a full pipe counts as written: nobody
-    /// can be told.
-    fn fits(&self, line: &[u8], wait_ms: i64) -> bool {
-        let mut left = line;
-        while !left.is_empty() {
-            if !is_writable(&self.file, wait_ms) {
-                return false;
-            }
+    /// Writes as much as fits. Returns how much that was. An error other than a full pipe counts as
+    /// written: nobody can be told.
+    fn write_part(&self, text: &[u8], wait_ms: i64) -> usize {
+        let mut left = text;
+        while !left.is_empty() && self.is_writable(wait_ms) {
             match rustix::io::write(&self.file, &left[..left.len().min(CHUNK)]) {
                 Ok(count) => left = &left[count..],
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return false,
+                Err(Errno::AGAIN) => break,
+                Err(_) => return text.len(),
+            }
+        }
+        text.len() - left.len()
+    }
+
+    /// Whether [`CHUNK`] bytes can be written without waiting, after at most this many milliseconds.
+    fn is_writable(&self, wait_ms: i64) -> bool {
+        let mut polled = [PollFd::new(&self.file, PollFlags::OUT)];
+        let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms * 1_000_000 };
+        loop {
+            match poll(&mut polled, Some(&wait)) {
+                Ok(count) => return count > 0,
+                Err(Errno::INTR) => {}
+                // A descriptor that cannot be polled never waits.
                 Err(_) => return true,
             }
         }
-        true
     }
-}
-
-/// Whether [`CHUNK`] bytes can be written without waiting, after at most this many milliseconds.
-pub(crate) fn is_writable(file: impl AsFd, wait_ms: i64) -> bool {
-    let mut polled = [PollFd::new(&file, PollFlags::OUT)];
-    let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms * 1_000_000 };
-    // A descriptor that cannot be polled never waits.
-    poll(&mut polled, Some(&wait)).map_or(true, |count| count > 0)
 }
 
 impl<F: AsFd> Write for &LogWriter<F> {
@@ -75,20 +87,17 @@ impl<F: AsFd> Write for &LogWriter<F> {
         let count = self.put(line);
         if count > 0 {
             tracing::warn!(count, "lines of the log were lost, because nobody read them");
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.is_stuck {
+                // The warning was lost, too.
+                state.lost += count;
+            }
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'a, F: AsFd + 'a> MakeWriter<'a> for LogWriter<F> {
-    type Writer = &'a Self;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self
     }
 }
 
@@ -99,15 +108,20 @@ const CHUNK: usize = 4096;
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
+    use std::io::{PipeReader, PipeWriter, Read as _};
     use std::time::Instant;
 
     use super::*;
 
+    fn pipe(pages: usize) -> (PipeReader, LogWriter<PipeWriter>) {
+        let (reader, file) = io::pipe().expect("a pipe");
+        rustix::pipe::fcntl_setpipe_size(&file, pages * CHUNK).expect("a size");
+        (reader, LogWriter::new(file))
+    }
+
     #[test]
     fn lines_that_nobody_reads_are_lost_and_counted_and_the_writer_goes_on() {
-        let (mut reader, file) = io::pipe().expect("a pipe");
-        let lines = LogWriter::new(file);
+        let (mut reader, lines) = pipe(16);
         let began = Instant::now();
         for number in 0..10_000 {
             assert_eq!(lines.put(format!("line {number}\n").as_bytes()), 0);
@@ -125,9 +139,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_was_cut_is_ended_before_the_next_one() {
+        let (mut reader, lines) = pipe(2);
+        assert_eq!(lines.put(&vec![b'x'; 2 * CHUNK + 1]), 0);
+        let mut read = vec![0; 2 * CHUNK];
+        reader.read_exact(&mut read).expect("all that is there");
+        assert_eq!(lines.put(b"next\n"), 1, "one was lost");
+        let taken = reader.read(&mut read).expect("a line");
+        assert_eq!(&read[..taken], b"\nnext\n");
+    }
+
+    #[test]
     fn a_long_line_is_written_whole_and_a_reader_that_has_gone_stops_nothing() {
-        let (mut reader, file) = io::pipe().expect("a pipe");
-        let lines = LogWriter::new(file);
+        let (mut reader, lines) = pipe(16);
         let line = vec![b'x'; 5 * CHUNK + 1];
         assert_eq!(lines.put(&line), 0);
         let mut read = vec![0; line.len()];

@@ -1,9 +1,12 @@
 //! The log: structured lines on standard error, as JSON or, if configured, as text for people.
 //! Standard output is only for data.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::panic;
+use std::sync::Arc;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use epicepoch_config::Logging;
@@ -17,11 +20,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::log_writer::{LogWriter, is_writable};
+use crate::log_writer::LogWriter;
 
 /// Starts the log of the process. A second call changes nothing.
 pub(crate) fn start(logging: Logging, colours: bool) {
     let Logging { debug, pretty, time_ms } = logging;
+    let writer = Arc::new(LogWriter::new(io::stderr()));
     // Debug lines of libraries are left out, because they would hide ours.
     let ours = if debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
     let targets = Targets::new().with_default(LevelFilter::INFO).with_target("epicepoch", ours);
@@ -30,7 +34,7 @@ pub(crate) fn start(logging: Logging, colours: bool) {
         .with_timer(Clock { time_ms })
         .with_ansi(pretty && colours && io::stderr().is_terminal())
         .log_internal_errors(false)
-        .with_writer(LogWriter::new(io::stderr()));
+        .with_writer(writer.clone());
     let _already_started = if pretty {
         lines.with_target(false).finish().with(targets).try_init()
     } else {
@@ -43,13 +47,17 @@ pub(crate) fn start(logging: Logging, colours: bool) {
             lines.finish().with(targets).try_init()
         }
     };
-    // What the standard library prints about a panic, perhaps with a backtrace, must not wait for a
-    // reader: the panic of a thread that the node needs ends the process.
-    let print = panic::take_hook();
+    // The standard library would wait for the reader, and the panic of a thread that the node needs has
+    // to end the process.
     panic::set_hook(Box::new(move |panic| {
-        if is_writable(io::stderr(), 0) {
-            print(panic);
-        }
+        let current = thread::current();
+        let thread = current.name().unwrap_or("without a name");
+        let backtrace = Backtrace::capture();
+        let backtrace = match backtrace.status() {
+            BacktraceStatus::Captured => backtrace.to_string(),
+            _ => String::new(),
+        };
+        writer.put(format!("thread '{thread}' {panic}\n{backtrace}").as_bytes());
     }));
 }
 

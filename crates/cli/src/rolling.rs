@@ -211,13 +211,17 @@ fn where_it_stopped(order: &[u64], at: usize, is_another: bool) -> String {
     text
 }
 
+/// Whether the node leads, and another voter could.
+fn leads_others(seen: &[Seen], node: u64) -> bool {
+    seen.iter().any(|it| it.node == node && it.is_leader)
+        && seen.iter().filter(|it| it.is_voter).count() >= 2
+}
+
 impl Rolling<'_> {
     /// Restarts one node and waits until all nodes are well again. `before` is the node's old boot
     /// id.
     fn restart(&self, node: u64, command: &str, before: Option<&str>) -> Result<(), anyhow::Error> {
-        self.hand_over_from(node)?;
-        // The handover may have taken some time, and another operator may restart nodes, too.
-        let seen = self.look_until_well(self.look(), Some(node))?;
+        let seen = self.look_without_lead(node)?;
         self.check_signal()?;
         let addr = seen.iter().find(|it| it.node == node).map(|it| it.addr.clone());
         let addr = addr.ok_or_else(|| anyhow!("node {node} is not a member any more"))?;
@@ -287,14 +291,26 @@ impl Rolling<'_> {
         Ok(())
     }
 
+    /// Moves leadership away from the node, until the other nodes are well and it does not lead. The
+    /// handover may take some time, in which it may lead again, and another operator may restart nodes.
+    fn look_without_lead(&self, node: u64) -> Result<Vec<Seen>, anyhow::Error> {
+        for _ in 0..TRANSFERS_MAX {
+            self.hand_over_from(node)?;
+            let seen = self.look_until_well(self.look(), Some(node))?;
+            if !leads_others(&seen, node) {
+                return Ok(seen);
+            }
+        }
+        bail!("it became leader again each time")
+    }
+
     /// Moves leadership away from the node.
     fn hand_over_from(&self, node: u64) -> Result<(), anyhow::Error> {
         let mut last = anyhow!("it became leader again each time");
         for _ in 0..TRANSFERS_MAX {
             self.check_signal()?;
             let seen = self.look().map_err(|failure| failure.error)?;
-            let leads = |it: &Seen| it.node == node && it.is_leader;
-            if !seen.iter().any(leads) || seen.iter().filter(|it| it.is_voter).count() < 2 {
+            if !leads_others(&seen, node) {
                 return Ok(());
             }
             match Order::change(PATH_ADMIN_TRANSFER, &[]).give(self.matches, self.environment) {

@@ -1,6 +1,6 @@
 //! Tests every client with every scripted scenario, in compact mode: the scripted clusters give
 //! compact timestamps, the client demands them, and returns their spelling in 64 bits. `scripted.rs`
-//! has the scenarios of compact timestamps for every change, these run every night.
+//! has the scenarios of compact timestamps for every change. These run every night.
 
 mod drivers;
 

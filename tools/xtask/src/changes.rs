@@ -12,7 +12,7 @@ use crate::{layers, planted};
 const BRANCHES: [&str; 2] = ["origin/main", "main"];
 /// Files whose change affects every crate.
 const FOR_ALL: [&str; 4] = ["Cargo.toml", "Cargo.lock", ".cargo/", "rust-toolchain"];
-/// The planted bugs are split into this many parts. CI tests one part each day.
+/// The planted bugs that are found soon are split into this many parts. CI tests one part each day.
 const SHARES: u64 = 4;
 /// At most this many planted bugs near a change are tested at once. After larger changes, they are
 /// left to the nightly run.

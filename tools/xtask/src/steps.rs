@@ -132,7 +132,7 @@ pub(crate) const STEPS: &[Step] = &[
         "sync",
         "cargo test --workspace --locked",
     ])).live(),
-    Step::new("planted-near", "Planted bugs near the change, and today's quarter of all, are found", CI, 600,
+    Step::new("planted-near", "Planted bugs near the change, and today's quarter of those found soon, are found", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(night::planted)),
     Step::new("planted-server", "The server's tests find the faults that are planted in copies of it", NIGHT, 1800,

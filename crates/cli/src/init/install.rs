@@ -241,7 +241,7 @@ fn what_was_changed_on_the_machine_is_kept_and_only_certificates_are_renewed() {
     let machine = Machine::new();
     assert!(machine.install(&["--found"]).0);
     machine.end_process();
-    let kept = ["epicepoch.toml", "clients", "operators", "ca.pem"].map(|name| {
+    let kept = ["epicepoch.toml", "clients", "operators"].map(|name| {
         let path = machine.path("/etc/epicepoch").join(name);
         fs::remove_file(&path).expect("installed");
         fs::write(&path, "changed").expect("written");
@@ -273,6 +273,23 @@ fn what_was_changed_on_the_machine_is_kept_and_only_certificates_are_renewed() {
 
     assert!(machine.install(&["--program"]).0);
     assert_eq!(fs::read(&program).expect("read"), fs::read("/bin/true").expect("read"));
+}
+
+#[test]
+fn a_certificate_is_not_installed_beside_other_authorities() {
+    let machine = Machine::new();
+    assert!(machine.install(&["--found"]).0);
+    machine.end_process();
+    let from = machine.home.path().join("out/node-1");
+    for name in ["ca.pem", "node.pem"] {
+        fs::write(from.join(name), "another").expect("written");
+    }
+    let (is_done, text) = machine.install(&[]);
+    assert!(!is_done && text.contains("has other authorities"), "{text}");
+    let installed = ["ca.pem", "node.pem"].map(|name| machine.path("/etc/epicepoch").join(name));
+    assert!(installed.iter().all(|path| read(path) != "another"));
+    assert!(machine.install(&["--settings"]).0);
+    assert!(installed.iter().all(|path| read(path) == "another"));
 }
 
 #[test]

@@ -376,6 +376,7 @@ pub(super) fn document(
         "nodeID": shared.identity.node.0,
         "logIndex": backup.index.0,
         "ceiling": backup.ceiling.0.to_string(),
+        "voters": shared.core.published().voters.iter().map(|(node, _)| node.0).collect::<Vec<_>>(),
         "backup": backup.text(),
     })
 }

@@ -103,13 +103,6 @@ impl Directory {
         written.map_err(|source| self.unusable("read", source))
     }
 
-    /// Sets what [`Directory::written_at`] returns.
-    pub(super) fn set_written_at(&self, at: SystemTime) -> Result<(), OpenError> {
-        let file = OpenOptions::new().write(true).open(self.path.join(DATABASE_FILE));
-        let set = file.and_then(|file| file.set_modified(at));
-        set.map_err(|source| self.unusable("write", source))
-    }
-
     fn new_file(&self, name: &str) -> io::Result<File> {
         OpenOptions::new()
             .read(true)

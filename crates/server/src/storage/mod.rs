@@ -140,8 +140,8 @@ impl Storage {
         Ok(Opened { storage, store: identity.store, restored })
     }
 
-    /// Reads the data directory of a stopped node, whatever its node id. Creates nothing, and changes
-    /// nothing of what it returns.
+    /// Reads the data directory of a stopped node, whatever its node id. Creates nothing but the
+    /// lock, and changes nothing.
     ///
     /// # Errors
     /// When no data directory is there, a process uses it, it has no data of a cluster yet, or it
@@ -159,15 +159,9 @@ impl Storage {
             return Err(OpenError::Emptied { path: path.into() });
         }
         let written_at = directory.written_at()?;
-        let disk = Disk::new(directory.open_database()?, &Faults::none());
-        let opened = Database::open(disk);
-        // To open a database writes to it, and so does to close it.
-        let opened = opened.map(|(database, identity, restored)| {
-            drop(database);
-            (identity, restored)
-        });
-        directory.set_written_at(written_at)?;
-        let (identity, restored) = opened.map_err(|error| OpenError::of_database(error, path))?;
+        // To open the file itself would write to it.
+        let (_, identity, restored) = Database::open(directory::copy_database(path)?)
+            .map_err(|error| OpenError::of_database(error, path))?;
         compare(Some(&written), &identity, restored.is_some(), path)?;
         Ok(Stopped { identity, restored: restored.ok_or_else(none)?, written_at })
     }
