@@ -39,7 +39,7 @@ struct Named {
 /// What is known of the offers that one process has read, and of its peers.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
-    /// The offers of the newest term that the process has read.
+    /// The offers that the process has read in the newest term and in the one before.
     read: Vec<Named>,
     /// For each peer, the last entry that it has acknowledged to this process, with the term.
     acked: BTreeMap<NodeId, (Term, LogIndex)>,
@@ -59,14 +59,19 @@ impl World {
     /// A process is about to handle a message. In the same step, it may offer leadership because of
     /// an acknowledgement, or campaign because of an offer.
     pub(crate) fn see_arrival(&mut self, id: NodeId, from: NodeId, message: &RaftMessage) {
-        let &RaftMessage { kind, term, index, log_term, reject, .. } = message;
+        let &RaftMessage { kind, to, term, index, log_term, reject, .. } = message;
+        if to != id {
+            // The process refuses what is meant for another one.
+            return;
+        }
         let offers = &mut self.node(id).running_mut().offers;
         if kind == MessageKind::AppendResponse && !reject {
             let acked = offers.acked.entry(from).or_default();
             *acked = (*acked).max((term, index));
         }
         if kind == MessageKind::TimeoutNow {
-            offers.read.retain(|known| known.term >= term);
+            // The votes that an offer of the term before made it ask for may not have left yet.
+            offers.read.retain(|known| known.term.0 + 1 >= term.0);
             offers.read.push(Named { term, last: (index, log_term) });
         }
     }
@@ -271,8 +276,13 @@ mod tests {
     fn a_campaign_without_the_entry_that_the_offer_names_is_found() {
         let asked = |named: u64, term: u64| {
             let (mut world, leader, other) = three();
-            let offer = message(MessageKind::TimeoutNow, 1, named);
+            let offer = RaftMessage { to: other, ..message(MessageKind::TimeoutNow, 1, named) };
             world.see_arrival(other, leader, &offer);
+            // Neither an offer to another node nor a later one counts for this campaign.
+            let astray = RaftMessage { to: leader, ..message(MessageKind::TimeoutNow, 9, 8) };
+            world.see_arrival(other, leader, &astray);
+            let later = RaftMessage { to: other, ..message(MessageKind::TimeoutNow, 2, 8) };
+            world.see_arrival(other, leader, &later);
             let context = b"CampaignTransfer".to_vec();
             let request = RaftMessage { context, ..message(MessageKind::RequestVote, term, 7) };
             world.check_vote_asked(other, &Outgoing { to: leader, message: request });
@@ -289,7 +299,10 @@ mod tests {
     fn an_offer_to_a_slow_disk_that_lacks_the_last_entry_is_found() {
         let offered = |acked: (u64, u64), slowest: Option<u16>| {
             let (mut world, leader, other) = three();
-            let ack = message(MessageKind::AppendResponse, acked.0, acked.1);
+            let ack = RaftMessage {
+                to: leader,
+                ..message(MessageKind::AppendResponse, acked.0, acked.1)
+            };
             let running = world.node(leader).running_mut();
             running.offers.acked.clear();
             running.handovers.names_slowest(other, running.ticked_ns, slowest);
