@@ -44,7 +44,7 @@ pub(crate) fn command() -> Command {
             "Write what a restore needs into a small file: the ceiling, the members, the removed ids \
              and the settings of the cluster. The command asks every address and writes the newest answer, with the longest \
              RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. If fewer than a majority of the \
-             members answer, it writes the file, warns that the file may miss the last changes, and \
+             voters answer, it writes the file, warns that the file may miss the last changes, and \
              exits with 1. A backup holds no timestamps. \
              While clocks are right, an old backup is as good as a new one: a restore begins above \
              everything that can have been given since.",

@@ -1,7 +1,7 @@
-//! Writes lines of the log without waiting for whoever reads them. A reader that has stopped reading,
-//! such as a log collector that hangs, would otherwise stop each thread that logs: to other nodes the
-//! process would look paused, and a panic could not end it. Lines that nobody takes are lost, and the
-//! next line that is written is followed by their number.
+//! Writes the log without waiting for its reader. If the reader hangs, as a log collector may, a thread
+//! that waited for it would stop: other nodes would take this one for paused, and a panic could not end
+//! the process. So a line that does not fit in time is lost. The next line that fits is followed by the
+//! number of lost lines.
 //!
 //! This holds for pipes and for the sockets of journald. A terminal that stands still can hold up a
 //! line: it says only that some of a line fits.
@@ -52,8 +52,8 @@ impl<F: AsFd> LogWriter<F> {
         0
     }
 
-    /// Writes as much as fits. Returns how much that was. An error other than a full pipe counts as
-    /// written: nobody can be told.
+    /// Writes as much as fits. Returns how much that was. After an error other than a full pipe, all
+    /// of the text counts as written, because there is no other place to report the error.
     fn write_part(&self, text: &[u8], wait_ms: i64) -> usize {
         let mut left = text;
         while !left.is_empty() && self.is_writable(wait_ms) {
@@ -86,7 +86,7 @@ impl<F: AsFd> Write for &LogWriter<F> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let count = self.put(line);
         if count > 0 {
-            tracing::warn!(count, "lines of the log were lost, because nobody read them");
+            tracing::warn!(count, "log lines were lost: they were not read in time");
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.is_stuck {
                 // The warning was lost, too.

@@ -36,7 +36,7 @@ const PROBLEM_LASTS: Duration = Duration::from_secs(2);
 const LAG_MAX: u64 = 16;
 /// A cluster needs at least this many voters, so that it serves while one of them is down.
 const SERVING_VOTERS: usize = 3;
-/// What the command says when a signal has come.
+/// The message after the first signal.
 const STOPPING: &str =
     "stopping as soon as the node's command has ended; another signal ends this at once";
 /// After this many failed transfers of leadership the command gives up. One failure is not enough,
