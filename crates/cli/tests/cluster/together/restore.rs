@@ -12,7 +12,7 @@ use epicepoch_bench::{Operation, Outcome};
 use epicepoch_client::{Client, Options, TimestampsError};
 use epicepoch_link::Fault;
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -254,11 +254,16 @@ fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     assert!(written.status.success(), "{written:?}");
     // A data directory does not contain these two settings. If the operator does not give them, the
     // command assumes the longest allowed ones.
+    // S13: the node stopped long ago, and the others may have gone on since.
+    let log = File::options().write(true).open(cluster.nodes[2].data_dir().join("log.redb"));
+    let stopped_at = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    log.and_then(|log| log.set_modified(stopped_at)).expect("it is there");
     let other = cluster.dir.path().join("unsaid.backup");
     let other = other.to_str().expect("plain path").to_owned();
     let unsaid = cluster.run(&["backup", "--data-dir", &data, "--out", &other]);
     let text = String::from_utf8_lossy(&unsaid.stdout).into_owned();
     assert!(text.contains("60000 ms, clocks within 60000 ms"), "{text}");
+    assert!(text.contains("taken    2023-11-14"), "{text}");
     cluster.nodes[2].wipe();
     restore_from(&mut cluster, &path);
     cluster.start_all();
