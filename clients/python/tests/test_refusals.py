@@ -298,6 +298,25 @@ class Limits(Case):
         error = await self.fails(DeadlineExceededError, client.timestamp(0.1))
         self.assertLess(0, met, error)
 
+    async def test_a_client_that_a_bug_has_closed_says_so_to_each_call(self) -> None:
+        class Bug(BaseException):
+            pass
+
+        class Watch(Observer):
+            def connected(self, addr: str) -> None:
+                if broken:
+                    raise Bug("no Exception")
+
+        broken = False
+        leader = await self.node()
+        client = await self.client(leader, observer=Watch())
+        leader.ask = lambda peer, id, count: peer.hang_up()
+        broken = True
+        with self.assertLogs("epicepoch", "CRITICAL"):
+            for _ in range(2):
+                error = await self.fails(ClosedError, client.timestamp())
+                self.assertIn("no Exception", str(error))
+
     async def test_hooks_see_what_happens_and_harm_nothing(self) -> None:
         seen: list[Any] = []
 

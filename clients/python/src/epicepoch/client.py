@@ -136,7 +136,9 @@ class Client:
         await self.close()
 
     def _started(self) -> Session:
-        if self._closed or (self._session is not None and self._session.closed):
+        if self._session is not None and self._session.closed is not None:
+            raise copy.copy(self._session.closed)
+        if self._closed:
             raise closed()
         if self._session is None:
             self._session = Session(self._addrs, self._options)

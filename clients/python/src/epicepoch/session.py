@@ -65,7 +65,8 @@ class Session:
         """The connection to the leader."""
         self.last_error: Optional[EpicEpochError] = None
         """The last failure since the last answer or new connection."""
-        self.closed = False
+        self.closed: Optional[ClosedError] = None
+        """Why the client is closed."""
         self.ready: asyncio.Future[Optional[EpicEpochError]] = self.loop.create_future()
         """Done when the client first connects to a leader, or, with the error, at an error that no
         retry heals."""
@@ -101,8 +102,8 @@ class Session:
 
     def ask(self, waiter: Waiter) -> None:
         """Let a caller wait for an answer. It joins a request that has not been sent yet."""
-        if self.closed:
-            waiter.finish(ClosedError("the client is closed"))
+        if self.closed is not None:
+            waiter.finish(self.closed)
             return
         self.requests.add(waiter)
         if self.connection is None:
@@ -148,8 +149,9 @@ class Session:
         await asyncio.sleep(0)  # asyncio closes the sockets of aborted connections now.
 
     def _end(self, error: ClosedError) -> None:
-        """End all calls with this error, and all connections and tasks."""
-        self.closed = True
+        """End all calls with this error, and all connections and tasks. Calls to come get the
+        error of the first end."""
+        self.closed = self.closed or error
         if not self.ready.done():
             self.ready.set_result(error)
         if self.connection is not None:

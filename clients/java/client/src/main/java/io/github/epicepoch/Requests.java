@@ -70,7 +70,8 @@ final class Requests {
     /** The timer for {@link #nextExpiry}, or null. There is never a second one. */
     private ScheduledFuture<?> expiry;
 
-    private boolean closed;
+    /** Why the client is closed, or null. */
+    private EpicEpochException closed;
     /** Sends requests twice; null without {@link ClientBuilder#hedgeAfter}. */
     private Hedger hedger;
 
@@ -160,8 +161,8 @@ final class Requests {
         boolean isBusy;
         lock.lock();
         try {
-            if (closed) {
-                throw new ClosedException("the client is closed", null);
+            if (closed != null) {
+                throw closed.again();
             }
             if (leader != null && count > countLimit) {
                 String allowed = "the leader gives at most " + countLimit + " at once";
@@ -526,7 +527,7 @@ final class Requests {
         List<Batch> oversize;
         lock.lock();
         try {
-            if (closed) {
+            if (closed != null) {
                 return false;
             }
             leader = to;
@@ -662,11 +663,13 @@ final class Requests {
         }
     }
 
-    /** Ends all calls, also those to come. */
+    /** Ends all calls, also those to come. They get the reason of the first close. */
     void close(EpicEpochException why) {
         lock.lock();
         try {
-            closed = true;
+            if (closed == null) {
+                closed = why;
+            }
         } finally {
             lock.unlock();
         }
