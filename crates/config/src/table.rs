@@ -31,7 +31,7 @@ pub static TABLE: [Group; 8] = [
     Group { heading: "Epochs, elections and timeouts", is_per_node: false, settings: time::TIME },
     Group { heading: "Limits", is_per_node: false, settings: limits::LIMITS },
     Group { heading: "Protocols", is_per_node: false, settings: protocols::PROTOCOLS },
-    Group { heading: "Rights", is_per_node: false, settings: security::AUTHORIZATION },
+    Group { heading: "Authorization", is_per_node: false, settings: security::AUTHORIZATION },
     Group { heading: "Log", is_per_node: false, settings: log::LOG },
 ];
 

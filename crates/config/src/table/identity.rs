@@ -136,7 +136,7 @@ pub(crate) const IDENTITY: &[Setting] = &[
     Setting {
         name: "LEADER_ZONES",
         value: "NAME,...",
-        default: Words("none: all places are the same"),
+        default: Words("none: all zones are equal"),
         help: "Zones preferred for the leader, the best first, the same on every node. \
                A leader in another zone hands over once the cluster has been stable for \
                25 ELECTION_TIMEOUT_MS",
