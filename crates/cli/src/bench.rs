@@ -142,7 +142,9 @@ fn targets(
         let (addrs, _) = addresses::given(matches, environment)?;
         return (1..).zip(addrs).map(|(id, name)| load::target(id, name)).collect();
     }
-    load::members(matches, environment)
+    load::members(matches, environment, |text| {
+        let _unread = writeln!(io::stderr(), "warning: left out: {text}");
+    })
 }
 
 /// Returns the version and build of this program, for the report.

@@ -88,7 +88,8 @@ pub(crate) fn command() -> Command {
             names.join(", ")
         ))
         .after_help(
-            "Exit codes: 0 done, or shown without --yes; 1 refused, with the reason; 2 wrong usage.",
+            "Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage, or no --yes for a change \
+             that is for ever.",
         )
 }
 

@@ -248,10 +248,12 @@ pub(crate) fn target(id: u64, name: String) -> Result<Target, Failure> {
     Ok(Target { id, name, addr })
 }
 
-/// Asks the cluster that the arguments name for its members. The leader comes first.
+/// Asks the cluster that the arguments name for its members. The leader comes first. `warn` is told
+/// of each member that is left out, because nothing has an address of its name.
 pub(crate) fn members(
     matches: &ArgMatches,
     environment: &Environment,
+    warn: impl Fn(&str),
 ) -> Result<Vec<Target>, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let expected = Expected::of(matches, environment)?;
@@ -259,19 +261,30 @@ pub(crate) fn members(
         expected::check(expected.as_ref(), &client, deadline).await?;
         Ok::<_, Failure>(client.members(deadline).await?)
     })??;
-    targets(&members)
+    targets(&members, warn)
 }
 
 /// Returns the members with their addresses, the leader first.
-fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
+fn targets(
+    members: &epicepoch_client::Members,
+    warn: impl Fn(&str),
+) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::with_capacity(members.members.len());
+    let mut unresolved = None;
     for member in &members.members {
-        targets.push(target(member.node_id.0, member.addr.clone())?);
+        match target(member.node_id.0, member.addr.clone()) {
+            Ok(target) => targets.push(target),
+            // With a node its name may be gone, too. The other nodes answer.
+            Err(failure) => {
+                warn(&format!("node {}: {:#}", member.node_id, failure.error));
+                unresolved = Some(failure);
+            }
+        }
     }
     let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
     targets.sort_by_key(|target| (Some(target.id) != leader, target.id));
     if targets.is_empty() {
-        return Err(anyhow!("the cluster has no members yet").into());
+        return Err(unresolved.unwrap_or_else(|| anyhow!("the cluster has no members yet").into()));
     }
     Ok(targets)
 }

@@ -82,7 +82,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     tracing::info!(metrics = %exporter.addr(), "started");
 
     let targets = loop {
-        match load::members(matches, environment) {
+        match load::members(matches, environment, |text| tracing::warn!("left out: {text}")) {
             Ok(targets) => break targets,
             Err(failure) => {
                 account.searches_failed += 1;

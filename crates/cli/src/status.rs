@@ -17,7 +17,7 @@ use crate::addresses;
 use crate::arguments::{client_arguments, is_json, output as output_argument, text};
 use crate::expected::{self, Expected};
 use crate::failure::{Failure, USAGE};
-use crate::output;
+use crate::output::{self, Output};
 
 /// One member.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let Some(watch) = matches.get_one::<String>("watch") else {
-        return show(matches, environment, "");
+        return show(matches, environment, output::account(), "");
     };
     let every = addresses::duration(watch, EVERY_MAX).filter(|every| *every >= EVERY_MIN);
     let every = every.ok_or_else(|| {
@@ -73,13 +73,14 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     loop {
         let due = Instant::now() + every;
         let before = format!("{}{}\n", if is_replaced { CLEAR } else { "" }, now());
-        match show(matches, environment, &before) {
+        // Without a reader there is nothing to do, so the first look that nobody reads is the last.
+        match show(matches, environment, output::product(), &before) {
             Ok(_) => {}
-            // What is wrong by itself stays wrong, and without a reader there is nothing to do.
+            // What is wrong by itself stays wrong.
             Err(failure) if failure.code == USAGE || failure.is_of_reader() => return Err(failure),
             Err(failure) => {
                 // The table from before is not true any more.
-                let mut out = output::account();
+                let mut out = output::product();
                 write!(out, "{}", if is_replaced { &before } else { "" })?;
                 out.flush()?;
                 log_failure(&failure);
@@ -103,6 +104,7 @@ fn now() -> String {
 fn show(
     matches: &ArgMatches,
     environment: &Environment,
+    mut out: Output,
     before: &str,
 ) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
@@ -111,7 +113,6 @@ fn show(
         expected::check(expected.as_ref(), &client, deadline).await?;
         look(client, deadline).await
     })??;
-    let mut out = output::account();
     if is_json(matches) {
         writeln!(out, "{}", object(&members, &rows))?;
     } else {

@@ -189,6 +189,29 @@ impl Pursuit {
         outcome: Result<Answer<'_>, FailedAttempt>,
         now: Instant,
     ) {
+        self.apply(directory, addr, path, outcome, now);
+        let is_foreign = matches!(
+            self.end,
+            Some(
+                End::AnotherCluster(_)
+                    | End::WentBackwards { .. }
+                    | End::BadAnswer(BadAnswer::Foreign { .. })
+            )
+        );
+        if is_foreign {
+            // Another program may have this address now. The next call asks who leads.
+            directory.forget_leader(addr);
+        }
+    }
+
+    fn apply(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        path: &str,
+        outcome: Result<Answer<'_>, FailedAttempt>,
+        now: Instant,
+    ) {
         if self.refresh == Refresh::UnderWay {
             self.refresh = Refresh::Never;
             return match outcome {
@@ -240,7 +263,7 @@ impl Pursuit {
             self.end = Some(End::AnotherCluster(error));
             return;
         }
-        if self.goal != Goal::Members && !members.has_joined() {
+        if !members.has_joined() {
             let failed_attempt =
                 FailedAttempt::Refused { addr: addr.to_owned(), code: ErrorCode::NotReady };
             return self.handle_failed_attempt(directory, failed_attempt, now);

@@ -101,6 +101,13 @@ impl World {
         self
     }
 
+    /// The call is told who leads, if the last answer was so wrong that the client asks.
+    fn find_leader(&mut self) {
+        if self.directory.leader().is_none() {
+            self.reply(led_by("b:2"));
+        }
+    }
+
     fn lose(&mut self) -> String {
         let (addr, path) = self.asked();
         let lost = FailedAttempt::Lost { addr: addr.clone(), reason: "reset".into() };
@@ -287,16 +294,27 @@ fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
 }
 
 #[test]
+fn a_node_that_has_not_joined_does_not_say_who_the_members_are() {
+    let mut world = World::new(&["x:9", "y:9"], Goal::Members);
+    let none = answer(200, r#"{"leader":null,"members":[]}"#);
+    world.reply_from("x:9", "/members", Given { cluster: Some(NONE.into()), ..none });
+    world.reply_from("y:9", "/members", led_by("b:2"));
+    let end = world.end();
+    assert!(matches!(&end, End::Members(members) if members.members.len() == 2), "{end:?}");
+}
+
+#[test]
 fn an_answer_below_what_was_returned_before_is_refused() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(4));
     world.reply(led_by("b:2")).reply(stamped(range(5, 6, 4)));
     assert_eq!(world.end(), End::Timestamps(range(5, 6, 4)));
+    world.call_again(Goal::Timestamps(1));
     for first in [9, 0] {
-        world.call_again(Goal::Timestamps(1));
         world.reply(stamped(range(5, first, 1)));
         assert!(matches!(world.end(), End::WentBackwards { .. }), "{first}");
+        world.call_again(Goal::Timestamps(1));
+        world.reply(led_by("b:2"));
     }
-    world.call_again(Goal::Timestamps(1));
     world.reply(stamped(range(5, 10, 1)));
     assert_eq!(world.end(), End::Timestamps(range(5, 10, 1)));
 }
@@ -315,12 +333,14 @@ fn the_latest_timestamp_is_between_what_was_returned_before_and_what_is_asked_fo
     // A timestamp that is requested later is above it.
     for (epoch, is_right) in [(4, false), (5, true)] {
         world.call_again(Goal::Timestamps(1));
+        world.find_leader();
         world.reply_from("b:2", ONE, stamped(range(epoch, 3, 1)));
         assert_eq!(matches!(world.end(), End::Timestamps(_)), is_right, "{epoch}");
     }
     // It may be a timestamp that was returned, and be the same again, but it never goes back.
     for (index, is_right) in [(3, true), (3, true), (2, false), (9, true), (8, false)] {
         world.call_again(Goal::Latest);
+        world.find_leader();
         let (answer, timestamp) = latest(5, index);
         world.reply_from("b:2", "/latest", answer);
         match world.end() {
@@ -462,6 +482,7 @@ fn an_answer_that_no_oracle_gives_is_an_error_at_once() {
         let mut world = World::new(&["x:9"], Goal::Timestamps(1));
         world.reply(led_by("b:2")).reply(bad);
         assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+        assert_eq!(world.directory.leader(), None, "the next call asks who leads");
     }
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadCount, None));

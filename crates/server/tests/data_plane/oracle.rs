@@ -15,7 +15,7 @@ use epicepoch_wire::grpc::status::{Code, put_details};
 use epicepoch_wire::grpc::{health, message, pd, reflection};
 use epicepoch_wire::http::cluster_header;
 use epicepoch_wire::http2::frame::{self, flag, kind, setting};
-use epicepoch_wire::{Guarantee, HistoryId, NodeId, ProvedBy, Timestamp};
+use epicepoch_wire::{ClusterId, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp};
 
 use crate::forwarding::{await_leader, both, following, two, with_addresses};
 use crate::grpc::{HEAD, ID, begin, compact, data, head, single, tso, window};
@@ -172,6 +172,24 @@ fn wrong_requests_say_why() {
         let (found, said) = answer.call_status();
         assert!(found == code && said.starts_with(text), "{answer:?}");
         assert!(!answer.headers.contains_key("grpc-status-details-bin"));
+    }
+}
+
+#[test]
+fn a_node_that_has_not_joined_tells_clients_of_a_cluster_to_ask_again() {
+    let mut cluster = Cluster::new(1);
+    let node = with_grpc(&mut cluster);
+    node.publish(Published { cluster: ClusterId(0), ..cluster.nothing(1) });
+    let mut client = Raw::new(&node, &[]);
+    let own = cluster_header(CLUSTER, HistoryId(9));
+    let wanted = encoded(TimestampRequest { cluster: &own, ..ONE });
+    for (id, path, request) in
+        [(1, oracle::GET_TIMESTAMP, &wanted[..]), (3, oracle::GET_MEMBERS, b"")]
+    {
+        client.send(&single(id, path, request));
+        let answer = client.answers(1).remove(&id).unwrap();
+        let text = "this node has not joined its cluster yet; retry";
+        assert_eq!(answer.call_status(), ("14", text), "{path}");
     }
 }
 

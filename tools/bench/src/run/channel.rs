@@ -8,6 +8,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::load_connection::LoadConnection;
 
+/// Whether an error says that nothing answers at this address, so that another may.
+fn may_be_elsewhere(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut,
+    };
+    matches!(
+        error.kind(),
+        AddrNotAvailable | ConnectionRefused | HostUnreachable | NetworkUnreachable | TimedOut
+    )
+}
+
 /// A TCP connection.
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -31,7 +42,13 @@ impl Channel {
         message_max: usize,
     ) -> io::Result<Self> {
         let (dialer, target) = (Dialer::new(load.config.tls.as_ref(), alpn), load.target());
-        let stream = dialer.dial_at(target.addr, &target.name).await?;
+        let stream = match dialer.dial_at(target.addr, &target.name).await {
+            // The name may have another address that answers: an IPv4 one, or a new one.
+            Err(error) if may_be_elsewhere(&error) && target.name != target.addr.to_string() => {
+                dialer.dial(&target.name).await?
+            }
+            stream => stream?,
+        };
         let input_max = message_max.max(INPUT_LEN);
         let input = vec![0; INPUT_LEN];
         Ok(Self { stream, out: Vec::new(), input, filled: 0, input_max, sent: 0, received: 0 })

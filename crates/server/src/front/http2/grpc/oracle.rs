@@ -28,6 +28,9 @@ pub(super) fn ask(message: &[u8], view: &View) -> Result<Ask, Status> {
         error => error.into(),
     })?;
     let TimestampRequest { count, is_compact, guarantee, cluster } = request;
+    if !cluster.is_empty() {
+        check_joined(&view.published)?;
+    }
     if !cluster.is_empty() && cluster.as_bytes() != view.cluster.as_bytes() {
         const TEXT: &str = "this node belongs to another cluster, or the cluster was restored: \
                             correct the addresses, and start the client again";
@@ -66,8 +69,24 @@ pub(super) fn given(
     Ok(TimestampResponse { first, count, compact, proved_by, forwarded_by })
 }
 
+/// Checks that this node knows its cluster. A node that starts or waits to join does not.
+///
+/// # Errors
+/// When it does not. The client asks again.
+fn check_joined(published: &Published) -> Result<(), Status> {
+    const TEXT: &str = "this node has not joined its cluster yet; retry";
+    if published.cluster.0 == 0 {
+        return Err(Status::fixed(Code::Unavailable, TEXT, ErrorCode::NotReady));
+    }
+    Ok(())
+}
+
 /// Appends the members and the leader.
-pub(super) fn put_members(published: &Published, out: &mut Vec<u8>) {
+///
+/// # Errors
+/// When this node has not joined its cluster: clients keep the cluster's text with their data.
+pub(super) fn put_members(published: &Published, out: &mut Vec<u8>) -> Result<(), Status> {
+    check_joined(published)?;
     let cluster = cluster_header(published.cluster, published.history);
     let leader = published.leader.map(|leader| leader.0);
     let members = published.members.values().map(|member| Member {
@@ -76,4 +95,5 @@ pub(super) fn put_members(published: &Published, out: &mut Vec<u8>) {
         is_voter: published.voters.position(member.node, member.store).is_some(),
     });
     oracle::put_members(out, &cluster, leader, members);
+    Ok(())
 }

@@ -288,7 +288,7 @@ impl Http2 {
                 state.give_back(1);
                 return Ok(());
             }
-            Method::Members => oracle::put_members(published, &mut content),
+            Method::Members => oracle::put_members(published, &mut content)?,
             Method::PdMembers => {
                 pd::put_members(published, state.caller().is_encrypted, &mut content)?;
             }
