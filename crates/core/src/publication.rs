@@ -256,8 +256,9 @@ impl Shared {
         Epoch(self.stamped.load(Ordering::Relaxed))
     }
 
-    /// Records the epoch of the last timestamp. Only the allocator calls this.
-    pub(crate) fn record_stamped(&self, epoch: Epoch) {
+    /// Records the epoch of the last timestamp. Only the allocator calls this, and the simulator,
+    /// whose workers and replica have a [`Shared`] each.
+    pub fn record_stamped(&self, epoch: Epoch) {
         self.stamped.store(epoch.0, Ordering::Relaxed);
     }
 

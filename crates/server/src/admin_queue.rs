@@ -1,10 +1,13 @@
 //! The queue of admin commands. Workers put a command in and wait for its answer; the consensus
 //! plane takes it out and answers it. The types are here because both planes use them.
 
+use std::time::Duration;
+
 use epicepoch_core::admin::{Command, Unsettled};
 use epicepoch_wire::http::ErrorCode;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 /// At most this many commands wait for the consensus plane, over all connections.
 const QUEUE_LEN_MAX: usize = 16;
@@ -25,16 +28,15 @@ pub(crate) enum AdminCommand {
 }
 
 impl AdminCommand {
-    /// The answer if the consensus plane ends before it has answered this command. A command that
-    /// only reads may be sent to another member. A command that changes something may have been
-    /// carried out, so the operator must check that before repeating it.
-    fn cut_off(&self) -> Denied {
+    /// The answer if the consensus plane does not answer this command. A command that changes
+    /// something may have been carried out, so the operator must check that before repeating it.
+    /// `None` for a command that only reads, which may be sent to another member.
+    fn cut_off(&self) -> Option<Denied> {
         let unsettled = match self {
             Self::Members | Self::Clock | Self::Backup | Self::Settings => None,
             Self::Decide(command) => command.unsettled(),
         };
-        let denied = |it: Unsettled| Denied::new(ErrorCode::Unsettled, it.to_string());
-        unsettled.map_or_else(stopping, denied)
+        unsettled.map(|it: Unsettled| Denied::new(ErrorCode::Unsettled, it.to_string()))
     }
 }
 
@@ -78,13 +80,17 @@ impl AdminQueue {
         (Self(sender), AdminRequests(receiver))
     }
 
-    /// Sends a command to the consensus plane and waits for its answer. If the plane ends first,
-    /// the command may or may not have been carried out.
-    pub(crate) async fn ask(&self, command: AdminCommand) -> Answer {
+    /// Sends a command to the consensus plane and waits for its answer, at most for `limit`. If the
+    /// plane ends or is stuck, the command may or may not have been carried out.
+    pub(crate) async fn ask(&self, command: AdminCommand, limit: Duration) -> Answer {
         let (answer, answered) = oneshot::channel();
         let cut_off = command.cut_off();
         match self.0.try_send(AdminRequest { command, answer }) {
-            Ok(()) => answered.await.unwrap_or(Err(cut_off)),
+            Ok(()) => match timeout(limit, answered).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(cut_off.unwrap_or_else(stopping)),
+                Err(_) => Err(cut_off.unwrap_or_else(stuck)),
+            },
             Err(mpsc::error::TrySendError::Full(_)) => {
                 Err(Denied::new(ErrorCode::Overloaded, "too many admin commands wait; retry"))
             }
@@ -103,6 +109,12 @@ fn stopping() -> Denied {
     Denied::new(ErrorCode::ShuttingDown, "this node is stopping; ask another member")
 }
 
+fn stuck() -> Denied {
+    let text =
+        "the consensus thread of this node does not answer; its log says why; ask another member";
+    Denied::new(ErrorCode::Internal, text)
+}
+
 /// JSON key in an answer: the command changed nothing, because the cluster was already in the
 /// wanted state.
 pub(crate) const ALREADY: &str = "already";
@@ -116,20 +128,41 @@ mod tests {
 
     use super::*;
 
+    /// No test waits that long.
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn a_command_that_a_stuck_plane_does_not_answer_is_answered_in_time() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (admin_queue, mut requests) = AdminQueue::open();
+        for (command, code) in [
+            (AdminCommand::Decide(Command::Transfer(None)), ErrorCode::Unsettled),
+            (AdminCommand::Members, ErrorCode::Internal),
+        ] {
+            let asked = runtime.block_on(admin_queue.ask(command, Duration::from_millis(1)));
+            assert_eq!(asked.expect_err("no answer").code, code);
+            let taken = runtime.block_on(requests.next()).expect("the command");
+            assert!(taken.answer.is_closed());
+        }
+    }
+
     /// The plane takes a change from the queue and ends before it answers. The answer must not send
     /// the operator to another member, because the operator would repeat the change there.
     #[test]
     fn a_change_that_the_plane_took_before_it_ended_is_unsettled() {
         let answers = |command: AdminCommand| {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("a runtime");
             let (admin_queue, mut requests) = AdminQueue::open();
             runtime.block_on(async {
                 let ended = async { drop(requests.next().await) };
-                let (answer, ()) = tokio::join!(admin_queue.ask(command.clone()), ended);
+                let (answer, ()) = tokio::join!(admin_queue.ask(command.clone(), LONG), ended);
                 let before = answer.expect_err("no answer").code;
                 // The consensus plane ends.
                 drop(requests);
-                (before, admin_queue.ask(command).await.expect_err("no answer").code)
+                (before, admin_queue.ask(command, LONG).await.expect_err("no answer").code)
             })
         };
         let taken = (ErrorCode::Unsettled, ErrorCode::ShuttingDown);

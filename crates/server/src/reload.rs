@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use crate::abort::AbortOnPanic;
+
 /// Time between two checks of the files.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -28,6 +30,8 @@ impl Reloader {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let body = move || {
+            // Without this thread, certificates would expire and nothing would say so.
+            let _abort = AbortOnPanic("reloading of files");
             while !stopped.load(Ordering::Relaxed) {
                 reload();
                 thread::park_timeout(RELOAD_INTERVAL);

@@ -161,6 +161,10 @@ pub(crate) enum Event {
     Closed {
         peer: NodeId,
     },
+    /// The link to a peer cannot be dialled, or is silent.
+    Unreachable {
+        peer: NodeId,
+    },
     /// A process of `from` says hello over a new connection. If `is_answered`, the receiver sends
     /// its own hello back.
     Connected {
@@ -173,8 +177,12 @@ pub(crate) enum Event {
     Admin {
         command: AdminCommand,
     },
+    /// The consensus plane has handled the events of its turn, and does their actions.
+    TurnEnds,
     /// The process is going to stop.
     Shutdown,
+    /// The workers of a process that is going to stop have ended. Its consensus plane goes on.
+    WorkersEnded,
     /// The consensus plane takes the next step after a call of the replica: it raises the Promise,
     /// publishes, or sends messages.
     Share,
@@ -407,9 +415,12 @@ impl Event {
             | Self::Written
             | Self::Raft { .. }
             | Self::Closed { .. }
+            | Self::Unreachable { .. }
             | Self::Connected { .. }
             | Self::Admin { .. }
+            | Self::TurnEnds
             | Self::Shutdown
+            | Self::WorkersEnded
             | Self::Share
             | Self::Ping { .. }
             | Self::Pong { .. }
@@ -465,6 +476,9 @@ impl Event {
             Self::Connected { from, boot, .. } => (26, from.0 << 32 ^ boot.0),
             Self::Admin { command } => (27, command.number()),
             Self::Shutdown => (28, 0),
+            Self::WorkersEnded => (48, 0),
+            Self::TurnEnds => (50, 0),
+            Self::Unreachable { peer } => (49, peer.0),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
             Self::Refused { by, .. } => (29, by.0),

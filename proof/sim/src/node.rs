@@ -133,6 +133,8 @@ pub(crate) struct Running {
     pub(crate) ticked_ns: u64,
     /// Trusted time at the last tick, Unix nanoseconds.
     pub(crate) trusted_ns: u64,
+    /// Trusted time when the replica decided the first of what it has not written yet.
+    pub(crate) decided_ns: u64,
     /// For planted bugs: old values of the Promise with which a voter answers. The first was loaded
     /// some time ago, the second when the process started.
     pub(crate) stale: (Term, Term),
@@ -142,6 +144,8 @@ pub(crate) struct Running {
     pub(crate) handovers: Handovers,
     /// What the world sees of the offers of leadership that it makes and reads.
     pub(crate) offers: Offers,
+    /// Whether the consensus plane handles further events before it does the actions of the last.
+    pub(crate) is_turn_open: bool,
     /// Whether the process was told to stop.
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
@@ -169,6 +173,8 @@ pub(crate) struct Node {
     /// True time at which the pause of each thread ends, nanoseconds; 0 if the thread is not
     /// paused.
     pub(crate) paused_until_ns: [u64; THREADS],
+    /// Whether the process sees that its machine was suspended.
+    pub(crate) is_suspended: bool,
     /// Events that arrived during a pause, by thread, each with the boot that it is meant for.
     pub(crate) held: [Vec<(Option<BootId>, Event)>; THREADS],
     pub(crate) running: Option<Running>,
@@ -186,6 +192,7 @@ impl Node {
             version: Version::default(),
             accepts_fail_until_ns: 0,
             paused_until_ns: [0; THREADS],
+            is_suspended: false,
             held: Default::default(),
             running: None,
         }
@@ -272,10 +279,12 @@ impl Node {
             ticks: 0,
             ticked_ns: 0,
             trusted_ns: 0,
+            decided_ns: 0,
             stale: (Term(0), shared.promise.load()),
             hands_over: false,
             handovers: Handovers::default(),
             offers: Offers::default(),
+            is_turn_open: false,
             is_told_to_stop: false,
             shutdown_in: None,
             consensus,

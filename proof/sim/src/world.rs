@@ -244,6 +244,7 @@ impl World {
         let node = self.node(id);
         let is_torn = node.disk.crash(kept, &mut random);
         node.paused_until_ns = [0; THREADS];
+        node.is_suspended = false;
         node.clock.lease.resume(now_ns);
         // Messages that the process had not read are lost with its sockets.
         node.held = Default::default();
@@ -328,7 +329,8 @@ impl World {
         assert!(!self.is_paused(id), "the consensus plane of {id} is called in a pause");
         self.settle(id);
         let (monotonic_ns, clocks) = (self.monotonic_ns(id), self.lease_clocks(id));
-        let consensus = &mut self.node(id).running_mut().consensus;
+        let Running { consensus, shared, seen, .. } = self.node(id).running_mut();
+        shared.record_stamped(seen.stamped());
         consensus.handle_lease_clocks(clocks);
         let result = call(consensus, monotonic_ns);
         consensus.follow_offer(monotonic_ns);
@@ -525,9 +527,14 @@ impl World {
             Event::Written => self.written(id),
             Event::Raft { from, hello, bytes } => self.receive(id, from, hello, &bytes),
             Event::Closed { peer } => self.closed(id, peer),
+            Event::Unreachable { peer } => {
+                self.drive(id, |consensus, now_ns| consensus.handle_unreachable(now_ns, peer));
+            }
             Event::Connected { from, boot, .. } => self.receive_hello(id, from, boot, event),
             Event::Admin { command } => self.execute(id, command),
             Event::Shutdown => self.depart(id),
+            Event::TurnEnds => self.end_turn(id),
+            Event::WorkersEnded => self.end_workers(id),
             Event::Ping { from, boot, since, ping } => self.ping(id, from, boot, since, ping),
             Event::Pong { from, hello, boot, since, pong } => {
                 self.pong(id, (from, hello), boot, since, pong);

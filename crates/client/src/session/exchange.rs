@@ -367,6 +367,11 @@ impl Exchange {
             let found = error.text.to_owned();
             return Next::Fail(state.directory.another_cluster(&self.addr, found).into());
         }
+        if code == ErrorCode::Unauthorized && error.closes {
+            // The node has accepted this client's token before. Another token may be valid by now,
+            // and the next connection shows the present one.
+            return Next::Leave(FailedAttempt::Refused { addr: self.addr.clone(), code });
+        }
         refused(&self.addr, code, error.text)
     }
 

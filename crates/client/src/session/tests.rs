@@ -590,6 +590,24 @@ fn a_leader_that_a_refusal_names_is_asked_next() {
 }
 
 #[test]
+fn calls_outlive_a_connection_whose_token_was_revoked() {
+    let (mut world, link) = World::serving();
+    let call = world.call(1);
+    world.asked(link);
+    let mut bytes = Vec::new();
+    let code = ErrorCode::Unauthorized as u16;
+    ErrorFrame { code, closes: true, id: 0, text: "" }.encode(&mut bytes);
+    world.receive(link, &bytes);
+    assert_eq!((world.outcome(call), &world.closed[..]), (None, &[link][..]));
+    world.pass(BACKOFF_MAX);
+    let addr = world.opening.front().expect("a connection is wanted").1.clone();
+    let next = world.opened(&addr, 1, 1);
+    let request = world.asked(next);
+    world.answer(next, request, 5);
+    assert_eq!(world.outcome(call), Some(Ok(range(5, 1))));
+}
+
+#[test]
 fn every_call_ends_at_its_deadline_whatever_the_session_waits_for() {
     type Case = fn(&mut World);
     let cases: [(&str, Case); 4] = [

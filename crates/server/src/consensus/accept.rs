@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epicepoch_core::durable::Record;
+use epicepoch_core::positions::PeerBoot;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, write_frame, write_frame_of};
 use epicepoch_wire::gossip::{Ping, Pong};
@@ -154,9 +155,18 @@ impl Accepted {
             Ok(()) => self.answer(cluster, node, &hello, link),
             Err(refusal) => Answer::Refused(refusal),
         };
+        let (answer, record) = match answer {
+            // While the record is fetched, the format may be raised (S15). The publication is never
+            // older than the record, so the hello is checked again.
+            Answer::Admitted => {
+                let record = self.record().await;
+                (self.answer_bootstrap(node, &hello), record)
+            }
+            answer => (answer, None),
+        };
         match answer {
             Answer::Admitted => {
-                if let Some(record) = self.record().await {
+                if let Some(record) = record {
                     self.send(&mut stream, FrameKind::Admitted, |out| record.encode(out)).await;
                 }
             }
@@ -304,6 +314,7 @@ impl Accepted {
             client_addr: hello.client_addr.clone(),
         };
         let (store, reads_intervals) = (hello.store, hello.reads_intervals);
+        let peer = PeerBoot { node, boot: hello.boot, began: hello.position };
         self.inbox.send(Event::PeerHello { member, hello }).await;
         let cluster = self.shared.core.published().cluster;
         let (reader, mut writer) = stream.into_split();
@@ -328,8 +339,10 @@ impl Accepted {
             {
                 alive.heard_at = Instant::now();
             }
-            // The link of a removed peer is closed. The peer dials again and then gets the refusal.
-            if self.removed.borrow().contains(&node) {
+            // The link of a peer that was removed, or that is known by now to be rolled back, is
+            // closed. The peer dials again and then gets the refusal.
+            let is_rolled_back = self.shared.core.check_peer(peer).is_err();
+            if is_rolled_back || self.removed.borrow().contains(&node) {
                 break;
             }
             match header.kind {

@@ -121,7 +121,7 @@ pub(super) async fn run(
         faults,
         seed,
         metrics,
-        mut admin_requests,
+        admin_requests,
     } = parts;
     listener.set_nonblocking(true)?;
     let listener = Rc::new(TcpListener::from_std(listener)?);
@@ -135,7 +135,7 @@ pub(super) async fn run(
     let ended = unless_stopped(bootstrap, &mut orders, &mut early).await?;
     let Some(restored) = ended else { return Ok(()) };
     // The channel needs no limit of its own: the replica limits its outstanding writes.
-    let (completed, mut completions) = mpsc::unbounded_channel();
+    let (completed, completions) = mpsc::unbounded_channel();
     let marked = shared.clone();
     let writer = storage.into_writer(move |completion| {
         if let Completion::Marked { mark_ns } = completion {
@@ -146,7 +146,7 @@ pub(super) async fn run(
     })?;
     let marks = writer.marks();
     shared.intervals.set_writer(move |mark_ns| marks.submit(mark_ns));
-    let (inbox, mut events) = Inbox::open();
+    let (inbox, events) = Inbox::open();
     let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
     let mut node = node(&shared, &faults, &restored, seed)?;
     node.replica_mut().seed_settings(restore.first_settings(&shared.config));
@@ -173,49 +173,13 @@ pub(super) async fn run(
     // The order to prepare a stop may have come during the bootstrap. If it were lost, the node
     // could campaign while it stops.
     plane.on_order(early);
-    plane.flush()?;
     tokio::task::spawn_local(accepted.run(listener, plane.metrics.clone()));
-
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let mut is_tick = false;
-        let mut order = None;
-        tokio::select! {
-            biased;
-            Some(completion) = completions.recv() => plane.on_completion(completion)?,
-            received = orders.recv() => match received {
-                Some(Order::Stop) | None => break,
-                // The order is only stored here. The plane carries it out below, after the events
-                // that have arrived.
-                received => order = received,
-            },
-            // Ticks come before requests and events. Otherwise an operator or a peer that never stops
-            // sending could hold up the ticks.
-            _ = ticks.tick() => is_tick = true,
-            Some(request) = admin_requests.next() => plane.on_admin_request(request),
-            Some(event) = events.recv() => plane.on_event(event)?,
-        }
-        if is_tick || order.is_some() {
-            // After a pause of this thread, the links' tasks first read the bytes that wait in
-            // their sockets.
-            tokio::task::yield_now().await;
-        }
-        // Events that arrived while this thread was paused are handled before the tick.
-        while let Ok(completion) = completions.try_recv() {
-            plane.on_completion(completion)?;
-        }
-        for _ in 0..EVENTS_PER_TURN_MAX {
-            let Ok(event) = events.try_recv() else { break };
-            plane.on_event(event)?;
-        }
-        plane.node.follow_offer(plane.shared.clock.monotonic_ns());
-        plane.on_order(order);
-        if is_tick {
-            plane.tick()?;
-        }
-        plane.flush()?;
+    let arriving = Arriving { completions, orders: &mut orders, events, admin_requests };
+    let ended = plane.live(arriving).await;
+    if ended.is_err() {
+        plane.renounce();
     }
+    ended?;
     // The workers have ended. S23: the exact mark is the last write.
     plane.shared.intervals.stop();
     if !plane.writer.shutdown() {
@@ -262,7 +226,72 @@ fn node(
     Ok(node)
 }
 
+/// What the plane waits for.
+struct Arriving<'a> {
+    completions: mpsc::UnboundedReceiver<Completion>,
+    orders: &'a mut mpsc::UnboundedReceiver<Order>,
+    events: mpsc::Receiver<Event>,
+    admin_requests: AdminRequests,
+}
+
 impl Plane {
+    /// Handles what arrives until the order to stop.
+    ///
+    /// # Errors
+    /// Why this process has to end.
+    async fn live(&mut self, mut arriving: Arriving<'_>) -> Result<(), ConsensusError> {
+        self.flush()?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut is_tick = false;
+            let mut order = None;
+            tokio::select! {
+                biased;
+                Some(completion) = arriving.completions.recv() => self.on_completion(completion)?,
+                received = arriving.orders.recv() => match received {
+                    Some(Order::Stop) | None => return Ok(()),
+                    // The order is only stored here. The plane carries it out below, after the events
+                    // that have arrived.
+                    received => order = received,
+                },
+                // Ticks come before requests and events. Otherwise an operator or a peer that never stops
+                // sending could hold up the ticks.
+                _ = ticks.tick() => is_tick = true,
+                Some(request) = arriving.admin_requests.next() => self.on_admin_request(request),
+                Some(event) = arriving.events.recv() => self.on_event(event)?,
+            }
+            if is_tick || order.is_some() {
+                // After a pause of this thread, the links' tasks first read the bytes that wait in
+                // their sockets.
+                tokio::task::yield_now().await;
+            }
+            // Events that arrived while this thread was paused are handled before the tick.
+            while let Ok(completion) = arriving.completions.try_recv() {
+                self.on_completion(completion)?;
+            }
+            for _ in 0..EVENTS_PER_TURN_MAX {
+                let Ok(event) = arriving.events.try_recv() else { break };
+                self.on_event(event)?;
+            }
+            self.node.follow_offer(self.shared.clock.monotonic_ns());
+            self.on_order(order);
+            if is_tick {
+                self.tick()?;
+            }
+            self.flush()?;
+        }
+    }
+
+    /// Takes back all that this process has promised to do for others, because it has to end: its
+    /// disk may have lost what it promised, or its history is over. The disk and the clients may hold
+    /// up the end for seconds. Until then its workers answer no client and say no to every leader.
+    fn renounce(&self) {
+        self.shared.core.raise(Term(u64::MAX));
+        self.shared.core.publish(Arc::new(Published::nothing(self.shared.identity)));
+        self.workers.notify_published();
+    }
+
     /// Carries out an order from another thread of this node.
     fn on_order(&mut self, order: Option<Order>) {
         self.read_lease_clocks();

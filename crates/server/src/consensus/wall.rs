@@ -19,10 +19,29 @@ pub(crate) fn wall_ns(faults: &Faults) -> u64 {
     wall_ns.saturating_add_signed(faults.wall_offset_ns())
 }
 
-/// A reading of the monotonic clock and the wall clock together.
+/// A reading of the monotonic clock and the wall clock together. If this thread stands still between
+/// the two, they do not belong together, so both are read again.
 pub(crate) fn reading(clock: &NodeClock, faults: &Faults) -> ClockReading {
-    ClockReading { monotonic_ns: clock.monotonic_ns(), wall_ns: wall_ns(faults) }
+    together(|| clock.monotonic_ns(), || wall_ns(faults))
 }
+
+fn together(monotonic_ns: impl Fn() -> u64, wall_ns: impl Fn() -> u64) -> ClockReading {
+    let mut reading = ClockReading { monotonic_ns: monotonic_ns(), wall_ns: wall_ns() };
+    for _ in 1..READINGS_MAX {
+        let after_ns = monotonic_ns();
+        if after_ns.saturating_sub(reading.monotonic_ns) <= APART_NS_MAX {
+            break;
+        }
+        reading = ClockReading { monotonic_ns: after_ns, wall_ns: wall_ns() };
+    }
+    reading
+}
+
+/// Two readings of clocks belong together if no more than this passes from before the first until
+/// after the second, nanoseconds. A machine that is slower than this each of so many times has other
+/// troubles.
+const APART_NS_MAX: u64 = 1_000_000;
+const READINGS_MAX: usize = 10;
 
 /// How far the epochs of a leader are ahead of trusted time, nanoseconds. Its next epoch is above
 /// the start of its range and above the last epoch that it has given out. `None` without a grant.

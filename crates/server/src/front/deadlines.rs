@@ -161,9 +161,18 @@ impl ClientState {
     pub(crate) fn record_requests(&self, has_taken: bool, is_in_head: bool) {
         if has_taken {
             self.active_at.set(self.sweeps.get());
+        }
+        self.record_frames(has_taken, is_in_head);
+    }
+
+    /// Records the result of a read of HTTP/2. `has_whole` means that a frame has ended, and with it
+    /// its header block. `is_in_part` means that the bytes end within a frame or a header block.
+    /// Frames alone are no activity, because a client may never read.
+    pub(crate) fn record_frames(&self, has_whole: bool, is_in_part: bool) {
+        if has_whole {
             self.head_at.set(None);
         }
-        if is_in_head && self.head_at.get().is_none() {
+        if is_in_part && self.head_at.get().is_none() {
             self.head_at.set(Some(self.sweeps.get()));
         }
     }

@@ -25,6 +25,7 @@ use super::admission::AdmissionLimit;
 use super::forwarding::Forwarding;
 use super::links::Links;
 use super::view::View;
+use crate::abort::AbortOnPanic;
 use crate::metrics::Metrics;
 use crate::metrics::worker::WorkerMetrics;
 use crate::shared::{NodeShared, nanos};
@@ -151,6 +152,8 @@ impl Sequencer {
         if admitted == 0 {
             return Err(ErrorCode::Overloaded);
         }
+        // The task of a client survives a panic. A broken rule of forwarding must not (S22).
+        let _abort = AbortOnPanic("forwarding");
         let clock = || self.shared.clock.monotonic_ns();
         let joined = forwarding.join(admitted, total(admitted), clock);
         let slot = joined.inspect_err(|_| self.admission.give_back(admitted))?;

@@ -300,6 +300,23 @@ fn members_mode_and_health_are_told_by_leaders_and_followers() {
 }
 
 #[test]
+fn a_request_that_cannot_take_wide_timestamps_counts_as_refused() {
+    let mut cluster = Cluster::new(1);
+    let node = started(&mut cluster, |_| {});
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    let mut client = Raw::new(&node, &[]);
+    client.send(&single(1, pd::TSO, &tso(ID, 1)));
+    let answer = client.answers(1).remove(&1).unwrap();
+    let (code, text) = answer.call_status();
+    assert!(code == "9" && text.contains("set TIMESTAMP_FORMAT=compact first"), "{text}");
+    let refused = "epicepoch_requests_total{path=\"timestamp\",status=\"400\"}";
+    assert_eq!(node.metric(refused), 1);
+    let page = node.request("GET /metrics");
+    assert!(!page.text().contains("{path=\"timestamp\",status=\"200\"}"), "{}", page.text());
+}
+
+#[test]
 fn a_node_that_does_not_lead_ends_calls_with_the_words_of_pd() {
     let mut cluster = Cluster::new(2);
     let node = started(&mut cluster, |_| {});

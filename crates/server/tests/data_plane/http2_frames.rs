@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::num::NonZeroU32;
+use std::time::Instant;
 
 use epicepoch_attack::http2::get;
-use epicepoch_wire::http2::frame::{self, Frame, PREFACE, flag, kind, setting};
-use epicepoch_wire::http2::hpack::Decoder;
+use epicepoch_server::front::http2::session::STREAMS_MAX;
+use epicepoch_wire::http2::frame::{self, Frame, PREFACE, code, flag, kind, setting};
+use epicepoch_wire::http2::hpack::{self, Decoder};
 use epicepoch_wire::{NodeId, Timestamp};
 
 use crate::node::{Cluster, TestNode, WAIT_MAX};
@@ -31,6 +34,8 @@ pub(crate) struct Raw {
     pongs: usize,
     /// Whether the node has announced its end.
     is_ending: bool,
+    /// Streams that the node has reset, with the codes.
+    resets: BTreeMap<u32, u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,9 +66,9 @@ impl Raw {
         let decoder = Decoder::new(table.map_or(4096, |(_, len)| *len as usize));
         let (open, whole) = (BTreeMap::new(), BTreeMap::new());
         let (input, windows) = (Vec::new(), BTreeMap::new());
-        let (pongs, is_ending) = (0, false);
+        let (taken, pongs, is_ending, resets) = (0, 0, false, BTreeMap::new());
         let mut raw =
-            Self { stream, decoder, input, open, whole, taken: 0, windows, pongs, is_ending };
+            Self { stream, decoder, input, open, whole, taken, windows, pongs, is_ending, resets };
         let mut hello = PREFACE.to_vec();
         frame::put_settings(&mut hello, settings);
         raw.send(&hello);
@@ -171,6 +176,10 @@ impl Raw {
                 kind::PING if frame.has(flag::ACK) => self.pongs += 1,
                 kind::GOAWAY if frame.payload[4..8] == [0; 4] => self.is_ending = true,
                 kind::GOAWAY => panic!("sent away: {:?}", frame.payload),
+                kind::RST_STREAM => {
+                    let (code, _) = frame.payload.split_first_chunk().unwrap();
+                    self.resets.insert(id, u32::from_be_bytes(*code));
+                }
                 _ => {}
             }
             if matches!(frame.kind, kind::HEADERS | kind::DATA) && frame.has(flag::END_STREAM) {
@@ -345,6 +354,90 @@ fn a_head_that_is_too_long_is_refused_and_the_connection_stays_open() {
     client.ask(&[(1, block), (3, get("/timestamp"))]);
     let answers = client.answers(2);
     assert_eq!((answers[&1].status(), answers[&3].status()), ("431", "200"));
+}
+
+/// Sends the head of a request that has a body.
+fn begin(client: &mut Raw, stream: u32, block: &[u8]) {
+    let mut bytes = Vec::new();
+    frame::put(&mut bytes, kind::HEADERS, flag::END_HEADERS, stream, block);
+    client.send(&bytes);
+}
+
+/// Ends the body of a request.
+fn end(client: &mut Raw, stream: u32) {
+    let mut bytes = Vec::new();
+    frame::put(&mut bytes, kind::DATA, flag::END_STREAM, stream, b"");
+    client.send(&bytes);
+}
+
+#[test]
+fn a_request_is_checked_before_its_body_comes() {
+    let node = serving();
+    let mut client = Raw::new(&node, &[]);
+    begin(&mut client, 1, &get("/nope"));
+    node.await_metric("epicepoch_refusals_total{code=\"NOT_FOUND\"}", 1);
+    end(&mut client, 1);
+    assert_eq!(client.answers(1)[&1].status(), "404");
+}
+
+#[test]
+fn heads_of_requests_without_their_bodies_are_limited_and_may_be_sent_again() {
+    const PATH_LEN: usize = 3_900;
+    let node = serving();
+    let mut client = Raw::new(&node, &[]);
+    // The first block stores the path in the table, so that a few bytes stand for it later.
+    let mut first = vec![0x82, 0x86, 0x44];
+    hpack::put_string(&mut first, format!("/up?{}", "x".repeat(PATH_LEN - 4)).as_bytes());
+    begin(&mut client, 1, &first);
+    for nth in 1..STREAMS_MAX as u32 {
+        begin(&mut client, 2 * nth + 1, &[0x82, 0x86, 0xbe]);
+    }
+    client.ping();
+    let held = STREAMS_MAX - client.resets.len();
+    assert!((10..20).contains(&held), "{held} heads of {PATH_LEN} bytes");
+    assert!(client.resets.values().all(|reset| *reset == code::REFUSED_STREAM));
+    // A request without a body needs no space, and the end of a body frees some.
+    let next = 2 * STREAMS_MAX as u32 + 1;
+    client.ask(&[(next, vec![0x82, 0x86, 0xbe])]);
+    assert_eq!(client.answers(1)[&next].status(), "200");
+    for id in [1, next + 2] {
+        if id > next {
+            begin(&mut client, id, &[0x82, 0x86, 0xbe]);
+        }
+        end(&mut client, id);
+        assert_eq!(client.answers(1)[&id].status(), "200");
+    }
+}
+
+#[test]
+fn too_long_bodies_count_for_the_rate_of_their_address() {
+    const RATE_MAX: u32 = 10;
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        config.limits.address_request_rate_max = NonZeroU32::new(RATE_MAX);
+    });
+    let mut client = Raw::new(&node, &[]);
+    let mut block = get("/up");
+    block.extend(b"\0\x0econtent-length\x045000");
+    for nth in 0..2 * RATE_MAX {
+        begin(&mut client, 2 * nth + 1, &block);
+    }
+    let answers = client.answers(2 * RATE_MAX as usize);
+    let refused = answers.values().filter(|answer| answer.status() == "503").count();
+    assert!((1..=RATE_MAX as usize).contains(&refused), "{refused}");
+    let last = answers.values().last().map(|answer| &*answer.headers["epicepoch-error"]);
+    assert_eq!(last, Some("OVERLOADED"));
+}
+
+#[test]
+fn a_client_that_never_confirms_the_end_does_not_delay_a_node_that_stops() {
+    let node = serving();
+    let mut client = Raw::new(&node, &[]);
+    client.ask(&[(1, get("/timestamp"))]);
+    assert_eq!(client.answers(1)[&1].timestamps().len(), 1);
+    let began = Instant::now();
+    assert!(node.workers.shutdown(WAIT_MAX / 2));
+    assert!(began.elapsed() < WAIT_MAX / 2, "the connection was cut off");
 }
 
 /// An answer without the parts that differ from one answer to the next.

@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use epicepoch_certs::authority::{Authority, Issued, Validity};
@@ -99,6 +99,24 @@ fn requests_over_http3_get_the_same_answers_as_over_http1() {
         let (head, _) = client.get("/nowhere").await;
         assert_eq!((head.status, &*head.error), (404, "NOT_FOUND"));
         assert_eq!(stage.metric("epicepoch_http3_connections_open"), 1);
+    });
+}
+
+#[test]
+fn an_answer_to_head_has_no_body_whatever_it_says() {
+    let stage = Stage::new();
+    block_on(async {
+        let client = stage.connect().await;
+        for (path, status) in [("/up", 200), ("/nowhere", 404), ("/timestamp", 405)] {
+            let (whole, text) = client.get(path).await;
+            let mut asked = client.ask("HEAD", path).await.unwrap();
+            asked.finish().await.unwrap();
+            let (head, body) = answer(asked).await;
+            assert_eq!((head.status, body), (status, vec![]), "{path}");
+            if whole.status == status {
+                assert_eq!(head.length, text.len().to_string(), "{path}");
+            }
+        }
     });
 }
 
@@ -403,6 +421,49 @@ fn a_node_that_stops_announces_it_and_answers_received_requests() {
         assert_eq!(answer(asked).await.0.status, 200);
         assert_eq!(ended(&client.quic).await, NO_ERROR);
         assert!(stopping.join().unwrap());
+    });
+}
+
+#[test]
+fn a_node_that_stops_waits_for_a_request_whose_head_is_on_its_way() {
+    let stage = Stage::new();
+    block_on(async {
+        let client = stage.connect().await;
+        let (mut send, mut recv) = client.quic.open_bi().await.unwrap();
+        let head = get_frame("/up");
+        let (last, before) = head.split_last().unwrap();
+        send.write_all(before).await.unwrap();
+        // The server takes streams in their order.
+        assert_eq!(client.get("/up").await.0.status, 200);
+        let workers = stage.node.workers.clone();
+        let stopping = std::thread::spawn(move || workers.shutdown(WAIT_MAX));
+        while !matches!(client.ask("GET", "/up").await, Err(StreamError::RemoteClosing { .. })) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Longer than a client has for its last answers.
+        let closed = tokio::time::timeout(Duration::from_millis(150), client.quic.closed());
+        assert!(closed.await.is_err(), "the server has closed before it knew the request");
+        send.write_all(&[*last]).await.unwrap();
+        send.finish().unwrap();
+        assert!(recv.read_to_end(1 << 10).await.unwrap().ends_with(b"ok"));
+        assert_eq!(ended(&client.quic).await, NO_ERROR);
+        assert!(stopping.join().unwrap());
+    });
+}
+
+#[test]
+fn a_head_that_never_ends_does_not_delay_a_node_that_stops() {
+    let stage = Stage::with(|config| config.limits.head_timeout = WAIT_MAX * 2);
+    block_on(async {
+        let client = stage.connect().await;
+        let (mut send, _recv) = client.quic.open_bi().await.unwrap();
+        send.write_all(&get_frame("/up")[..3]).await.unwrap();
+        assert_eq!(client.get("/up").await.0.status, 200);
+        let (workers, began) = (stage.node.workers.clone(), Instant::now());
+        let stopping = std::thread::spawn(move || workers.shutdown(WAIT_MAX / 2));
+        assert_eq!(ended(&client.quic).await, NO_ERROR);
+        assert!(stopping.join().unwrap());
+        assert!(began.elapsed() < WAIT_MAX / 2, "the connection was cut off");
     });
 }
 

@@ -4,8 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use epicepoch_attack::http2::get;
 use epicepoch_server::Config;
 use epicepoch_server::security::authz::Port;
+use epicepoch_wire::http2::frame::{self, PREFACE, flag, kind};
 use epicepoch_wire::native;
 use socket2::{Domain, Socket, Type};
 
@@ -98,6 +100,22 @@ fn requests_beyond_an_addresss_rate_are_refused_on_every_path_of_http() {
 }
 
 #[test]
+fn bad_requests_count_for_the_rate_of_their_address() {
+    let long_id = format!("host: t\r\nepicepoch-request-id: {}", "i".repeat(129));
+    for fields in ["x-no: host", &long_id] {
+        let node = rated();
+        let mut client = connect_from(5, &node);
+        let request = format!("GET /timestamp HTTP/1.1\r\n{fields}\r\n\r\n");
+        let statuses = (0..2 * RATE_MAX).map(|_| {
+            client.send_raw(request.as_bytes());
+            client.reply().unwrap().status
+        });
+        let statuses: Vec<_> = statuses.collect();
+        assert!(statuses[0] == 400 && statuses.contains(&503), "{fields}: {statuses:?}");
+    }
+}
+
+#[test]
 fn a_pipeline_beyond_the_rate_is_answered_in_order_and_its_rest_refused() {
     let node = rated();
     let mut client = connect_from(6, &node);
@@ -137,6 +155,31 @@ fn silent_clients_and_incomplete_requests_are_closed() {
         assert!(client.is_closed());
     }
     assert_eq!(used.request("GET /timestamp").status, 200, "one that has asked is kept");
+}
+
+#[test]
+fn incomplete_frames_and_header_blocks_are_closed_as_incomplete_heads_are() {
+    let node = serving(|config| config.limits.head_timeout = Duration::from_secs(1));
+    let mut begun = PREFACE.to_vec();
+    frame::put_settings(&mut begun, &[]);
+    let headers = |flags| {
+        let mut bytes = Vec::new();
+        frame::put(&mut bytes, kind::HEADERS, flags, 1, &get("/up"));
+        bytes
+    };
+    let whole = headers(flag::END_HEADERS | flag::END_STREAM);
+    let clients = [&headers(0)[..], &whole[..whole.len() - 1], &whole].map(|bytes| {
+        let mut client = node.connect();
+        client.send_raw(&[&begun, bytes].concat());
+        client
+    });
+    let [mut block, mut cut_off, mut used] = clients;
+    block.read_to_end();
+    cut_off.read_to_end();
+    let mut ping = Vec::new();
+    frame::put(&mut ping, kind::PING, 0, 0, b"is open?");
+    used.send_raw(&ping);
+    while !used.read_some_bytes().ends_with(b"is open?") {}
 }
 
 #[test]

@@ -14,7 +14,7 @@ use epicepoch_wire::native::{
     Welcome, split,
 };
 use epicepoch_wire::{
-    ClusterId, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp, TimestampRange,
+    ClusterId, Guarantee, HistoryId, NodeId, ProvedBy, Timestamp, TimestampFormat, TimestampRange,
 };
 
 use crate::node::{CLUSTER, Cluster, START_NS, TestNode, WAIT_MAX};
@@ -200,6 +200,25 @@ fn a_request_gets_as_many_consecutive_timestamps_as_it_asks_for() {
     }
     assert_eq!(node.metric("epicepoch_native_requests_total{outcome=\"answered\"}"), 4);
     assert_eq!(node.metric("epicepoch_timestamps_total"), (1 << 32) + 5);
+}
+
+#[test]
+fn requests_that_need_compact_timestamps_are_refused_where_there_are_none() {
+    let (_cluster, node) = serving_alone();
+    let mut client = Native::connect(&node);
+    let timestamp_format = Some(TimestampFormat::Compact);
+    client.hello(&ClientHello { timestamp_format, ..ClientHello::default() });
+    assert!(matches!(client.next(), Got::Welcome(_)));
+    client.ask(7, 1);
+    let (code, text) = (Some(ErrorCode::NotCompact), String::new());
+    assert_eq!(client.next(), Got::Error { code, closes: false, id: 7, text });
+    for (name, value) in [
+        ("native_requests_total{outcome=\"refused\"}", 1),
+        ("native_requests_total{outcome=\"answered\"}", 0),
+        ("refusals_total{code=\"NOT_COMPACT\"}", 1),
+    ] {
+        assert_eq!(node.metric(&format!("epicepoch_{name}")), value, "{name}");
+    }
 }
 
 #[test]

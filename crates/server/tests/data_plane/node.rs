@@ -418,8 +418,13 @@ impl Client {
 
     /// Waits for some bytes and returns them.
     pub(crate) fn read_some(&mut self) -> String {
+        String::from_utf8(self.read_some_bytes()).unwrap()
+    }
+
+    /// Like [`Self::read_some`], for bytes that are no text.
+    pub(crate) fn read_some_bytes(&mut self) -> Vec<u8> {
         self.read_until(|bytes| (!bytes.is_empty()).then_some(bytes.len())).expect("more bytes");
-        String::from_utf8(std::mem::take(&mut self.buffer)).unwrap()
+        std::mem::take(&mut self.buffer)
     }
 
     /// Reads until the connection ends.

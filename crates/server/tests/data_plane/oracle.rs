@@ -110,6 +110,10 @@ fn compact_timestamps_are_given_where_the_cluster_has_them() {
     let (code, text) = answer.call_status();
     assert!(code == "9" && text.contains("TIMESTAMP_FORMAT=compact"), "{text}");
     assert_eq!(node.metric("epicepoch_refusals_total{code=\"NOT_COMPACT\"}"), 1);
+    let refused = "epicepoch_requests_total{path=\"timestamp\",status=\"422\"}";
+    assert_eq!(node.metric(refused), 1);
+    let page = node.request("GET /metrics");
+    assert!(!page.text().contains("{path=\"timestamp\",status=\"200\"}"), "{}", page.text());
     let mut cluster = Cluster::new(1);
     let node = with_grpc(&mut cluster);
     node.publish(compact(cluster.leading(1, 3, true)));

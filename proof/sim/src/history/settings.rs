@@ -134,9 +134,10 @@ impl History {
         *self.settings.entry(index).or_insert_with(own)
     }
 
-    /// A leader that last trusted time `trusted_ns` reserves a range up to `until`. That must be
-    /// one window ahead of `trusted_ns`, or just beyond the epoch to which an operator moves.
-    pub(crate) fn reserves(&mut self, who: Identity, until: Epoch, trusted_ns: u64) {
+    /// A leader reserves a range up to `until`. That must be one window ahead of the time that it
+    /// trusted when it decided this, which is between the two of `trusted_ns`, or just beyond the
+    /// epoch to which an operator moves.
+    pub(crate) fn reserves(&mut self, who: Identity, until: Epoch, trusted_ns: [u64; 2]) {
         let goes_by = self.goes_by.get(&who.boot).copied();
         let Some((least, most)) = goes_by.and_then(|it| it.both(|it| it.window_ns)) else { return };
         // Compact timestamps need some milliseconds above the end of the last range, also ahead of
@@ -148,11 +149,13 @@ impl History {
             (WIDTH_MIN_NS, Epoch(0))
         };
         let asked_ns = self.advance_asked_max.max(end).0.saturating_add(width_ns);
-        let is_more = until.0 > asked_ns.max(trusted_ns.saturating_add(most));
-        if is_more || until.0 < trusted_ns.saturating_add(least) {
+        let [low_ns, high_ns] =
+            [trusted_ns[0].min(trusted_ns[1]), trusted_ns[0].max(trusted_ns[1])];
+        let is_more = until.0 > asked_ns.max(high_ns.saturating_add(most));
+        if is_more || until.0 < low_ns.saturating_add(least) {
             self.violate(Invariant::Settings, || {
                 format!(
-                    "node {} trusts {trusted_ns} and reserves up to {until} by {goes_by:?}",
+                    "node {} trusts {trusted_ns:?} and reserves up to {until} by {goes_by:?}",
                     who.node
                 )
             });

@@ -508,7 +508,7 @@ fn going_by(window_ms: u64, interval_ms: u64) -> History {
 fn a_leader_reserves_by_the_window_that_counts() {
     let reserved = |window_ms, ahead_ns| {
         let mut history = going_by(window_ms, 80);
-        history.reserves(ME, Epoch(NOW_NS + ahead_ns), NOW_NS);
+        history.reserves(ME, Epoch(NOW_NS + ahead_ns), [NOW_NS; 2]);
         broken(&history)
     };
     assert_eq!(reserved(2_000, 2 * SECOND), None);
@@ -518,7 +518,7 @@ fn a_leader_reserves_by_the_window_that_counts() {
     assert_eq!(reserved(1_000, SECOND - 1), Some(Invariant::Settings));
     let mut later = going_by(1_000, 80);
     later.apply_settings(ME.boot, LogIndex(5), &state());
-    later.reserves(ME, Epoch(NOW_NS + 2 * SECOND), NOW_NS);
+    later.reserves(ME, Epoch(NOW_NS + 2 * SECOND), [NOW_NS; 2]);
     assert_eq!(broken(&later), Some(Invariant::Settings), "it has applied more since");
 }
 

@@ -19,6 +19,7 @@ use crate::event::{End, Event, PeerHello};
 use crate::history::Invariant;
 use crate::node::{Running, Share};
 use crate::parameters::{MS, TICK_NS};
+use crate::plane::Plane;
 use crate::plant::Plant;
 use crate::world::World;
 use crate::world::features::Feature;
@@ -30,6 +31,15 @@ const PING_TICKS: u64 = 20;
 /// `SNAPSHOTS_LOST` of a thousand are lost, and their sender is not told.
 const SNAPSHOTS_BROKEN: u32 = 100;
 const SNAPSHOTS_LOST: u32 = 300;
+/// Of a thousand messages to a peer that is cut off or down, `UNSENT` cannot even be queued, and
+/// `UNREACHABLE` of the others make the node notice that within `UNREACHABLE_NS_MAX` nanoseconds.
+const UNSENT: u32 = 100;
+const UNREACHABLE: u32 = 100;
+const UNREACHABLE_NS_MAX: u64 = 200 * MS;
+/// In a run with [`Feature::Turns`], a turn of the consensus plane is open for more events after this
+/// many of a thousand events, for at most `TURN_LASTS_NS_MAX` nanoseconds.
+const TURN_OPENS: u32 = 200;
+const TURN_LASTS_NS_MAX: u64 = 2 * MS;
 /// When it is to stop, the allocator is in use in `ALLOCATOR_IN_USE` of a thousand cases.
 const ALLOCATOR_IN_USE: u32 = 100;
 /// For a planted bug: ticks between two checks of leadership.
@@ -51,18 +61,24 @@ impl World {
         self.settle(id);
         let (reading, clocks) = (self.at(id).clock.read(self.now_ns), self.lease_clocks(id));
         let are_accepts_failing = self.do_accepts_fail(id);
+        let is_suspended = self.at(id).is_suspended;
         let running = self.node(id).running_mut();
         running.ticks += 1;
-        let before_ns = std::mem::replace(&mut running.ticked_ns, reading.monotonic_ns);
+        let ticked_ns = std::mem::replace(&mut running.ticked_ns, reading.monotonic_ns);
         let published = running.shared.published();
         let (round_completed_ns, lease_asked_ns) = (running.completed_ns, running.lease_asked_ns);
         let health = Health { round_completed_ns, are_accepts_failing, lease_asked_ns };
+        if is_suspended && running.replica().may_take_leases() {
+            running.consensus.replica_mut().forbid_leases(reading.monotonic_ns);
+        }
+        running.shared.record_stamped(running.seen.stamped());
         running.consensus.handle_lease_clocks(clocks);
         let result = running.consensus.handle_tick(reading, health);
         let clock = running.consensus.clock();
         running.trusted_offset_ns = clock.offset_ns();
         let trusted_ns = clock.trusted_ns(reading.monotonic_ns);
-        running.trusted_ns = trusted_ns;
+        let before_ns = std::mem::replace(&mut running.trusted_ns, trusted_ns);
+        running.decided_ns = if running.is_turn_open { before_ns } else { trusted_ns };
         let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
         let boot = running.identity.boot;
         // A leader that knows a majority, and ignores one of these clocks, is checked all the same.
@@ -73,8 +89,9 @@ impl World {
             self.count("clock believed without a majority's");
         }
         self.trusts(trusted_ns);
-        self.see_tick(id, before_ns);
-        self.pump(id);
+        self.see_tick(id, ticked_ns);
+        self.node(id).running_mut().is_turn_open = false;
+        self.pump_unless_over(id, result.is_err());
         self.check_late_disk(id);
         if let Err(fatal @ Fatal::Unreadable { .. }) = result {
             self.record(|| format!("{id} must stop: {fatal}"));
@@ -315,7 +332,7 @@ impl World {
         if taken.is_ok() {
             self.monitor.receives(to, from, store, &message);
         }
-        self.pump(to);
+        self.pump_unless_over(to, matches!(taken, Err(MessageError::LostEntries { .. })));
         let Err(error) = taken else {
             let boot = self.at(to).hello().boot;
             self.history.heard(boot, from, self.monotonic_ns(to));
@@ -354,8 +371,29 @@ impl World {
     }
 
     /// Handles a replica's outputs. In some runs it does so in steps, and workers may do anything
-    /// between two steps. The next call of the replica comes after all steps.
+    /// between two steps. The next call of the replica comes after all steps. In some runs the plane
+    /// is busy: further events come before it does the actions of this one. What it publishes, workers
+    /// see before that.
     pub(crate) fn pump(&mut self, id: NodeId) {
+        let is_busy = self.has(Feature::Turns) && self.chance(TURN_OPENS);
+        let running = self.node(id).running_mut();
+        if is_busy && !running.is_turn_open {
+            running.is_turn_open = true;
+            let lasts_ns = self.random.u64(0..=TURN_LASTS_NS_MAX);
+            self.schedule_own(id, lasts_ns, Event::TurnEnds);
+        }
+        self.take_outputs(id);
+    }
+
+    /// The consensus plane does the actions of all events of its turn. A tick ends a turn, too.
+    pub(crate) fn end_turn(&mut self, id: NodeId) {
+        if std::mem::take(&mut self.node(id).running_mut().is_turn_open) {
+            self.settle(id);
+            self.take_outputs(id);
+        }
+    }
+
+    fn take_outputs(&mut self, id: NodeId) {
         self.take_applied(id);
         let mut shares = self.take_shares(id);
         let has_seen = !shares.is_empty();
@@ -363,12 +401,26 @@ impl World {
             shares.sort_by_key(|share| matches!(share, Share::Raise(_)));
         }
         let release = if self.is_planted(Plant::ReleasedFirst) { 0 } else { shares.len() };
-        shares.insert(release, Share::Release);
+        if !self.at(id).running().is_turn_open {
+            shares.insert(release, Share::Release);
+        }
         self.node(id).running_mut().shares.extend(shares);
         if self.conditions.step_ns > 0 && has_seen {
             self.next_step(id, Event::Share);
         } else {
             self.settle(id);
+        }
+    }
+
+    /// The same. If the process ends because of this call, it may end before it does anything of what
+    /// the call and those before it, in the same turn, have left to do.
+    fn pump_unless_over(&mut self, id: NodeId, is_over: bool) {
+        if !is_over || self.random.bool() {
+            return self.pump(id);
+        }
+        self.take_applied(id);
+        for share in self.take_shares(id) {
+            self.take_share(id, share);
         }
     }
 
@@ -536,7 +588,7 @@ impl World {
     /// Reports to the history which ranges a leader proposes to reserve.
     fn see_reserved(&mut self, id: NodeId, write: &Write) {
         let running = self.at(id).running();
-        let (identity, trusted_ns) = (running.identity, running.trusted_ns);
+        let (identity, trusted_ns) = (running.identity, [running.decided_ns, running.trusted_ns]);
         let status = running.replica().status();
         for entry in &write.entries {
             // Only entries of the leader's own term are its proposals. Other entries come from
@@ -582,10 +634,34 @@ impl World {
         let bytes: Rc<[u8]> = bytes.into();
         let hello = self.at(id).hello();
         self.send(id, out.to, &Event::Raft { from: id, hello, bytes });
+        self.notice_cut(id, out);
         // A snapshot is the largest message, and its connection may break.
         if is_snapshot && self.chance(SNAPSHOTS_BROKEN) {
             let after_ns = self.link_ns();
             self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
+        }
+    }
+
+    /// A node may notice that it reaches a peer no more. The queue of the link is full, or the link
+    /// cannot be dialled, or it is silent.
+    fn notice_cut(&mut self, id: NodeId, out: &Outgoing) {
+        let to = out.to;
+        if to.0 > self.nodes.len() as u64
+            || self.at(to).running.is_some() && !self.links.is_cut(id, to, Plane::Raft)
+        {
+            return;
+        }
+        if self.chance(UNSENT) {
+            let now_ns = self.monotonic_ns(id);
+            let consensus = &mut self.node(id).running_mut().consensus;
+            consensus.handle_unsent(now_ns, to, out.message.kind);
+            for share in self.take_shares(id) {
+                self.take_share(id, share);
+            }
+            self.take_applied(id);
+        } else if self.chance(UNREACHABLE) {
+            let after_ns = self.random.u64(0..=UNREACHABLE_NS_MAX);
+            self.schedule_own(id, after_ns, Event::Unreachable { peer: to });
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) enum Feature {
     Compact,
     /// Nodes that do not lead send requests on to the leader.
     Forwarding,
+    /// Consensus planes are busy: they handle several events before they do the actions of these.
+    Turns,
 }
 
 impl Feature {
@@ -55,7 +57,8 @@ impl Feature {
             | Self::Shutdowns
             | Self::RemovalNotices
             | Self::ConfirmLinks
-            | Self::Forwarding => 4,
+            | Self::Forwarding
+            | Self::Turns => 4,
             Self::Restores | Self::MissedFounding | Self::FailingAccepts => 8,
             Self::Moves => 16,
         }
@@ -113,7 +116,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 16] = [
+    const ALL: [Feature; 17] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -130,6 +133,7 @@ mod tests {
         Feature::Leases,
         Feature::Compact,
         Feature::Forwarding,
+        Feature::Turns,
     ];
 
     #[test]

@@ -63,8 +63,14 @@ impl World {
         LeaseClocks { own_ns: self.lease_clock_ns(id), wait_ns: clock.read_wait(self.now_ns) }
     }
 
+    /// What a worker takes for the time of its leader's lease, nanoseconds: later than every lease
+    /// after a suspension of the machine.
+    pub(crate) fn worker_lease_ns(&self, id: NodeId) -> u64 {
+        if self.at(id).is_suspended { u64::MAX } else { self.lease_clock_ns(id) }
+    }
+
     /// What the clock of the lease of a leader shows now, nanoseconds.
-    pub(crate) fn lease_clock_ns(&self, id: NodeId) -> u64 {
+    fn lease_clock_ns(&self, id: NodeId) -> u64 {
         let clock = &self.at(id).clock.lease;
         let stops = self.is_planted(Plant::LeaseClockStops);
         if stops { clock.read_wait(self.now_ns) } else { clock.read(self.now_ns) }

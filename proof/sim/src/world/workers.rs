@@ -138,7 +138,7 @@ impl World {
 
     pub(crate) fn turn(&mut self, id: NodeId, worker: usize) {
         let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
-        let clock_ns = self.lease_clock_ns(id);
+        let clock_ns = self.worker_lease_ns(id);
         let running = self.node(id).running_mut();
         let own = &mut running.workers[worker];
         own.is_turn_due = false;

@@ -10,13 +10,18 @@ use std::task::{Context, Poll};
 
 use bytes::Buf as _;
 use epicepoch_wire::http2::frame::{self, PAYLOAD_LEN_MAX, flag, kind};
-use http::{Method, Request};
+use http::{HeaderValue, Method, Request};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::session::Session;
+use super::session::{HEAD_LEN_MAX, STREAMS_MAX, Session};
 use crate::front::routes::answer::Answer;
 use crate::front::routes::body::{Body, Chunk};
 use crate::front::routes::service::{Answering, NodeService};
+
+/// The paths and headers of requests whose bodies have not ended may have this many bytes together:
+/// 256 for each stream. With header compression, a few bytes can stand for a head of kilobytes.
+const UNFINISHED_LEN_MAX: usize = 256 * STREAMS_MAX;
+const _: () = assert!(HEAD_LEN_MAX <= UNFINISHED_LEN_MAX, "a head fits when no other waits");
 
 /// The exchanges of one connection.
 #[derive(Default)]
@@ -31,8 +36,17 @@ struct Exchange {
 
 /// The step of an exchange. `chunk` is the part of the body that is made and not sent yet.
 enum Step {
-    Answering { answering: Pin<Box<Answering>>, incoming: Rc<Incoming>, is_head: bool },
-    Sending { body: Body, chunk: Option<Chunk> },
+    Answering {
+        answering: Pin<Box<Answering>>,
+        incoming: Rc<Incoming>,
+        is_head: bool,
+        /// Bytes of the request's path and headers.
+        kept_len: usize,
+    },
+    Sending {
+        body: Body,
+        chunk: Option<Chunk>,
+    },
     Done,
 }
 
@@ -49,14 +63,19 @@ impl Exchanges {
         self.list.is_empty()
     }
 
-    /// Begins to answer a request.
+    /// Begins to answer a request. Returns `false` if it must be refused: the heads of requests
+    /// whose bodies have not ended have too many bytes.
     pub(super) fn begin(
         &mut self,
         service: &NodeService,
         id: u32,
         request: Request<()>,
         body_len: Option<u64>,
-    ) {
+    ) -> bool {
+        let kept_len = kept_len(&request);
+        if body_len != Some(0) && self.unfinished_len() + kept_len > UNFINISHED_LEN_MAX {
+            return false;
+        }
         let is_head = *request.method() == Method::HEAD;
         let incoming = Rc::new(Incoming {
             waiting: Cell::new(0),
@@ -65,7 +84,18 @@ impl Exchanges {
         });
         let request = request.map(|()| RequestBody(incoming.clone()));
         let answering = Box::pin(service.answer(request));
-        self.list.push(Exchange { id, step: Step::Answering { answering, incoming, is_head } });
+        let step = Step::Answering { answering, incoming, is_head, kept_len };
+        self.list.push(Exchange { id, step });
+        true
+    }
+
+    /// Bytes of the paths and headers of requests whose bodies have not ended.
+    fn unfinished_len(&self) -> usize {
+        let len = |exchange: &Exchange| match &exchange.step {
+            Step::Answering { incoming, kept_len, .. } if !incoming.has_ended.get() => *kept_len,
+            Step::Answering { .. } | Step::Sending { .. } | Step::Done => 0,
+        };
+        self.list.iter().map(len).sum()
     }
 
     /// Sends a body as fast as its client accepts it. The head is already sent.
@@ -134,6 +164,12 @@ impl Exchanges {
     pub(super) fn give_back(&mut self) {
         self.list.shrink_to_fit();
     }
+}
+
+/// Bytes of a request's path and headers.
+fn kept_len(request: &Request<()>) -> usize {
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    path + request.headers().values().map(HeaderValue::len).sum::<usize>()
 }
 
 impl Step {

@@ -3,11 +3,15 @@
 //! what the client's frames mean.
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::http2::frame::{self, Frame, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
 use epicepoch_wire::{Guarantee, TimestampRange};
+use tokio::time::{Sleep, sleep};
 
 use super::answers::{Echo, Other, ResponseTemplates, Table};
 use super::exchange::{Exchanges, Ready};
@@ -16,7 +20,7 @@ use super::meter::FrameMeter;
 use super::session::{Event, Fault, STREAMS_MAX, Session};
 use crate::front::deadlines::ClientState;
 use crate::front::pipeline::protocol::{ANSWERS_LEN_MAX, Common, Line, Protocol, Stage};
-use crate::front::pipeline::queue::{Answers, Interest, Refused, Waiting};
+use crate::front::pipeline::queue::{Answers, Interest, Queue, Refused, Waiting};
 use crate::front::pipeline::refusal::Refusal;
 use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::body::Body;
@@ -32,6 +36,9 @@ use crate::worker::sequencer::Sequencer;
 /// heads of frames, ten bytes for headers, and 23 for what has proved the answer. Each open stream
 /// may need that many.
 const ANSWER_HEAD_LEN: usize = 64;
+/// A client has this time to say that it knows of the end of its connection. A client that is gone
+/// never does.
+const CLOSING_TIME_MAX: Duration = Duration::from_secs(1);
 /// The status of a request whose head is too long.
 const HEAD_TOO_LONG: u16 = 431;
 
@@ -51,6 +58,8 @@ pub(crate) struct Http2 {
     /// Whether this node serves gRPC calls (`GRPC`, `PD_WIRE`).
     takes_calls: bool,
     pub(super) calls: Calls,
+    /// After the announcement of the end: the time for which the node waits for the client.
+    closing: Option<Pin<Box<Sleep>>>,
 }
 
 /// A request that waits for its answer.
@@ -135,6 +144,7 @@ impl Protocol for Http2 {
             exchanges: Exchanges::default(),
             takes_calls: Switches::of(&common.sequencer.shared.config).any(),
             calls: Calls::default(),
+            closing: None,
         }
     }
 
@@ -166,6 +176,7 @@ impl Protocol for Http2 {
         if let Some(session) = &mut self.session {
             session.set_limits(limits);
         }
+        let mut has_whole = false;
         while line.stage == Stage::Open {
             if self.read_allowance(line) == 0 {
                 line.is_full = !rest.is_empty();
@@ -177,10 +188,16 @@ impl Protocol for Http2 {
                 Ok(Some((length, event))) => {
                     let (frame, behind) = rest.split_at(length);
                     rest = behind;
+                    has_whole |= !session.is_in_block();
                     self.handle(common, line, event, frame);
                 }
                 Err(fault) => self.send_away(common, line, fault),
             }
+        }
+        if let Some(session) = &self.session {
+            // Frames that wait because the outbox is full are whole.
+            let has_part = !rest.is_empty() && !line.is_full;
+            line.state.record_frames(has_whole, has_part || session.is_in_block());
         }
         rest
     }
@@ -190,6 +207,22 @@ impl Protocol for Http2 {
         line.state.record_end();
         self.drop_all(line);
         line.stage = Stage::Cut;
+    }
+
+    /// Calls may ask for compact timestamps before this node knows whether the cluster gives some.
+    #[inline]
+    fn check(
+        &self,
+        common: &Common<Self>,
+        queue: &Queue<Request>,
+        requests: usize,
+        range: &TimestampRange,
+    ) -> Result<u64, ErrorCode> {
+        if self.calls.is_empty() || common.sequencer.shared.gives_compact(range) {
+            return Ok(0);
+        }
+        let is_unfit = |it: &Request| it.is_of_call && it.ask.format.is_compact();
+        Ok(queue.count_oldest(requests, is_unfit))
     }
 
     fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
@@ -266,7 +299,10 @@ impl Protocol for Http2 {
     /// are answered; later requests are not.
     fn close(&mut self, line: &mut Line<Request>) {
         match &mut self.session {
-            Some(session) => session.close(line.outbox.bytes()),
+            Some(session) => {
+                session.close(line.outbox.bytes());
+                self.closing = Some(Box::pin(sleep(CLOSING_TIME_MAX)));
+            }
             None => line.stop(),
         }
         self.close_calls(line.outbox.bytes());
@@ -281,6 +317,12 @@ impl Protocol for Http2 {
         line: &mut Line<Request>,
         context: &mut Context<'_>,
     ) -> bool {
+        if let (Some(closing), Some(session)) = (&mut self.closing, &mut self.session)
+            && closing.as_mut().poll(context).is_ready()
+        {
+            session.stop_waiting(line.outbox.bytes());
+            self.closing = None;
+        }
         let is_held = || self.session.as_ref().is_some_and(Session::is_held);
         let goes_on = (!self.calls.is_empty() || is_held()) && self.advance_calls(common, line);
         if self.exchanges.is_empty() {
@@ -345,7 +387,10 @@ impl Http2 {
                 self.begin_call(common, line, id, &request, body_len == Some(0));
             }
             Event::Request { id, request, body_len } => {
-                self.exchanges.begin(&self.service, id, *request, body_len);
+                let is_begun = self.exchanges.begin(&self.service, id, *request, body_len);
+                if let Some(session) = self.session.as_mut().filter(|_| !is_begun) {
+                    session.refuse(id, line.outbox.bytes());
+                }
             }
             Event::TooLong { id } => {
                 let mut answer = Answer::new(Body::Empty);

@@ -45,7 +45,7 @@ enum Closing {
     /// The node has announced the end. Requests that the client sent before it got the announcement
     /// are answered.
     Announced,
-    /// The client knows of the end. New requests are ignored.
+    /// The client knows of the end, or has had its time to say so. New requests are ignored.
     Told,
 }
 
@@ -79,9 +79,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Sets what a request on the fast path may ask for.
-    pub const fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
+    /// Sets what a request on the fast path may ask for. If that changes, the latest request is
+    /// checked again when it is repeated.
+    pub fn set_limits(&mut self, limits: Limits) {
+        if self.limits != limits {
+            self.limits = limits;
+            self.fast_request = None;
+        }
     }
 
     /// A connection whose preface has arrived. If `takes_fast`, requests of the fast path that
@@ -166,6 +170,12 @@ impl Session {
         self.fast_request.as_ref()
     }
 
+    /// Whether a part of a header block has arrived.
+    #[must_use]
+    pub fn is_in_block(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
     /// How many streams are open.
     #[must_use]
     pub fn open(&self) -> usize {
@@ -211,6 +221,11 @@ impl Session {
         }
     }
 
+    /// Refuses a request that has not begun. Its client may send it again.
+    pub fn refuse(&mut self, id: u32, out: &mut Vec<u8>) {
+        self.reset(id, code::REFUSED_STREAM, out);
+    }
+
     /// Lets the client send `len` more bytes on a stream, because the node has used as many. Does
     /// nothing if the client has ended the stream.
     pub fn reopen(&mut self, id: u32, len: u32, out: &mut Vec<u8>) {
@@ -249,13 +264,21 @@ impl Session {
         }
     }
 
+    /// Accepts no more requests, although the client may not know of the end.
+    pub fn stop_waiting(&mut self, out: &mut Vec<u8>) {
+        if self.closing == Closing::Announced {
+            self.closing = Closing::Told;
+            put_goaway(self.last_id, code::NO_ERROR, out);
+        }
+    }
+
     /// Whether the node has announced the end.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing != Closing::No
     }
 
-    /// Whether the client knows of the end and no stream is open.
+    /// Whether no stream is open and none will be.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.closing == Closing::Told && self.streams.open() == 0
@@ -409,9 +432,8 @@ impl Session {
         }
         if !frame.has(flag::ACK) {
             frame::put(out, kind::PING, flag::ACK, 0, frame.payload);
-        } else if self.closing == Closing::Announced && frame.payload == END_PING {
-            self.closing = Closing::Told;
-            put_goaway(self.last_id, code::NO_ERROR, out);
+        } else if frame.payload == END_PING {
+            self.stop_waiting(out);
         }
         Ok(Event::Nothing)
     }

@@ -2,7 +2,7 @@
 //! connection ends when the client goes, is silent for too long or abuses it, or when the node
 //! stops. A node that stops tells the client, and first answers the requests it has received.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -14,17 +14,17 @@ use bytes::{Buf, Bytes};
 use h3::error::{Code, StreamError};
 use h3::quic::SendStream as _;
 use h3::server::{RequestResolver, RequestStream};
-use http::Response;
 use http::header::{ALT_SVC, CONTENT_LENGTH, DATE};
+use http::{Method, Response};
 use http_body::{Body as HttpBody, Frame};
 use tokio::task::spawn_local;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::limits::{HEAD_LEN_MAX, STREAMS_MAX};
 use super::streams::{self, AbuseMeter};
 use crate::front::clients::Clients;
 use crate::front::deadlines::ClientState;
-use crate::front::routes::answer::Answer;
+use crate::front::routes::answer::{self, Answer};
 use crate::front::routes::body::Chunk;
 use crate::front::routes::date::Date;
 use crate::front::routes::service::NodeService;
@@ -54,6 +54,8 @@ struct Common {
     service: NodeService,
     abuse: Rc<AbuseMeter>,
     date: RefCell<Date>,
+    /// Requests that were taken and are not over, also those whose head has not arrived.
+    taken: Cell<u32>,
 }
 
 /// Serves a connection until it ends.
@@ -71,8 +73,8 @@ pub(super) async fn serve(
     let service = NodeService::new(clients.sequencer().clone(), state.clone());
     let open = &clients.sequencer().metrics().http3_connections;
     open.set(open.load() + 1);
-    let date = RefCell::default();
-    let common = Rc::new(Common { clients: clients.clone(), state, service, abuse, date });
+    let (date, taken) = (RefCell::default(), Cell::default());
+    let common = Rc::new(Common { clients: clients.clone(), state, service, abuse, date, taken });
     if let Err(error) = common.serve(&quic).await {
         tracing::debug!(%error, "a client's connection of HTTP/3 ended with an error");
     }
@@ -162,20 +164,24 @@ impl Common {
         }
     }
 
-    /// Answers the remaining requests, after the client was told of the end.
+    /// Answers the remaining requests, after the client was told of the end. Waits only for a short
+    /// time for heads: their clients may be gone.
     async fn finish(
         self: &Rc<Self>,
         connection: &mut Connection,
     ) -> Result<(), h3::error::ConnectionError> {
-        while self.state.in_flight() > 0 {
+        let mut heads = pin!(sleep(LINGER_TIME_MAX));
+        loop {
             let mut accepting = pin!(connection.accept());
             let next = poll_fn(|context| {
                 self.state.record_waker(context);
                 if self.state.is_cut.get() {
                     return Poll::Ready(Ok(None));
                 }
+                let is_late = heads.is_elapsed() || heads.as_mut().poll(context).is_ready();
+                let left = if is_late { self.state.in_flight() } else { self.taken.get() };
                 match accepting.as_mut().poll(context) {
-                    Poll::Pending if self.state.in_flight() == 0 => Poll::Ready(Ok(None)),
+                    Poll::Pending if left == 0 => Poll::Ready(Ok(None)),
                     other => other,
                 }
             });
@@ -184,7 +190,6 @@ impl Common {
                 None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     fn take(self: &Rc<Self>, resolver: Resolver) {
@@ -194,8 +199,14 @@ impl Common {
             return;
         }
         let common = self.clone();
+        common.taken.set(common.taken.get() + 1);
         spawn_local(async move {
-            match common.answer(resolver).await {
+            let answered = common.answer(resolver).await;
+            common.taken.set(common.taken.get() - 1);
+            if common.clients.is_closing() {
+                common.state.wake();
+            }
+            match answered {
                 Ok(true) => common.abuse.record_answer(),
                 Ok(false) => common.abuse.record_taken_back(),
                 Err(error) => {
@@ -222,10 +233,12 @@ impl Common {
             Poll::Ready(())
         })
         .await;
+        let is_head = *request.method() == Method::HEAD;
         let request = request.map(|()| body);
         // The request counts as in flight until the last byte is written.
         let mut answering = pin!(self.service.answer(request));
         let Ok(answer) = answering.as_mut().await;
+        let answer = if is_head { answer::without_body(answer) } else { answer };
         // The timeout limits the wait for a client that does not read.
         let writing = self.write(answer, &mut sending);
         match timeout(limits.idle_timeout, writing).await {

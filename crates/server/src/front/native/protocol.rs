@@ -14,7 +14,7 @@ use epicepoch_wire::native::{
     FEATURE_CHECKED_TOKENS, FEATURE_DIRECT, Frame, HEADER_LEN, IntervalRequest, LeaderNotice,
     Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
 };
-use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat};
+use epicepoch_wire::{Guarantee, NodeId, ProvedBy, TimestampFormat, TimestampRange};
 
 use super::welcome;
 use crate::front::deadlines::ClientState;
@@ -202,15 +202,22 @@ impl Protocol for Native {
     }
 
     #[inline]
-    fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
-        out.reserve(answers.len() * ANSWER_LEN);
-        if self.needs_compact && !common.sequencer.shared.gives_compact(answers.range()) {
-            let code = ErrorCode::NotCompact;
-            common.sequencer.metrics().count_refusals(code, answers.len() as u64);
-            return answers.each(|Request { id, .. }, _, _| {
-                ErrorFrame { code: code as u16, closes: false, id, text: "" }.encode(out);
-            });
+    fn check(
+        &self,
+        common: &Common<Self>,
+        _: &Queue<Request>,
+        _: usize,
+        range: &TimestampRange,
+    ) -> Result<u64, ErrorCode> {
+        if self.needs_compact && !common.sequencer.shared.gives_compact(range) {
+            return Err(ErrorCode::NotCompact);
         }
+        Ok(0)
+    }
+
+    #[inline]
+    fn answer(&mut self, _: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
+        out.reserve(answers.len() * ANSWER_LEN);
         if self.guarantee.is_some() && answers.proved_by() == ProvedBy::Lease {
             let by_lease =
                 |request: Request, first| request.answer_proved_by(first, ProvedBy::Lease);

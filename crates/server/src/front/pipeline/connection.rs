@@ -234,7 +234,14 @@ impl<P: Protocol> Connection<P> {
         let live = queue.live_of(requests.clone()) as u64;
         let latest = queue.latest_of(requests.clone()) as u64;
         let count = |it: &WorkerMetrics, status, n| P::count(it, status, n, latest);
-        match outcome.map(|it| settle(&common.sequencer, it, live, over_rate, count)) {
+        let mut unfit = 0;
+        let outcome = outcome.map(|outcome| {
+            outcome.and_then(|answer| {
+                unfit = protocol.check(common, queue, requests.end, &answer.range)?;
+                Ok(answer)
+            })
+        });
+        match outcome.map(|it| settle(&common.sequencer, it, live - unfit, over_rate, count)) {
             None => queue.drain(requests, |_, _| {}),
             Some(Ok(sequencer::Answer { range, proved_by })) => {
                 let requests = requests.end;

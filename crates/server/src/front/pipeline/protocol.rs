@@ -6,7 +6,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::Context;
 
-use epicepoch_wire::Guarantee;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{Guarantee, TimestampRange};
 
 use super::outbox::Outbox;
 use super::queue::{Answers, Queue, Refused, Waiting};
@@ -76,6 +77,22 @@ pub(crate) trait Protocol: Sized {
     #[inline]
     fn may_forward(&self, queue: &Queue<Self::Request>) -> bool {
         queue.may_forward()
+    }
+
+    /// Checks the timestamps that the oldest `requests` of the queue have got. Returns how many of
+    /// them [`Self::answer`] refuses all the same, and counts itself.
+    ///
+    /// # Errors
+    /// When none of the requests may get them.
+    #[inline]
+    fn check(
+        &self,
+        _common: &Common<Self>,
+        _queue: &Queue<Self::Request>,
+        _requests: usize,
+        _range: &TimestampRange,
+    ) -> Result<u64, ErrorCode> {
+        Ok(0)
     }
 
     /// Appends the answers to requests that got timestamps.

@@ -158,6 +158,12 @@ impl<R: Waiting> Queue<R> {
         self.requests.range(range).filter(is_one).count()
     }
 
+    /// How many of the oldest `requests` must be answered and are such as `chosen` says.
+    pub(crate) fn count_oldest(&self, requests: usize, chosen: impl Fn(&R) -> bool) -> u64 {
+        let is_one = |it: &&R| it.interest() == Interest::Wanted && chosen(it);
+        self.requests.range(..requests).filter(is_one).count() as u64
+    }
+
     /// Approximate bytes of the answers to all wanted requests.
     #[inline]
     pub(crate) fn owed_len(&self) -> usize {
@@ -319,11 +325,6 @@ pub(crate) struct Answers<'a, R> {
 }
 
 impl<R: Waiting> Answers<'_, R> {
-    /// The timestamps of all requests.
-    pub(crate) fn range(&self) -> &TimestampRange {
-        &self.range
-    }
-
     /// What has proved the answers.
     #[inline]
     pub(crate) fn proved_by(&self) -> ProvedBy {

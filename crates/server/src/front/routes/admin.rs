@@ -28,6 +28,10 @@ use crate::shared::NodeShared;
 const ASKS_MAX: usize = 10;
 /// Pause between two questions to a new node.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
+/// The consensus plane gives up a change after this time.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The plane is stuck if its answer is late by this time.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// The parameters that set a cluster's settings. The last but one allows zones without a voter, and
 /// the last one states which removed nodes run no more.
@@ -203,7 +207,13 @@ pub(crate) async fn carry_out(shared: Arc<NodeShared>, order: Order) -> Answer {
             Introduced::Member(document) => return Ok(document),
         },
     };
-    shared.admin_queue.ask(command).await
+    shared.admin_queue.ask(command, answer_time_max(&shared)).await
+}
+
+/// The longest time in which the consensus plane answers a command, unless it is stuck. The plane
+/// gives up a handover after two election timeouts.
+fn answer_time_max(shared: &NodeShared) -> Duration {
+    CHANGE_TIMEOUT.max(2 * shared.config.election_timeout) + ANSWER_GRACE
 }
 
 /// The node that must be added.
@@ -227,7 +237,8 @@ async fn introduced(
     // The replica can refuse without asking the node. Its reason is clearer than an error from
     // asking a wrong or missing node.
     let vacancy = Command::Vacancy { node, raft_addr: raft_addr.clone() };
-    let known = shared.admin_queue.ask(AdminCommand::Decide(vacancy)).await?;
+    let limit = answer_time_max(shared);
+    let known = shared.admin_queue.ask(AdminCommand::Decide(vacancy), limit).await?;
     let own = &shared.config.raft_addr;
     if is_loopback(own) != is_loopback(&raft_addr) {
         return refused(format!(

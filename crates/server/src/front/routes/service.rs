@@ -16,7 +16,7 @@ use epicepoch_wire::http::{
 use epicepoch_wire::interval::IntervalStamp;
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, StatusCode, Version};
+use http::{Request, StatusCode, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -80,32 +80,49 @@ impl NodeService {
     where
         B: HttpBody + Unpin + 'static,
     {
+        let checked = self.check(&request);
         if request.body().is_end_stream() {
-            return self.route(&request);
+            return match checked {
+                Ok(allowed) => self.route(allowed, &request),
+                Err(refusal) => Step::Done(refusal),
+            };
         }
         let service = self.clone();
+        let version = request.version();
+        let (parts, body) = request.into_parts();
+        // While the body of a refused request arrives, the node keeps only the refusal.
+        let checked = checked.map(|allowed| (allowed, Request::from_parts(parts, ())));
         Step::Reading(Box::pin(async move {
-            let version = request.version();
-            let (parts, body) = request.into_parts();
-            match read_and_ignore(body).await {
-                Ok(()) => service.route(&Request::from_parts(parts, ())),
-                Err(text) => {
+            match (checked, read_and_ignore(body).await) {
+                (Ok((allowed, request)), Ok(())) => service.route(allowed, &request),
+                (Ok((Allowed { row, .. }, _)), Err(text)) => {
                     let view = service.sequencer.view();
                     let refused = answer::refusal_with(&view, ErrorCode::BadRequest, text.into());
-                    let label = Row::of(parts.uri.path()).map_or(PathLabel::Other, Row::label);
-                    service.count(label, &refused, Some(ErrorCode::BadRequest));
+                    service.count(row.label(), &refused, Some(ErrorCode::BadRequest));
                     Step::Done(answer::and_close(refused, version))
                 }
+                (Err(refused), Ok(())) => Step::Done(refused),
+                (Err(refused), Err(_)) => Step::Done(answer::and_close(refused, version)),
             }
         }))
     }
 
-    fn route<B>(&self, request: &Request<B>) -> Step {
+    /// Checks everything about a request that does not need its body: first the rate of its address,
+    /// so that bad requests count, too.
+    ///
+    /// # Errors
+    /// The refusal, which is counted.
+    #[expect(clippy::result_large_err, reason = "it is passed on at once")]
+    fn check<B>(&self, request: &Request<B>) -> Result<Allowed, Answer> {
+        let row = Row::of(request.uri().path());
+        let label = row.map_or(PathLabel::Other, Row::label);
+        let rated = Rated::single(&self.sequencer, &self.client)
+            .map_err(|OverRate| self.refuse_over_rate(label))?;
         let request_id = request.headers().get(&REQUEST_ID);
         let view = self.sequencer.view();
-        let refuse = |label, answer, code| {
+        let refuse = |answer, code| {
             self.count(label, &answer, Some(code));
-            Step::Done(answer)
+            Err(answer)
         };
         let complaint = if request_id.is_some_and(|id| id.len() > REQUEST_ID_LEN_MAX) {
             Some(format!("epicepoch-request-id is over {REQUEST_ID_LEN_MAX} bytes\n"))
@@ -116,22 +133,15 @@ impl NodeService {
         };
         if let Some(text) = complaint {
             let code = ErrorCode::BadRequest;
-            let label = Row::of(request.uri().path()).map_or(PathLabel::Other, Row::label);
-            return refuse(label, answer::refusal_with(&view, code, text.into()), code);
+            return refuse(answer::refusal_with(&view, code, text.into()), code);
         }
-        let row = Row::of(request.uri().path());
-        let label = row.map_or(PathLabel::Other, Row::label);
-        let rated = match Rated::single(&self.sequencer, &self.client) {
-            Ok(rated) => rated,
-            Err(OverRate) => return Step::Done(self.refuse_over_rate(label)),
-        };
         let Some(row) = row else {
             let code = ErrorCode::NotFound;
-            return refuse(label, answer::refusal_with(&view, code, table::advice().into()), code);
+            return refuse(answer::refusal_with(&view, code, table::advice().into()), code);
         };
         if !row.methods.take(request.method()) {
             let code = ErrorCode::MethodNotAllowed;
-            return refuse(label, answer::wrong_method(&view, row.methods), code);
+            return refuse(answer::wrong_method(&view, row.methods), code);
         }
         let shared = &self.sequencer.shared;
         let caller = &self.client.caller();
@@ -141,9 +151,15 @@ impl NodeService {
         let checked = authz
             .check(row.right, caller, request.headers())
             .and_then(|()| authz.check_origin(row.right, caller, sent, is_own_name));
-        if let Err(reason) = checked {
-            return Step::Done(self.refuse_right(row.right, label, reason));
+        match checked {
+            Ok(()) => Ok(Allowed { rated, row }),
+            Err(reason) => Err(self.refuse_right(row.right, label, reason)),
         }
+    }
+
+    /// Begins the work of an allowed request whose body has ended.
+    fn route<B>(&self, Allowed { rated, row }: Allowed, request: &Request<B>) -> Step {
+        let (view, label) = (self.sequencer.view(), row.label());
         match row.route {
             Route::Timestamp => {
                 return self.wait_for_timestamps(rated, &view, request);
@@ -154,11 +170,9 @@ impl NodeService {
             // Programs that ask for `/` get the list of paths, as from any path that is not there.
             Route::Root if !page::is_wanted(request.headers()) => {
                 let code = ErrorCode::NotFound;
-                return refuse(
-                    label,
-                    answer::refusal_with(&view, code, table::advice().into()),
-                    code,
-                );
+                let answer = answer::refusal_with(&view, code, table::advice().into());
+                self.count(label, &answer, Some(code));
+                return Step::Done(answer);
             }
             Route::Up
             | Route::Ready
@@ -171,8 +185,7 @@ impl NodeService {
         }
         let answer = self.inform(&view, row.route, request.headers());
         self.count(label, &answer, None);
-        let is_head = *request.method() == Method::HEAD;
-        Step::Done(if is_head { answer::without_body(answer) } else { answer })
+        Step::Done(answer)
     }
 
     /// Refuses a request for timestamps that a fast path has parsed, but may not answer.
@@ -435,6 +448,12 @@ impl Service<Request<Incoming>> for NodeService {
     fn call(&self, request: Request<Incoming>) -> Answering {
         self.answer(request)
     }
+}
+
+/// A request that may have an answer, if its body is acceptable.
+struct Allowed {
+    rated: Rated,
+    row: &'static Row,
 }
 
 /// A request that is being answered.

@@ -134,6 +134,7 @@ pub(super) struct Head {
     pub(super) leader: String,
     pub(super) proof: String,
     pub(super) forwarded: String,
+    pub(super) length: String,
 }
 
 impl Client {
@@ -171,9 +172,11 @@ pub(super) async fn answer(mut asked: Asked) -> (Head, Vec<u8>) {
     let header = |name| head.headers().get(name).map_or("", |value| value.to_str().unwrap()).into();
     let (error, leader) = (header(HEADER_ERROR), header(HEADER_LEADER));
     let (proof, forwarded) = (header(HEADER_PROOF), header(HEADER_FORWARDED));
+    let length = header("content-length");
     let mut body = Vec::new();
     while let Some(mut data) = asked.recv_data().await.unwrap() {
         body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
     }
-    (Head { status: head.status().as_u16(), error, leader, proof, forwarded }, body)
+    let status = head.status().as_u16();
+    (Head { status, error, leader, proof, forwarded, length }, body)
 }

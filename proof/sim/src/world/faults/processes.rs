@@ -20,6 +20,9 @@ const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
 /// Time from when a process is told to stop until it ends, nanoseconds. Meanwhile it serves its
 /// clients.
 const DEPARTING_NS: (u64, u64) = (MS, 3 * SECOND);
+/// Longest time from the end of the workers of such a process until it ends, nanoseconds. It is more
+/// than an election takes.
+const WORKERLESS_NS_MAX: u64 = SECOND;
 
 impl World {
     /// A running node: `node` if it runs, otherwise any other; `node` again if none runs.
@@ -42,6 +45,10 @@ impl World {
         self.schedule_own(node, 0, Event::Shutdown);
         let lasts_ns = self.random.u64(DEPARTING_NS.0..=DEPARTING_NS.1);
         self.schedule_world(lasts_ns, Event::End { end: End::Stop(node, down_ns) });
+        if self.random.bool() {
+            let after_ns = lasts_ns - self.random.u64(0..=lasts_ns.min(WORKERLESS_NS_MAX));
+            self.schedule_own(node, after_ns, Event::WorkersEnded);
+        }
     }
 
     /// The consensus plane learns that its process is going to stop.
@@ -51,6 +58,14 @@ impl World {
         let running = self.node(node).running_mut();
         running.shutdown_in = Some(running.replica().status().term);
         self.drive(node, Consensus::handle_shutdown_request);
+    }
+
+    /// The workers end before the consensus plane does. Meanwhile the node votes, and may lead, but
+    /// answers neither clients nor confirms.
+    pub(crate) fn end_workers(&mut self, node: NodeId) {
+        self.count("workers ended before consensus");
+        self.record(|| format!("{node} ends its workers"));
+        self.pause(node, Plane::Workers.threads(), 2 * WORKERLESS_NS_MAX);
     }
 
     pub(crate) fn stop_at_once(&mut self, node: NodeId, down_ns: u64) {
@@ -117,6 +132,10 @@ impl World {
             // The whole machine may be suspended.
             let now_ns = self.now_ns;
             self.node(node).clock.lease.suspend(now_ns, until_ns);
+            if self.random.bool() {
+                self.count("machine suspended");
+                self.node(node).is_suspended = true;
+            }
         }
         self.pause(node, all, lasts_ns);
     }

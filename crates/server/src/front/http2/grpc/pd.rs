@@ -110,7 +110,7 @@ pub(super) fn ask(message: &[u8], sequencer: &Sequencer) -> Result<Ask, Status> 
         return Err(Status::bad_count(count, most));
     }
     // The length of such an answer does not depend on the count, like that of a range.
-    Ok(Ask { count, format: Format::Range, guarantee: None })
+    Ok(Ask { count, format: Format::U64Range, guarantee: None })
 }
 
 /// The answer to a request for `count` timestamps, which has got those from `first` on.

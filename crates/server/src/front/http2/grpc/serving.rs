@@ -159,7 +159,9 @@ impl Http2 {
         };
         if let Err(status) = answered {
             if let Some(code) = status.refusal {
-                common.sequencer.metrics().count_refusal(code);
+                let metrics = common.sequencer.metrics();
+                Self::count(metrics, code.status(), 1, 0);
+                metrics.count_refusal(code);
             }
             calls.end(id, &status, &mut sink);
         }

@@ -93,7 +93,7 @@ impl Session {
         }
         self.last_id = id;
         if self.streams.open() == STREAMS_MAX {
-            self.reset(id, code::REFUSED_STREAM, out);
+            self.refuse(id, out);
             return Ok(Event::Nothing);
         }
         if is_fast_again && !depends_on_itself {

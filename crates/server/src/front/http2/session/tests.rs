@@ -133,6 +133,20 @@ fn a_request_like_the_last_is_fast_again_and_another_is_parsed() {
 }
 
 #[test]
+fn a_repeated_request_is_checked_against_new_limits() {
+    let mut fixture = Fixture::new();
+    let block = block("/timestamp?n=9", &[]);
+    assert_eq!(fixture.say(&headers(1, WHOLE, &block)), ["fast 1"]);
+    for (max_n, expected) in [(8, "GET /timestamp?n=9 3 Some(0)"), (9, "fast 5")] {
+        fixture.session.set_limits(max_n.into());
+        let id = fixture.session.last_id + 2;
+        assert_eq!(fixture.say(&headers(id, WHOLE, &block)), [expected]);
+    }
+    fixture.session.set_limits(9.into());
+    assert!(fixture.session.fast_request().is_some(), "nothing has changed");
+}
+
+#[test]
 fn bodies_are_counted_and_given_back() {
     let mut fixture = Fixture::new();
     let head = block("/timestamp", &[("content-length", "30000")]);
@@ -268,6 +282,22 @@ fn an_end_that_was_announced_loses_nothing_that_was_under_way() {
     fixture.session.finish(1, &mut fixture.out);
     fixture.session.finish(3, &mut fixture.out);
     assert!(fixture.session.is_over() && fixture.said().is_empty());
+}
+
+#[test]
+fn a_client_that_does_not_confirm_the_end_is_not_waited_for() {
+    let mut fixture = Fixture::new();
+    fixture.session.stop_waiting(&mut fixture.out);
+    assert!(fixture.said().is_empty() && !fixture.session.is_over(), "nothing was announced");
+    fixture.say(&headers(1, WHOLE, FIRST));
+    fixture.session.close(&mut fixture.out);
+    fixture.said();
+    fixture.session.stop_waiting(&mut fixture.out);
+    assert_eq!(fixture.said(), [(kind::GOAWAY, 0, vec![0, 0, 0, 1, 0, 0, 0, 0])]);
+    assert!(fixture.say(&headers(3, WHOLE, AGAIN)).is_empty());
+    assert!(!fixture.session.is_over(), "a request is under way");
+    fixture.session.finish(1, &mut fixture.out);
+    assert!(fixture.session.is_over());
 }
 
 #[test]
