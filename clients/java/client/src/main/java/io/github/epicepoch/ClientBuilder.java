@@ -180,7 +180,8 @@ public final class ClientBuilder {
     /**
      * Calls a function for the {@linkplain #token token} at each connection, so that the token can
      * change. If the function throws anything or returns no valid token, the client does not connect.
-     * It tries again until the deadline of the call, like after a failure of the network.
+     * It tries again until the deadline of the call, like after a failure of the network. A node that
+     * stops accepting a token closes its connections, and the client connects again.
      *
      * @param source returns the token, or null for none; it must return quickly; default none
      * @return this builder

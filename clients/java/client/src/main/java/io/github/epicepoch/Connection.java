@@ -3,7 +3,6 @@ package io.github.epicepoch;
 import java.io.IOException;
 import java.nio.channels.SocketChannel;
 import java.time.Duration;
-import javax.net.ssl.SSLEngine;
 
 /** One connection to a node, after its handshake. */
 final class Connection {
@@ -89,8 +88,9 @@ final class Connection {
         Duration timeout = Duration.ofMillis(deadline.leftMillis());
         SocketChannel channel = options.dialer().dial(host, port, timeout);
         try {
-            SSLEngine engine = options.tls() == null ? null : options.tls().engine(host, port);
-            return new Wire(channel, engine, options.attemptTimeout());
+            Tls tls = options.tls();
+            TlsRecords records = tls == null ? null : new TlsRecords(tls.engine(host, port));
+            return new Wire(channel, records, options.attemptTimeout());
         } catch (IOException | RuntimeException error) {
             channel.close();
             throw error;

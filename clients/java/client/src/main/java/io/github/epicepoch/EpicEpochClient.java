@@ -28,6 +28,7 @@ public final class EpicEpochClient implements AutoCloseable {
     /** What the client knows of its cluster. */
     final Directory directory;
 
+    private final LeaderTracker tracker;
     private final Duration timeout;
 
     EpicEpochClient(Options options) {
@@ -36,6 +37,7 @@ public final class EpicEpochClient implements AutoCloseable {
         threads = new Threads(this::broken);
         requests = new Requests(options, threads);
         directory = new Directory(options.addresses());
+        tracker = new LeaderTracker(options, threads, requests, directory);
     }
 
     /**
@@ -62,7 +64,6 @@ public final class EpicEpochClient implements AutoCloseable {
     }
 
     EpicEpochClient open() throws InterruptedException {
-        LeaderTracker tracker = new LeaderTracker(options, threads, requests, directory);
         if (options.hedgeAfter() > 0) {
             Hedger hedger = new Hedger(options, threads, requests, directory);
             requests.hedgeWith(hedger);
@@ -330,10 +331,17 @@ public final class EpicEpochClient implements AutoCloseable {
 
     /**
      * Closes the client, because one of its threads has failed with a bug. Otherwise calls would
-     * wait for a thread that no longer runs.
+     * wait for a thread that no longer runs, and the other threads would go on without a use.
      */
     private void broken(Throwable bug) {
-        requests.close(new ClosedException("the client is broken: " + bug, bug));
-        options.log(Level.ERROR, "the client is broken", bug);
+        ClosedException why = new ClosedException("the client is broken: " + bug, bug);
+        requests.close(why);
+        tracker.ready().completeExceptionally(why);
+        try {
+            options.log(Level.ERROR, "the client is broken", bug);
+        } finally {
+            // The last step, because it interrupts this thread, too.
+            threads.close();
+        }
     }
 }

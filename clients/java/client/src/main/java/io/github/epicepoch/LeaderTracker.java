@@ -22,7 +22,7 @@ final class LeaderTracker {
     private final Directory directory;
     /**
      * Completes when the client first connects to a leader, or fails when it meets an error that no
-     * retry cures.
+     * retry cures, or a bug.
      */
     private final CompletableFuture<Void> ready = new CompletableFuture<>();
 
@@ -73,8 +73,13 @@ final class LeaderTracker {
                     pauseBeforeNext();
                 }
             }
-        } catch (InterruptedException closed) {
-            // The client is closed.
+        } catch (InterruptedException interrupt) {
+            // Usually the client is closed. Otherwise a hook has interrupted its thread, and the
+            // client cannot follow the leader without this thread.
+            if (!threads.isClosed()) {
+                throw new IllegalStateException(
+                        "the program interrupted a thread of the client", interrupt);
+            }
         }
     }
 
@@ -181,7 +186,8 @@ final class LeaderTracker {
             if (!directory.follow(refused.advice(), now)) {
                 directory.forgetLeader();
             }
-        } else {
+        } else if (!(why.getCause() instanceof RefusedException)) {
+            // A node that only refuses a revoked token has not failed. It still leads.
             directory.fail(to.address, now);
         }
         return why;
@@ -211,10 +217,16 @@ final class LeaderTracker {
             }
             case Frame.ERROR -> {
                 Frame.Refusal refusal = frame.toRefusal(from.address);
-                if (refusal.closes()) {
-                    throw refusal.error();
+                EpicEpochException error = refusal.error();
+                if (refusal.closes() && Requests.isCode(error, ErrorCode.UNAUTHORIZED)) {
+                    // The token was valid at the handshake and was revoked since. The token source
+                    // may have a new one, so the client connects again.
+                    throw new UnreachableException(error.getMessage(), error);
                 }
-                requests.refused(from, frame.id(), refusal.error());
+                if (refusal.closes()) {
+                    throw error;
+                }
+                requests.refused(from, frame.id(), error);
             }
             case Frame.LEADER -> {
                 Member leader = frame.toLeader();
@@ -239,14 +251,17 @@ final class LeaderTracker {
         if (requests.oldest(now) > options.attemptTimeout()) {
             options.log(Level.WARNING, "the leader at " + to.address + " does not answer", null);
             to.leave(Requests.SILENT);
-        } else if (now - refreshed > options.refreshInterval()) {
+            return;
+        }
+        if (now - refreshed > options.refreshInterval()) {
             refreshed = now;
             if (refreshing.compareAndSet(false, true)) {
                 // The refresh waits for a node, so it has its own thread. Meanwhile this timer
                 // still notices a silent leader.
                 threads.run(() -> refresh(to.address));
             }
-        } else if (now - pinged > to.welcome.pingEvery()) {
+        }
+        if (now - pinged > to.welcome.pingEvery()) {
             pinged = now;
             to.write(Frame.ping(1));
         }

@@ -6,7 +6,6 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
-import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -29,6 +28,12 @@ final class Requests {
     static final int CALLS_MAX = 1 << 20;
 
     static final String SILENT = "it did not answer in time";
+
+    /**
+     * The pause before the client looks for expired calls again. It looks at all calls, and holds
+     * the lock meanwhile. So calls that expire one after another share a look.
+     */
+    private static final long EXPIRY_PAUSE = Duration.ofMillis(1).toNanos();
 
     private static final UnreachableException OVERSIZE =
             new UnreachableException("the request is larger than the leader takes", null);
@@ -67,6 +72,8 @@ final class Requests {
      * thread, or null.
      */
     private Deadline nextExpiry;
+    /** The client does not look for expired calls before this time. */
+    private Deadline expiryNotBefore = Deadline.after(0);
     /** The timer for {@link #nextExpiry}, or null. There is never a second one. */
     private ScheduledFuture<?> expiry;
 
@@ -182,7 +189,9 @@ final class Requests {
             if (leader == null) {
                 wanted.signal();
             }
-            if (!isNew || leader == null || inFlight >= inFlightLimit) {
+            // A caller that joins a batch sends it only if nothing is in flight. Otherwise the next
+            // answer sends it. The caller that opened the batch may be paused before it sends.
+            if (leader == null || inFlight >= inFlightLimit || (!isNew && inFlight > 0)) {
                 return share;
             }
             isBusy = inFlight > 0;
@@ -462,10 +471,11 @@ final class Requests {
 
     /** Sets a timer for this deadline, to end calls that wait without a thread. */
     private void expireAt(Deadline deadline) {
-        if (nextExpiry == null || deadline.isBefore(nextExpiry)) {
+        Deadline at = deadline.isBefore(expiryNotBefore) ? expiryNotBefore : deadline;
+        if (nextExpiry == null || at.isBefore(nextExpiry)) {
             cancelExpiry();
-            nextExpiry = deadline;
-            expiry = threads.after(Math.max(0, deadline.left()), this::expireCalls);
+            nextExpiry = at;
+            expiry = threads.after(Math.max(0, at.left()), this::expireCalls);
         }
     }
 
@@ -485,17 +495,23 @@ final class Requests {
             cancelExpiry();
             Deadline next = null;
             for (Batch batch : batches()) {
-                for (Iterator<AsyncCall<?>> all = batch.calls().iterator(); all.hasNext(); ) {
-                    AsyncCall<?> call = all.next();
-                    if (call.deadline.isOver() || call.isDone()) {
-                        all.remove();
-                        batch.leave();
-                        over.add(call);
-                    } else if (next == null || call.deadline.isBefore(next)) {
+                batch.calls()
+                        .removeIf(
+                                call -> {
+                                    boolean isOver = call.deadline.isOver() || call.isDone();
+                                    if (isOver) {
+                                        batch.leave();
+                                        over.add(call);
+                                    }
+                                    return isOver;
+                                });
+                for (AsyncCall<?> call : batch.calls()) {
+                    if (next == null || call.deadline.isBefore(next)) {
                         next = call.deadline;
                     }
                 }
             }
+            expiryNotBefore = Deadline.after(EXPIRY_PAUSE);
             if (next != null) {
                 expireAt(next);
             }

@@ -33,7 +33,7 @@ final class TcpDialer {
     static SocketChannel dial(String host, int port, Duration timeout) throws IOException {
         Deadline deadline = Deadline.after(timeout);
         InetAddress[] all = isLiteral(host) ? InetAddress.getAllByName(host) : look(host, deadline);
-        IOException last = new UnknownHostException(host);
+        IOException last = new SocketTimeoutException("no time was left to connect to " + host);
         for (int at = 0; at < all.length && !deadline.isOver(); at++) {
             // Each address gets an equal part of the time that is left.
             long millis = Math.max(1, deadline.leftMillis() / (all.length - at));
@@ -41,7 +41,7 @@ final class TcpDialer {
             InetSocketAddress address = new InetSocketAddress(all[at], port);
             SocketChannel channel = SocketChannel.open();
             try {
-                channel.socket().connect(address, (int) millis);
+                channel.socket().connect(address, (int) Math.min(millis, Integer.MAX_VALUE));
                 return channel;
             } catch (IOException error) {
                 channel.close();

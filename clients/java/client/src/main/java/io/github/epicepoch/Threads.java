@@ -52,9 +52,13 @@ final class Threads {
         }
     }
 
-    /** Runs a short task again and again. */
+    /** Runs a short task again and again. Does nothing once the client is closed. */
     void every(long nanos, Runnable task) {
-        timer.scheduleWithFixedDelay(guarded(task), nanos, nanos, TimeUnit.NANOSECONDS);
+        try {
+            timer.scheduleWithFixedDelay(guarded(task), nanos, nanos, TimeUnit.NANOSECONDS);
+        } catch (RejectedExecutionException closed) {
+            // The client is closed.
+        }
     }
 
     private Runnable guarded(Runnable task) {

@@ -151,7 +151,12 @@ public final class Tls {
         if (!pem.find()) {
             throw new GeneralSecurityException(file + " has no PRIVATE KEY");
         }
-        var encoded = new PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(pem.group(1)));
+        PKCS8EncodedKeySpec encoded;
+        try {
+            encoded = new PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(pem.group(1)));
+        } catch (IllegalArgumentException error) {
+            throw new GeneralSecurityException(file + " has a key that is no Base64", error);
+        }
         for (String algorithm : KEY_ALGORITHMS) {
             try {
                 return KeyFactory.getInstance(algorithm).generatePrivate(encoded);

@@ -11,9 +11,9 @@ import javax.net.ssl.SSLException;
 
 /**
  * Turns frames into TLS records and back. It never waits. One thread may read while another one
- * writes, but two threads must not write at the same time.
+ * writes, but two threads must not write at the same time. It is not final: a test extends it.
  */
-final class TlsRecords {
+class TlsRecords {
     /** The types of TLS records, from change_cipher_spec to heartbeat: the first byte of each. */
     private static final byte RECORD_MIN = 20;
 
@@ -41,6 +41,11 @@ final class TlsRecords {
     /** Returns how many bytes one record may need. */
     int recordBytes() {
         return engine.getSession().getPacketBufferSize();
+    }
+
+    /** Returns how many bytes of data one record may hold. */
+    int dataBytes() {
+        return engine.getSession().getApplicationBufferSize();
     }
 
     boolean isHandshaking() {

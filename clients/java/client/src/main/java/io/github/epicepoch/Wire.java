@@ -11,7 +11,6 @@ import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.ReentrantLock;
-import javax.net.ssl.SSLEngine;
 
 /**
  * One TCP connection, with TLS or without. One thread reads it. Any thread may write, and none
@@ -64,18 +63,18 @@ final class Wire {
     /**
      * Takes over a connected channel.
      *
-     * @param engine TLS, or null for plain TCP
+     * @param tls TLS, or null for plain TCP
      * @param writeTimeout how long the node may take to read what was written, nanoseconds
      */
-    Wire(SocketChannel channel, SSLEngine engine, long writeTimeout) throws IOException {
+    Wire(SocketChannel channel, TlsRecords tls, long writeTimeout) throws IOException {
         this.channel = channel;
+        this.tls = tls;
         this.writeTimeout = writeTimeout;
         channel.configureBlocking(false);
         channel.socket().setTcpNoDelay(true);
         selector = Selector.open();
         key = channel.register(selector, SelectionKey.OP_READ);
-        tls = engine == null ? null : new TlsRecords(engine);
-        int room = engine == null ? READ_BYTES : engine.getSession().getApplicationBufferSize();
+        int room = tls == null ? READ_BYTES : tls.dataBytes();
         in = ByteBuffer.allocate(Frame.HEAD_BYTES + Frame.TAIL_BYTES_MAX + room).flip();
     }
 
@@ -135,6 +134,11 @@ final class Wire {
                 if (tls != null && tls.wantsToWrite()) {
                     write(NOTHING);
                     requireOpen();
+                } else if (tls != null && tls.hasMoved()) {
+                    // The read stops at a record that TLS has to answer, such as KeyUpdate. Here
+                    // another thread has written the answer meanwhile. The records behind it may
+                    // have been read from the network already, so do not wait for the network.
+                    continue;
                 } else if (!await(deadline)) {
                     return false;
                 }

@@ -12,6 +12,7 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -89,7 +90,8 @@ class LeaderTest extends Scene {
         Timestamp before = client.timestamp();
         moved.set(true);
         assertTrue(client.timestamp().isAfter(before));
-        assertEquals(Optional.of(next.address()), client.leader());
+        Optional<String> there = Optional.of(next.address());
+        await("the client moves", () -> client.leader().equals(there));
     }
 
     @Test
@@ -171,6 +173,22 @@ class LeaderTest extends Scene {
                 };
         List<String> both = List.of(leader.address(), "new.example:8080");
         await("the members are read", () -> client.members().equals(both));
+    }
+
+    @Test
+    void aLeaderIsPingedAlsoIfTheMembersAreReadOften() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        leader.onHello =
+                () -> {
+                    var welcome = leader.welcome(leader);
+                    welcome.idleMillis = 300;
+                    return welcome.toBytes();
+                };
+        connect(
+                builder(leader)
+                        .refreshInterval(Duration.ofMillis(100))
+                        .attemptTimeout(HALF_SECOND));
+        await("the leader is pinged", () -> leader.pings.get() > 0);
     }
 
     @Test
@@ -382,7 +400,8 @@ class LeaderTest extends Scene {
                 };
         int asked = leader.asked.get();
         leader.hangUp();
-        await("it is met again", () -> leader.met.get() > 1);
+        // When the second attempt begins, the first one has failed, and the call hears why.
+        await("it is tried again", () -> leader.met.get() > 2);
         var error =
                 assertThrows(
                         DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));
@@ -528,6 +547,32 @@ class LeaderTest extends Scene {
             var error = assertThrows(ClosedException.class, client::timestamp);
             assertTrue(error.getMessage().contains(thrown.toString()), error.getMessage());
         }
+        await("its other threads are told to end", client.threads::isClosed);
+        ClientBuilder another = builder(leader).dialer(dialer);
+        var error = assertThrows(ClosedException.class, another::connect);
+        assertTrue(error.getMessage().contains(thrown.toString()), error.getMessage());
+    }
+
+    @Test
+    void aHookThatInterruptsItsThreadClosesTheClient() throws Exception {
+        Observer observer =
+                new Observer() {
+                    @Override
+                    public void connected(String address) {
+                        Thread.currentThread().interrupt();
+                    }
+                };
+        EpicEpochClient client = connect(builder(leader(new Oracle())).observer(observer));
+        // The connection may bring some answers before the client notices the interrupt.
+        var error =
+                assertThrows(
+                        ClosedException.class,
+                        () -> {
+                            while (true) {
+                                client.timestamp();
+                            }
+                        });
+        assertTrue(error.getMessage().contains("interrupted"), error.getMessage());
     }
 
     private static Stream<Throwable> unexpected() {
@@ -552,6 +597,51 @@ class LeaderTest extends Scene {
         }
     }
 
+    /** A node closes the connections of a client whose token it does not accept any more. */
+    @Test
+    void aRevokedTokenIsReplacedWithinTheCall() throws Exception {
+        AtomicReference<String> token = new AtomicReference<>("old");
+        AtomicBoolean revokes = new AtomicBoolean(true);
+        int code = ErrorCode.UNAUTHORIZED.number();
+        byte[] refusal = ScriptedNode.frame(Frame.ERROR, 1, code, 0, new byte[0]);
+        Oracle oracle = new Oracle();
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            if (revokes.getAndSet(false)) {
+                                token.set("new");
+                                to.say(refusal);
+                            } else {
+                                oracle.asked(to, id, count);
+                            }
+                        });
+        ScriptedNode other = node(2);
+        BlockingQueue<EpicEpochException> failures = new LinkedBlockingQueue<>();
+        Observer observer =
+                new Observer() {
+                    @Override
+                    public void failedAttempt(EpicEpochException why) {
+                        failures.add(why);
+                    }
+                };
+        EpicEpochClient client =
+                connect(builder(leader, other).tokenSource(token::get).observer(observer));
+        client.timestamp();
+        var why = assertInstanceOf(UnreachableException.class, failures.take());
+        assertInstanceOf(RefusedException.class, why.getCause());
+        for (String sent : List.of("old", "new")) {
+            String hello = new String(leader.hellos.take(), StandardCharsets.ISO_8859_1);
+            assertTrue(hello.contains(sent), hello);
+        }
+        // The leader has not failed, so the client asks no other node who leads.
+        assertEquals(0, other.met.get());
+        // If there is no better token, the call ends at once.
+        leader.onHello = () -> refusal;
+        revokes.set(true);
+        var refused = assertThrows(RefusedException.class, client::timestamp);
+        assertEquals(ErrorCode.UNAUTHORIZED, refused.code());
+    }
+
     private static Stream<Arguments> sourcesWithoutAToken() {
         AssertionError error = new AssertionError("no vault");
         IOException checked = new IOException("no vault");
@@ -571,15 +661,24 @@ class LeaderTest extends Scene {
     void aClientWithoutAValidTokenTriesAgain(Supplier<String> bad, String why) throws Exception {
         ScriptedNode leader = leader(new Oracle());
         AtomicReference<Supplier<String>> source = new AtomicReference<>(bad);
+        AtomicInteger asked = new AtomicInteger();
+        Supplier<String> counted =
+                () -> {
+                    asked.incrementAndGet();
+                    return source.get().get();
+                };
         ClientBuilder builder =
-                builder(leader).tokenSource(() -> source.get().get()).timeout(HALF_SECOND);
+                builder(leader).tokenSource(counted).timeout(Duration.ofSeconds(2));
         var never = assertThrows(DeadlineExceededException.class, builder::connect);
         assertTrue(never.getMessage().contains(why), never.getMessage());
         source.set(() -> "good");
         EpicEpochClient client = connect(builder.timeout(LONG));
         client.timestamp();
         source.set(bad);
+        int before = asked.get();
         leader.hangUp();
+        // When the second attempt begins, the first one has failed, and the call hears why.
+        await("it is tried again", () -> asked.get() >= before + 2);
         var late =
                 assertThrows(
                         DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));

@@ -96,7 +96,7 @@ class ReadmeTest extends Scene {
                                 tokens.toString()));
         Tls tls = Tls.trusting(directory.resolve("ca.pem"));
         EpicEpochClient.builder(cluster.addresses())
-                .timeout(LONG)
+                .timeout(RealCluster.START)
                 .tls(tls.showing(directory.resolve("app.pem"), directory.resolve("app.key")))
                 .token(TOKEN)
                 .connect()

@@ -12,13 +12,20 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Assumptions;
 
 /** A cluster of real nodes on loopback. {@code EPICEPOCH_BIN} is the path of their binary. */
 final class RealCluster implements AutoCloseable {
+    /** A node is ready within this time, also a debug build on a busy machine. */
+    static final Duration START = Duration.ofSeconds(30);
+
+    /** The ports that were given to nodes. A node listens at its port only some time later. */
+    private static final Set<Integer> PORTS = ConcurrentHashMap.newKeySet();
+
     private final Path directory;
     private final List<String> addresses = new ArrayList<>();
     private final List<List<String>> commands = new ArrayList<>();
@@ -103,15 +110,17 @@ final class RealCluster implements AutoCloseable {
     }
 
     /**
-     * Returns a port at which nothing listens. It is below the ports that the system gives to
-     * outgoing connections. Otherwise some connection could take the port before the node listens
-     * there.
+     * Returns a port at which nothing listens, each port once. It is below the ports that the
+     * system gives to outgoing connections. Otherwise some connection could take the port before
+     * the node listens there.
      */
     private static int freePort() throws IOException {
         for (int attempt = 0; attempt < 100; attempt++) {
             int port = 20_000 + ThreadLocalRandom.current().nextInt(12_000);
             try (var listener = new ServerSocket(port, 1, InetAddress.getByName("127.0.0.1"))) {
-                return listener.getLocalPort();
+                if (PORTS.add(listener.getLocalPort())) {
+                    return port;
+                }
             } catch (IOException taken) {
                 continue;
             }
@@ -120,11 +129,19 @@ final class RealCluster implements AutoCloseable {
     }
 
     private void begin() throws Exception {
-        for (int at = 0; at < nodes.size(); at++) {
-            start(at);
-        }
-        for (int at = 0; at < nodes.size(); at++) {
-            awaitReady(at);
+        boolean isReady = false;
+        try {
+            for (int at = 0; at < nodes.size(); at++) {
+                start(at);
+            }
+            for (int at = 0; at < nodes.size(); at++) {
+                awaitReady(at);
+            }
+            isReady = true;
+        } finally {
+            if (!isReady) {
+                close();
+            }
         }
     }
 
@@ -143,7 +160,7 @@ final class RealCluster implements AutoCloseable {
                         .timeout(Duration.ofSeconds(1))
                         .build();
         HttpClient http = HttpClient.newHttpClient();
-        Deadline deadline = Deadline.after(Duration.ofSeconds(30));
+        Deadline deadline = Deadline.after(START);
         while (!deadline.isOver()) {
             try {
                 if (http.send(request, HttpResponse.BodyHandlers.discarding()).statusCode() == 200) {
@@ -162,8 +179,8 @@ final class RealCluster implements AutoCloseable {
     }
 
     /** Returns the number of the node at an address, from 0. */
-    int leader(Optional<String> address) {
-        return addresses.indexOf(address.orElseThrow());
+    int number(String address) {
+        return addresses.indexOf(address);
     }
 
     void stop(int at, boolean isKilled) {

@@ -2,6 +2,8 @@ package io.github.epicepoch;
 
 import static org.junit.jupiter.api.Assertions.fail;
 
+import com.sun.management.UnixOperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -70,7 +72,7 @@ abstract class Scene {
                 () -> {
                     try {
                         future.complete(call.call());
-                    } catch (Exception error) {
+                    } catch (Throwable error) {
                         future.completeExceptionally(error);
                     }
                 });
@@ -81,6 +83,12 @@ abstract class Scene {
     @SuppressWarnings("unchecked")
     static <T extends Throwable> void throwing(Throwable any) throws T {
         throw (T) any;
+    }
+
+    /** Returns how many files and sockets this process has open. */
+    static long openFiles() {
+        var system = (UnixOperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        return system.getOpenFileDescriptorCount();
     }
 
     /** Waits for an event. */

@@ -27,9 +27,10 @@ final class ScriptedNode implements AutoCloseable {
     }
 
     final long id;
-    /** The number of requests, and below it the number of connections, that came to the node. */
+    /** The numbers of requests, pings and connections that came to the node. */
     final AtomicInteger asked = new AtomicInteger();
 
+    final AtomicInteger pings = new AtomicInteger();
     final AtomicInteger met = new AtomicInteger();
     final BlockingQueue<byte[]> hellos = new LinkedBlockingQueue<>();
     /** The welcome, as bytes. If it is null, the node accepts connections and says nothing. */
@@ -79,7 +80,7 @@ final class ScriptedNode implements AutoCloseable {
     private void accept() {
         try {
             while (true) {
-                Peer peer = new Peer(listener.accept());
+                Peer peer = new Peer(listener.accept(), met.get() + 1);
                 synchronized (peers) {
                     peers.add(peer);
                 }
@@ -110,6 +111,7 @@ final class ScriptedNode implements AutoCloseable {
                     asked.incrementAndGet();
                     script.asked(with, frame, (argument & 0xffff_ffffL) + 1);
                 } else if (kind == Frame.PING) {
+                    pings.incrementAndGet();
                     with.say(Frame.pong(frame));
                 } else if (kind == Frame.PONG) {
                     with.pongs.incrementAndGet();
@@ -140,10 +142,13 @@ final class ScriptedNode implements AutoCloseable {
     /** A client's connection, on the node's side. */
     static final class Peer implements AutoCloseable {
         final Socket socket;
+        /** Counts the connections to the node, from 1. */
+        final int number;
         final AtomicInteger pongs = new AtomicInteger();
 
-        Peer(Socket socket) {
+        Peer(Socket socket, int number) {
             this.socket = socket;
+            this.number = number;
         }
 
         synchronized void say(byte[] bytes) {

@@ -4,8 +4,10 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.sun.management.UnixOperatingSystemMXBean;
-import java.lang.management.ManagementFactory;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.SocketTimeoutException;
+import java.time.Duration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -26,9 +28,18 @@ class TcpDialerTest extends Scene {
         assertTrue(more < dials / 10, more + " files are still open");
     }
 
-    private static long openFiles() {
-        var system = (UnixOperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-        return system.getOpenFileDescriptorCount();
+    @Test
+    void aTimeoutOfManyDaysConnects() throws Exception {
+        try (var listener = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))) {
+            TcpDialer.dial("127.0.0.1", listener.getLocalPort(), Duration.ofDays(30)).close();
+        }
+    }
+
+    @Test
+    void aDeadlineThatIsOverIsNoUnknownHost() {
+        assertThrows(
+                SocketTimeoutException.class,
+                () -> TcpDialer.dial("127.0.0.1", 1, Duration.ZERO));
     }
 
     /** A node may name any text as the leader's address. */

@@ -1,6 +1,7 @@
 package io.github.epicepoch;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -11,6 +12,8 @@ import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -22,10 +25,12 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicReference;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLServerSocket;
+import javax.net.ssl.SSLSocket;
 import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 import org.junit.jupiter.api.BeforeAll;
@@ -227,12 +232,80 @@ class TlsTest extends Scene {
                                         })));
     }
 
+    /** A context of TLS 1.2 offers no cipher suite of TLS 1.3, so no handshake can begin. */
     @Test
-    void filesThatCannotBeUsedAreSaidSo() {
+    void aContextThatCannotBeUsedLeavesNothingOpen() throws Exception {
+        SSLContext old = SSLContext.getInstance("TLSv1.2");
+        old.init(null, null, null);
+        Dialer nowhere = (host, port, timeout) -> SocketChannel.open();
+        ClientBuilder builder =
+                EpicEpochClient.builder("127.0.0.1:1").dialer(nowhere).tls(Tls.of(() -> old));
+        int attempts = 200;
+        long before = openFiles();
+        for (int attempt = 0; attempt < attempts; attempt++) {
+            refusal(builder);
+        }
+        long more = openFiles() - before;
+        // The JVM may open a few files meanwhile.
+        assertTrue(more < attempts / 10, more + " files are still open");
+    }
+
+    /**
+     * TLS has to answer a KeyUpdate. Another thread may write this answer before the thread that
+     * reads does. The frame behind the KeyUpdate must not wait for further bytes of the node.
+     */
+    @Test
+    void aFrameBehindAKeyUpdateIsReadAtOnce() throws Exception {
+        ScriptedNode leader = secured(false);
+        CompletableFuture<Void> said = new CompletableFuture<>();
+        leader.script =
+                (to, id, count) -> {
+                    try {
+                        // With TLS 1.3, this sends a KeyUpdate.
+                        ((SSLSocket) to.socket).startHandshake();
+                    } catch (IOException error) {
+                        throw new UncheckedIOException(error);
+                    }
+                    to.answer(id, count, new Timestamp(1, 1));
+                    said.complete(null);
+                };
+        int port = Integer.parseInt(leader.address().split(":")[1]);
+        AtomicReference<Wire> other = new AtomicReference<>();
+        TlsRecords records =
+                new TlsRecords(Tls.trusting(pem("one")).engine("127.0.0.1", port)) {
+                    @Override
+                    int read(SocketChannel from, ByteBuffer to) throws IOException {
+                        int read = super.read(from, to);
+                        if (wantsToWrite() && other.get() != null) {
+                            other.getAndSet(null).write(new byte[0]);
+                        }
+                        return read;
+                    }
+                };
+        SocketChannel channel = closing(Dialer.tcp().dial("127.0.0.1", port, LONG));
+        Wire wire = new Wire(channel, records, LONG.toNanos());
+        wire.handshake(Deadline.after(LONG));
+        ByteBuffer request = ByteBuffer.allocate(Frame.HEAD_BYTES);
+        Frame.putRequest(request, 1, 1);
+        wire.write(request.array());
+        said.get();
+        other.set(wire);
+        assertEquals(Frame.ANSWER, wire.next(Deadline.after(LONG)).kind());
+        assertNull(other.get());
+        wire.leave(Connection.LEFT);
+    }
+
+    @Test
+    void filesThatCannotBeUsedAreSaidSo() throws Exception {
+        write("bad.key", "PRIVATE KEY", new byte[] {1});
+        Files.writeString(key("bad"), Files.readString(key("bad")).replace("AQ==", "AQ="));
         assertThrows(IOException.class, () -> Tls.trusting(pem("none")));
         assertThrows(GeneralSecurityException.class, () -> Tls.trusting(key("one")));
         assertThrows(
                 GeneralSecurityException.class,
                 () -> Tls.trusting(pem("one")).showing(pem("one"), pem("one")));
+        assertThrows(
+                GeneralSecurityException.class,
+                () -> Tls.trusting(pem("one")).showing(pem("one"), key("bad")));
     }
 }

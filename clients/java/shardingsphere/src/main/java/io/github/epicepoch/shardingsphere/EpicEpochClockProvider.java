@@ -32,6 +32,10 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
 
     private Properties properties = new Properties();
     private EpicEpochClient client;
+    /** Why the last attempt to connect failed, or null, and when. */
+    private EpicEpochException failure;
+
+    private long failedAt;
 
     /** Creates a provider. ShardingSphere calls this; programs do not. */
     public EpicEpochClockProvider() {}
@@ -42,6 +46,7 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
             client.close();
             client = null;
         }
+        failure = null;
         properties = (Properties) given.clone();
     }
 
@@ -101,11 +106,25 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
         return Long.divideUnsigned(timestamp.epoch(), MILLI) << INDEX_BITS | timestamp.index();
     }
 
-    private synchronized EpicEpochClient client() throws InterruptedException {
-        if (client == null) {
-            client = builder().connect();
+    private EpicEpochClient client() throws InterruptedException {
+        long called = System.nanoTime();
+        synchronized (this) {
+            if (client == null && failure != null && failedAt - called > 0) {
+                // This thread has waited for an attempt that failed. If every such thread tried
+                // again, the last one would wait for all their timeouts.
+                throw failure;
+            }
+            if (client == null) {
+                try {
+                    client = builder().connect();
+                } catch (EpicEpochException error) {
+                    failure = error;
+                    failedAt = System.nanoTime();
+                    throw error;
+                }
+            }
+            return client;
         }
-        return client;
     }
 
     private ClientBuilder builder() {
