@@ -161,6 +161,16 @@ func (c *connection) ended(err error) error {
 	return c.broken(err)
 }
 
+// dismissed returns the error of a connection that the node has closed with a refusal. A node does this
+// to a client whose token is no longer valid. The source of tokens may have the new one, so the client
+// connects again. The next handshake says whether the token is wrong.
+func (c *connection) dismissed(refusal *Error) error {
+	if errors.Is(refusal, ErrUnauthorized) {
+		return unreachable(c.addr, refusal)
+	}
+	return refusal
+}
+
 // broken adds the node's address to an error. After a protocol error, or timestamps that went
 // backwards, no retry helps. Every other error becomes [ErrUnreachable], which a retry may cure.
 func (c *connection) broken(err error) error {

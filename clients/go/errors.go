@@ -122,6 +122,12 @@ func isCurable(err error) bool {
 	return false
 }
 
+// isTimeout returns whether something took too long.
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
 // interrupted is the error of a context that ended, with the reason for the delay.
 type interrupted struct {
 	context error

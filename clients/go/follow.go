@@ -167,8 +167,7 @@ func (c *connection) awaitLeader(ctx context.Context, timeout time.Duration) (*M
 	for {
 		h, tail, err := c.frames.next()
 		if err != nil {
-			var timeout interface{ Timeout() bool }
-			if errors.As(err, &timeout) && timeout.Timeout() {
+			if isTimeout(err) {
 				return nil, nil
 			}
 			return nil, c.broken(err)
@@ -268,7 +267,7 @@ func (c *Client) read(conn *connection) error {
 				return conn.broken(err)
 			}
 			if closes {
-				return refusal
+				return conn.dismissed(refusal)
 			}
 			if err := c.refused(conn, h.id, refusal); err != nil {
 				return err

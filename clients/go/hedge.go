@@ -74,6 +74,9 @@ type hedger struct {
 	next        string
 	triedLeader bool
 	notBefore   time.Time
+	// late counts the second connections in a row that took too long to open. Each doubles the time
+	// for the next one, because a handshake may take longer than timeout.
+	late int
 	// copies are the requests that were sent over conn and have no answer there yet.
 	copies map[uint64]asked
 	// burnt are the requests that were answered over the second connection and not yet over the
@@ -99,8 +102,9 @@ func (h *hedger) run() {
 		select {
 		case <-h.c.ctx.Done():
 			return
-		case now := <-ticker.C:
-			h.turn(now)
+		case <-ticker.C:
+			// The value of the tick is when it was due. If the process stood still, that is long ago.
+			h.turn(time.Now())
 		}
 	}
 }
@@ -171,8 +175,11 @@ func (h *hedger) open(addr, leader string) {
 		addr = c.dir.other(leader)
 		c.dirMu.Unlock()
 	}
-	until := time.Now().Add(h.timeout)
-	ctx, cancel := context.WithDeadline(c.ctx, until)
+	c.mu.Lock()
+	limit := max(h.timeout, min(h.timeout<<h.late, c.o.attemptTimeout))
+	c.mu.Unlock()
+	again := time.Now().Add(h.timeout)
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	conn, err := connect(ctx, &c.o, addr, c.expected())
 	cancel()
 	hint := ""
@@ -194,7 +201,10 @@ func (h *hedger) open(addr, leader string) {
 	}
 	c.dirMu.Unlock()
 	c.mu.Lock()
-	h.opening, h.next, h.notBefore = false, hint, until
+	h.opening, h.next, h.notBefore = false, hint, again
+	if isTimeout(err) && limit < c.o.attemptTimeout {
+		h.late++
+	}
 	if conn == nil || c.closed {
 		c.mu.Unlock()
 		if conn != nil {
@@ -202,7 +212,7 @@ func (h *hedger) open(addr, leader string) {
 		}
 		return
 	}
-	h.conn = conn
+	h.conn, h.late = conn, 0
 	clear(h.copies)
 	c.mu.Unlock()
 	c.ended.Add(1)

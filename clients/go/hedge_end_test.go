@@ -142,10 +142,11 @@ func TestReservedBitsAreRefusedFromTheHedgeToo(t *testing.T) {
 			var main first
 			var stalled atomic.Bool
 			leader.ask = func(to *peer, id, count uint64) {
+				isMain := main.is(to)
 				switch {
-				case main.is(to) && !stalled.Load():
+				case !stalled.Load():
 					source.serve(to, id, count)
-				case !main.is(to):
+				case !isMain:
 					to.say(bad.appendTo(nil))
 				}
 			}

@@ -130,12 +130,16 @@ func TestABurntAnswerThatGoesBackwardsIsRefusedLoudly(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 100}
 	var main first
 	var slow, kept atomic.Bool
+	late := make(chan func(), 1)
 	leader.ask = func(to *peer, id, count uint64) {
+		isMain := main.is(to)
 		switch {
-		case kept.Load():
-		case main.is(to) && slow.Load():
-			time.AfterFunc(25*hedgeAfter, func() { to.answer(id, count, Timestamp{Epoch: 1, Index: 1}) })
-		default:
+		case isMain && kept.Load():
+			// The answer to the request before, while this one waits.
+			(<-late)()
+		case isMain && slow.Load():
+			late <- func() { to.answer(id, count, Timestamp{Epoch: 1, Index: 1}) }
+		case !kept.Load():
 			source.serve(to, id, count)
 		}
 	}

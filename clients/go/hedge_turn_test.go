@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -118,6 +119,48 @@ func (h *hedger) openAndWait(t *testing.T, addr string) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the second connection stays")
 	}
+}
+
+func TestASecondConnectionThatIsLateGivesTheNextOneTwiceTheTime(t *testing.T) {
+	leader, c := startNode(t, 1), between(t)
+	c.ctx, c.conn, c.o.attemptTimeout = t.Context(), idleConnection(t, "leader:1"), 5*time.Hour
+	c.hedge.timeout = time.Hour
+	leads, given := true, time.Duration(0)
+	leader.onHello = func() *welcome {
+		if leads {
+			return leader.welcome(leader)
+		}
+		return leader.welcome(nil)
+	}
+	// The connection ends when it is made.
+	leader.behind = func() []byte { return head{kind: kindGoodbye}.appendTo(nil) }
+	for at, one := range []struct {
+		is    string
+		limit time.Duration
+	}{
+		{"late", time.Hour}, {"late", 2 * time.Hour}, {"refused", 4 * time.Hour}, {"a follower", 4 * time.Hour},
+		{"late", 4 * time.Hour}, {"late", 5 * time.Hour}, {"the leader", 5 * time.Hour}, {"late", time.Hour},
+	} {
+		leads = one.is == "the leader"
+		c.o.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			deadline, _ := ctx.Deadline()
+			given = time.Until(deadline).Round(time.Hour)
+			switch one.is {
+			case "late":
+				return nil, os.ErrDeadlineExceeded
+			case "refused":
+				return nil, errors.New("nobody listens")
+			}
+			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		}
+		c.ended.Add(1)
+		c.hedge.open(leader.addr(), "leader:1")
+		// A node that was slow to connect is no reason to wait with the next attempt.
+		if pause := time.Until(c.hedge.notBefore); given != one.limit || pause > time.Hour {
+			t.Errorf("%d: %s: %v, and a pause of %v", at, one.is, given, pause)
+		}
+	}
+	c.ended.Wait()
 }
 
 func TestTheSecondConnectionFollowsTheHintOfAFollower(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -55,7 +56,8 @@ func Tick(timestamp Timestamp, w time.Duration) uint64 {
 }
 
 // Interval returns an interval timestamp from a node that is certain of the time: first from the node
-// that gave the last one, then from the others. See [Client.Intervals].
+// that gave the last one, then from the others. A node that has just been silent comes last. See
+// [Client.Intervals].
 //
 // Timestamps that were not waited out are in no order. Write, then call [Client.CommitWait], then let
 // others see it. Waiting and writing may overlap.
@@ -94,8 +96,9 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 	}
 	defer c.stamper.leave()
 	learned := modeSeen{isIntervals: c.stamper.isIntervals.Load()}
+	addrs := c.stamper.round()
 	for {
-		for _, addr := range c.stamper.round() {
+		for _, addr := range addrs {
 			answer, err := c.stamper.ask(ctx, addr, count)
 			if err == nil {
 				c.stamper.isCertain(addr)
@@ -104,17 +107,28 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 				}
 				return answer, nil
 			}
-			c.stamper.isNotCertain(addr)
-			if ended := ctx.Err(); ended != nil {
+			ended := ctx.Err()
+			if deadline, _ := ctx.Deadline(); ended == nil && isLate(deadline) {
+				ended = context.DeadlineExceeded // The timer of the context has not fired yet.
+			}
+			// A caller that gives up says nothing about the node.
+			if !errors.Is(ended, context.Canceled) {
+				c.stamper.isNotCertain(addr, learned.provesSilent(err, ended))
+			}
+			if ended != nil {
 				return Interval{}, c.stopped(ended, learned.reason(err))
 			}
 			c.failed(err)
-			if err := learned.fail(err); err != nil {
+			if err := learned.fail(addr, err); err != nil {
 				return Interval{}, err
 			}
 			if learned.isIntervals {
 				c.stamper.isIntervals.Store(true)
 			}
+		}
+		// The nodes may have named members that this call has not asked.
+		if addrs = learned.unasked(c.stamper.round()); len(addrs) > 0 {
+			continue
 		}
 		if err := learned.verdict(); err != nil {
 			return Interval{}, err
@@ -123,6 +137,7 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 		if ended := ctx.Err(); ended != nil {
 			return Interval{}, c.stopped(ended, learned.last)
 		}
+		addrs = c.stamper.round()
 	}
 }
 
@@ -214,6 +229,10 @@ func sleepWithin(ctx context.Context, pause time.Duration) {
 
 // modeSeen is what a call has learned from the nodes that it has asked.
 type modeSeen struct {
+	// asked are the addresses of the nodes that gave no timestamp.
+	asked []string
+	// hasSilent says that a node has let the time of an attempt pass.
+	hasSilent bool
 	// last is the last error of a node.
 	last error
 	// otherMode is the first refusal of a node that is not in interval mode, or does not know it.
@@ -222,8 +241,19 @@ type modeSeen struct {
 	isIntervals bool
 }
 
+// provesSilent returns whether a node was silent in an attempt that has failed. ended is how the call has
+// ended, or nil. If an earlier node was silent, the end of the call proves nothing: that node has used
+// the time of this one.
+func (m *modeSeen) provesSilent(why, ended error) bool {
+	return isTimeout(why) && (ended == nil || !m.hasSilent)
+}
+
 // fail records why a node gave no timestamp. It returns the error if the call has to end with it.
-func (m *modeSeen) fail(why error) error {
+func (m *modeSeen) fail(addr string, why error) error {
+	if !slices.Contains(m.asked, addr) {
+		m.asked = append(m.asked, addr)
+	}
+	m.hasSilent = m.hasSilent || isTimeout(why)
 	m.last = why
 	switch {
 	case errors.Is(why, ErrOtherMode), errors.Is(why, ErrUnsupported):
@@ -236,6 +266,11 @@ func (m *modeSeen) fail(why error) error {
 		return why
 	}
 	return nil
+}
+
+// unasked returns those of the addresses that the call has not asked.
+func (m *modeSeen) unasked(addrs []string) []string {
+	return slices.DeleteFunc(addrs, func(addr string) bool { return slices.Contains(m.asked, addr) })
 }
 
 // verdict returns the error of a call that has asked every node, or nil if it has to ask again.

@@ -44,12 +44,12 @@ func startIntervalCluster(t *testing.T) *cluster {
 	return c
 }
 
-// stamps returns whether a node gives intervals.
+// stamps returns whether a node gives intervals. The client also asks the members that the node names.
 func (c *cluster) stamps(at int) bool {
 	client := dial(c.t.(*testing.T), c.http[at:at+1], WithIntervals())
 	defer client.Close()
-	_, err := client.Interval(within(c.t.(*testing.T), time.Second))
-	return err == nil
+	got, err := client.Interval(within(c.t.(*testing.T), time.Second))
+	return err == nil && got.Timestamp.Index>>48&0x7fff == uint64(at+1)
 }
 
 // One node alone answers, whichever it is, and a waited-out timestamp is below every later one.

@@ -65,6 +65,19 @@ func TestAnIntervalAfterTheDeadlineIsNotReturnedAlsoIfNoTimerHasFired(t *testing
 	}
 }
 
+func TestNoOtherNodeIsAskedAfterTheDeadlineAlsoIfNoTimerHasFired(t *testing.T) {
+	node, other := startStampingNode(t, 1, someday), startStampingNode(t, 2, someday)
+	node.refuses(21)
+	client := dialNodes(t, []string{node.addr(), other.addr()})
+	got, err := client.Interval(timerlessContext{within(t, 10*time.Second), &node.asked})
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUncertain) {
+		t.Error(got, err)
+	}
+	if node.asked.Load() != 1 || other.asked.Load() != 0 {
+		t.Error(node.asked.Load(), other.asked.Load())
+	}
+}
+
 // The client stands still from the moment when the leader has the request until the limit of the call
 // has long passed. Meanwhile the answer has come.
 func TestACallWithoutADeadlineGetsNoAnswerAfterItsTimeout(t *testing.T) {

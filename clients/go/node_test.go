@@ -182,6 +182,18 @@ func (p *peer) refuse(id uint64, code Code, text string) {
 	p.say(append(h.appendTo(nil), text...))
 }
 
+// dismiss refuses a request because the token of the connection is no longer valid. It is the last frame.
+func (p *peer) dismiss(id uint64) {
+	p.say(head{kind: kindError, flags: errorCloses, code: 18, id: id}.appendTo(nil))
+}
+
+// refuseHello answers the hello of the newest connection with an error.
+func (n *node) refuseHello(code Code, text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.peers[len(n.peers)-1].refuse(0, code, text)
+}
+
 // oracle allocates rising timestamps.
 type oracle struct {
 	mu   sync.Mutex
@@ -206,6 +218,19 @@ func dial(t *testing.T, addrs []string, opts ...Option) *Client {
 	}
 	t.Cleanup(func() { client.Close() })
 	return client
+}
+
+// untilItFails returns a context that ends with the second failed attempt of the client with this option.
+// The client then knows the reason of the first one.
+func untilItFails(t *testing.T) (context.Context, Option) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(within(t, 10*time.Second))
+	var failed atomic.Int64
+	return ctx, WithHooks(Hooks{FailedAttempt: func(error) {
+		if failed.Add(1) == 2 {
+			cancel()
+		}
+	}})
 }
 
 func within(t *testing.T, timeout time.Duration) context.Context {

@@ -34,7 +34,9 @@ type options struct {
 }
 
 // Hooks are functions that the client calls, for metrics. They must return quickly, because some
-// are called on the goroutine that reads answers. Each may be nil.
+// are called on the goroutine that reads answers. None may call [Client.Close], which waits until the
+// hook has returned. Answered and FailedAttempt may run on several goroutines at once. Each hook may be
+// nil.
 type Hooks struct {
 	// Answered is called for each answered request. Its arguments are the number of callers that
 	// shared the request, the number of timestamps, and the time from sending to answer. The number of

@@ -89,8 +89,7 @@ func (o *outbox) drain() {
 func (o *outbox) put(frames []byte) {
 	o.to.SetWriteDeadline(time.Now().Add(o.timeout))
 	if _, err := o.to.Write(frames); err != nil {
-		var timeout net.Error
-		if errors.As(err, &timeout) && timeout.Timeout() {
+		if isTimeout(err) {
 			err = errDoesNotRead
 		}
 		o.leave(err)

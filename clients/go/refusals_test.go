@@ -84,14 +84,41 @@ func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 	// after the welcome.
 	for _, later := range []bool{false, true} {
 		homeless.Store(false)
-		client := dial(t, []string{leader.addr()})
+		failed := make(chan error)
+		client := dial(t, []string{leader.addr()}, WithAttemptTimeout(10*time.Second),
+			WithHooks(Hooks{FailedAttempt: func(err error) {
+				select {
+				case failed <- err:
+				default:
+				}
+			}}))
 		get(t, client)
 		notifies.Store(later)
 		homeless.Store(true)
 		leader.hangUp()
 		<-welcomed
-		_, err := client.Timestamp(within(t, 300*time.Millisecond))
-		if !errors.Is(err, ErrNotReady) {
+		ctx, cancel := context.WithCancel(within(t, 10*time.Second))
+		ended := make(chan error, 1)
+		go func() {
+			_, err := client.Timestamp(ctx)
+			ended <- err
+		}()
+		for client.waitingBatches() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		// With the second such failure, the client knows the reason of the first one.
+		for known := 0; known < 2; {
+			select {
+			case err := <-failed:
+				if errors.Is(err, ErrNotReady) {
+					known++
+				}
+			case err := <-ended:
+				t.Fatal(later, err)
+			}
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrNotReady) {
 			t.Error(later, err)
 		}
 		homeless.Store(false)
@@ -237,9 +264,14 @@ func TestANodeThatKnowsNoLeaderIsHeardForAWhileAndThenLeft(t *testing.T) {
 				return one.frames
 			}
 			failed := make(chan error, 100)
-			// A quarter of the attempt timeout passes until the client asks the other node.
-			client, err := Dial(within(t, 5*time.Second), []string{follower.addr(), leader.addr()},
-				WithAttemptTimeout(2*time.Second), WithHooks(Hooks{FailedAttempt: func(err error) { failed <- err }}))
+			// A quarter of the attempt timeout passes until the client asks the other node. Only a node
+			// that says nothing must take that long.
+			attempt := 40 * time.Second
+			if errors.Is(one.why, ErrNoLeader) {
+				attempt = 2 * time.Second
+			}
+			client, err := Dial(within(t, 30*time.Second), []string{follower.addr(), leader.addr()},
+				WithAttemptTimeout(attempt), WithHooks(Hooks{FailedAttempt: func(err error) { failed <- err }}))
 			if errors.Is(one.why, ErrProtocol) {
 				if !errors.Is(err, ErrProtocol) {
 					t.Error(err)

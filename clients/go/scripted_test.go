@@ -490,13 +490,17 @@ func TestAClosedClientEndsItsCalls(t *testing.T) {
 func TestMembersAreKeptFresh(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	leader.ask = source.serve
-	client := dial(t, []string{leader.addr()}, WithRefresh(100*time.Millisecond))
+	var hasJoined atomic.Bool
 	leader.onHello = func() *welcome {
 		w := leader.welcome(leader)
-		w.members = append(w.members, Member{Node: 9, Addr: "new.example:8080"})
+		if hasJoined.Load() {
+			w.members = append(w.members, Member{Node: 9, Addr: "new.example:8080"})
+		}
 		return w
 	}
-	for deadline := time.Now().Add(5 * time.Second); len(client.Members()) != 2; {
+	client := dial(t, []string{leader.addr()}, WithRefresh(100*time.Millisecond))
+	hasJoined.Store(true)
+	for deadline := time.Now().Add(30 * time.Second); len(client.Members()) != 2; {
 		if time.Now().After(deadline) {
 			t.Fatal(client.Members())
 		}
@@ -555,14 +559,27 @@ func TestCallersThatLeaveDoNotDisturbThoseWhoJoin(t *testing.T) {
 func TestALeaderThatRefusesEverythingIsNotAskedWithoutPause(t *testing.T) {
 	leader := startNode(t, 1)
 	leader.ask = func(to *peer, id, count uint64) { to.refuse(id, 12, "") }
-	client := dial(t, []string{leader.addr()})
-	if _, err := client.Timestamp(within(t, 500*time.Millisecond)); !errors.Is(err, ErrInternal) {
+	const attempts = 15
+	ctx, cancel := context.WithCancel(within(t, 30*time.Second))
+	var failed atomic.Int64
+	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(10*time.Second),
+		WithHooks(Hooks{FailedAttempt: func(error) {
+			if failed.Add(1) == attempts {
+				cancel()
+			}
+		}}))
+	began := time.Now()
+	if _, err := client.Timestamp(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrInternal) {
 		t.Fatal(err)
 	}
-	// The pause between attempts grows from 1 ms to 50 ms, which allows about 25 attempts in half a
-	// second. The limit is more than twice that.
-	if met := leader.met.Load(); met > 60 {
-		t.Errorf("%d connections in half a second", met)
+	took := time.Since(began)
+	// The pause between two attempts doubles from 1 ms to 50 ms. Up to half of it is left out.
+	var least time.Duration
+	for at := range attempts - 1 {
+		least += min(backoffMin<<at, backoffMax) / 2
+	}
+	if took < least {
+		t.Errorf("%d attempts in %v", attempts, took)
 	}
 }
 

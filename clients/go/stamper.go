@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,9 @@ import (
 
 // stampersMax is how many calls of [Client.Intervals] may ask at once. Further calls wait.
 const stampersMax = 64
+
+// silence is for how long a silent node is asked after the others.
+const silence = 5 * time.Second
 
 // errGoodbye is the error of a connection that the node is about to close.
 var errGoodbye = errors.New("it is shutting down")
@@ -33,7 +37,10 @@ type stamper struct {
 	// most stampersMax for an address.
 	idle map[string][]*stamping
 	// certain is the address of the node that gave the last interval timestamp, or "".
-	certain  string
+	certain string
+	// silent are the nodes that were silent a short time ago, and since when. A call may have less time
+	// than an attempt takes. So without this, each call would begin, and end, with the same silent node.
+	silent   map[string]time.Time
 	isClosed bool
 }
 
@@ -50,7 +57,10 @@ type stamping struct {
 func newStamper(c *Client) *stamper {
 	o := c.o
 	o.asksIntervals = true
-	return &stamper{c: c, o: o, slots: make(chan struct{}, stampersMax), idle: make(map[string][]*stamping)}
+	return &stamper{
+		c: c, o: o, slots: make(chan struct{}, stampersMax), idle: make(map[string][]*stamping),
+		silent: make(map[string]time.Time),
+	}
 }
 
 // enter waits until the call may ask. After that the call must leave.
@@ -66,19 +76,23 @@ func (s *stamper) enter(ctx context.Context) error {
 func (s *stamper) leave() { <-s.slots }
 
 // round returns the addresses to ask, each once: the node that gave the last timestamp, then the others
-// in the order in which the program named them.
+// in the order in which the program named them, then the silent ones. Of these, the one that was asked
+// last comes last.
 func (s *stamper) round() []string {
 	s.c.dirMu.Lock()
 	addrs := s.c.dir.nearest()
 	s.c.dirMu.Unlock()
 	s.mu.Lock()
-	certain := s.certain
-	s.mu.Unlock()
-	if certain == "" {
+	defer s.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(s.silent, func(_ string, since time.Time) bool { return now.Sub(since) >= silence })
+	// A node that is not silent has the zero time, which is the earliest.
+	slices.SortStableFunc(addrs, func(a, b string) int { return s.silent[a].Compare(s.silent[b]) })
+	if s.certain == "" {
 		return addrs
 	}
-	others := slices.DeleteFunc(addrs, func(addr string) bool { return addr == certain })
-	return slices.Insert(others, 0, certain)
+	others := slices.DeleteFunc(addrs, func(addr string) bool { return addr == s.certain })
+	return slices.Insert(others, 0, s.certain)
 }
 
 // isCertain remembers the node that has answered.
@@ -87,15 +101,24 @@ func (s *stamper) isCertain(addr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.certain = addr
+	delete(s.silent, addr)
 }
 
-// isNotCertain forgets the node that has answered, unless another one has answered since.
-func (s *stamper) isNotCertain(addr string) {
+// isNotCertain forgets the node that has answered, unless another one has answered since. It remembers a
+// silent node.
+func (s *stamper) isNotCertain(addr string, isSilent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.certain == addr {
 		s.certain = ""
 	}
+	if !isSilent {
+		return
+	}
+	if len(s.silent) > 2*membersMax {
+		clear(s.silent)
+	}
+	s.silent[addr] = time.Now()
 }
 
 // ask asks one node once, within the timeout of an attempt. A kept connection may have been closed by
@@ -201,8 +224,11 @@ func (c *stamping) ask(count uint64) (answer Interval, isUsable bool, err error)
 			if err != nil {
 				return Interval{}, false, c.broken(err)
 			}
+			if closes {
+				return Interval{}, false, c.dismissed(refusal)
+			}
 			c.used = arrived
-			return Interval{}, !closes, refusal
+			return Interval{}, true, refusal
 		case kindPing, kindPong, kindGoodbye:
 			err := checkPlain(h)
 			if err == nil && h.kind == kindPing {

@@ -23,9 +23,10 @@ func TestAnInvalidTokenIsRetriedUntilTheSourceHasAValidOne(t *testing.T) {
 	if got := tries.Load(); got != 3 {
 		t.Error(got, "tokens were asked for")
 	}
-	_, err := Dial(within(t, 300*time.Millisecond), []string{leader.addr()},
-		WithTokenSource(func() string { return "not a token" }))
-	for _, cause := range []error{context.DeadlineExceeded, ErrUnreachable, ErrToken} {
+	ctx, hook := untilItFails(t)
+	_, err := Dial(ctx, []string{leader.addr()}, hook, WithTokenSource(func() string { return "not a token" }),
+		WithAttemptTimeout(10*time.Second))
+	for _, cause := range []error{context.Canceled, ErrUnreachable, ErrToken} {
 		if !errors.Is(err, cause) {
 			t.Errorf("%v is not %v", err, cause)
 		}
@@ -34,6 +35,89 @@ func TestAnInvalidTokenIsRetriedUntilTheSourceHasAValidOne(t *testing.T) {
 	_, err = Dial(within(t, 10*time.Second), []string{leader.addr()}, WithToken("not a token"))
 	if !errors.Is(err, ErrToken) || errors.Is(err, ErrUnreachable) {
 		t.Error(err)
+	}
+}
+
+// A node ends the connection of a client whose token is no longer valid. The source has the new one.
+func TestATokenThatIsNoLongerValidIsReplacedWithinTheCall(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{next: 1}
+	var isRevoked, isRefused atomic.Bool
+	var tokens atomic.Int64
+	leader.ask = func(to *peer, id, count uint64) {
+		if isRevoked.CompareAndSwap(true, false) {
+			to.dismiss(id)
+			return
+		}
+		source.serve(to, id, count)
+	}
+	leader.onHello = func() *welcome {
+		if isRefused.Load() {
+			leader.refuseHello(18, "invalid token")
+			return nil
+		}
+		return leader.welcome(leader)
+	}
+	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(10*time.Second), WithTokenSource(func() string {
+		tokens.Add(1)
+		return "token"
+	}))
+	get(t, client)
+	isRevoked.Store(true)
+	get(t, client)
+	if tokens.Load() != 2 || leader.met.Load() != 2 {
+		t.Error(tokens.Load(), "tokens were asked for,", leader.met.Load(), "connections")
+	}
+	// The new token is wrong, too.
+	isRefused.Store(true)
+	isRevoked.Store(true)
+	got, err := client.Timestamp(within(t, 10*time.Second))
+	if !errors.Is(err, ErrUnauthorized) || errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Error(got, err)
+	}
+}
+
+func TestATokenThatIsNoLongerValidIsReplacedInIntervalModeToo(t *testing.T) {
+	node, other := startStampingNode(t, 1, someday), startStampingNode(t, 2, someday)
+	stamp, hello := node.stamp, node.onHello
+	var revoked, tokens, failed atomic.Int64
+	var isRefused atomic.Bool
+	node.stamp = func(to *peer, id, count uint64) {
+		if revoked.Add(-1) >= 0 {
+			to.dismiss(id)
+			return
+		}
+		stamp(to, id, count)
+	}
+	node.onHello = func() *welcome {
+		if isRefused.Load() {
+			node.refuseHello(18, "invalid token")
+			return nil
+		}
+		return hello()
+	}
+	client := dialNodes(t, []string{node.addr(), other.addr()}, WithTokenSource(func() string {
+		tokens.Add(1)
+		return "token"
+	}), WithHooks(Hooks{FailedAttempt: func(error) { failed.Add(1) }}))
+	// The first call makes the connection; the second one finds it without a token.
+	for dismissals := range int64(2) {
+		revoked.Store(dismissals)
+		got, err := client.Interval(within(t, 30*time.Second))
+		if err != nil || got.Timestamp.Index>>48&0x7fff != 1 || tokens.Load() != 1+dismissals || failed.Load() != 0 {
+			t.Error(got, err, tokens.Load(), failed.Load())
+		}
+	}
+	// A node that accepts the new token and then does not is passed over.
+	revoked.Store(2)
+	got, err := client.Interval(within(t, 30*time.Second))
+	if err != nil || got.Timestamp.Index>>48&0x7fff != 2 || failed.Load() != 1 {
+		t.Error(got, err, failed.Load())
+	}
+	other.goDown()
+	isRefused.Store(true)
+	got, err = client.Interval(within(t, 30*time.Second))
+	if !errors.Is(err, ErrUnauthorized) || errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Error(got, err)
 	}
 }
 
@@ -50,9 +134,7 @@ func TestASecondConnectionThatDoesNotOpenEndsNoCall(t *testing.T) {
 				return leader.welcome(leader)
 			}
 			failed.Add(1)
-			leader.mu.Lock()
-			defer leader.mu.Unlock()
-			leader.peers[len(leader.peers)-1].refuse(0, 18, "no token")
+			leader.refuseHello(18, "no token")
 			return nil
 		}
 		token := func() string {
