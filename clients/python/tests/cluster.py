@@ -16,16 +16,20 @@ import urllib.request
 BINARY = os.environ.get("EPICEPOCH_BIN", "")
 if BINARY:
     BINARY = str(pathlib.Path(BINARY).resolve())
+given: set[str] = set()
 
 
 def free_address() -> str:
-    """Return an address at which nothing listens. Its port is below the ports that the system gives
-    to outgoing connections. Otherwise some connection could take the port before the node listens
-    there."""
+    """Return an address at which nothing listens, another one at each call. Its port is below the
+    ports that the system gives to outgoing connections. Otherwise some connection could take the
+    port before the node listens there."""
     while True:
-        addr = ("127.0.0.1", random.randrange(20000, 32000))
-        with contextlib.suppress(OSError), socket.create_server(addr):
-            return "{}:{}".format(*addr)
+        host, port = "127.0.0.1", random.randrange(20000, 32000)
+        addr = f"{host}:{port}"
+        with contextlib.suppress(OSError), socket.create_server((host, port)):
+            if addr not in given:
+                given.add(addr)
+                return addr
 
 
 class Process:

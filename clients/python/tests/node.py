@@ -69,6 +69,7 @@ class Node:
         """Bytes that follow the welcome."""
         self.ask: Ask = oracle.serve
         self.asked = 0
+        self.pings = 0
         self.met = 0
         self.welcomed = 0
         self.peers: list[Peer] = []
@@ -105,6 +106,7 @@ class Node:
                 return
             self.ask(peer, head.id, head.argument + 1)
         elif head.kind == frame.PING:
+            self.pings += 1
             peer.say(frame.pong(head.id))
         elif head.kind == frame.PONG:
             peer.pongs.append(head.id)

@@ -59,7 +59,7 @@ class Blocking(unittest.TestCase):
         asked = threading.Event()
         self.node.ask = lambda *_: asked.set()
         with blocking.Client([self.node.addr], Options(attempt_timeout=5)) as client:
-            for timeout in (0, 0.05):
+            for timeout in (0, 0.5):
                 began = time.monotonic()
                 with self.assertRaises(DeadlineExceededError):
                     client.timestamp(timeout)
@@ -67,6 +67,42 @@ class Blocking(unittest.TestCase):
             # Only the second call has sent a request. The call with a timeout of 0 has sent none.
             self.assertTrue(asked.wait(10))
             self.assertEqual(client._session.requests._last_id, 1)
+
+    def test_a_token_source_that_ends_its_thread_ends_the_client(self) -> None:
+        for error in (SystemExit("no token"), KeyboardInterrupt("no token")):
+            source = mock.Mock(side_effect=error)
+            with self.assertLogs("epicepoch", "CRITICAL"):
+                client = blocking.Client([self.node.addr], Options(token_source=source))
+                for call in (client.connect, client.timestamp):
+                    with self.assertRaisesRegex(ClosedError, "no token"):
+                        call(10)
+            client.close()
+            self.assertFalse(client._thread.is_alive())
+
+    def test_a_hook_that_ends_its_thread_harms_nothing(self) -> None:
+        hooks = mock.Mock(Observer, **{"answered.side_effect": SystemExit("of the hook")})
+        with self.assertLogs("epicepoch", "ERROR"):
+            with blocking.Client([self.node.addr], Options(observer=hooks)) as client:
+                for _ in range(2):
+                    client.timestamp(10)
+        self.assertEqual(hooks.answered.call_count, 2)
+
+    def test_connecting_ends_at_its_deadline_while_a_token_source_blocks(self) -> None:
+        over, ended = threading.Event(), threading.Event()
+
+        def source() -> str:
+            over.wait(10)
+            ended.set()
+            return ""
+
+        client = blocking.Client([self.node.addr], Options(token_source=source))
+        with self.assertRaises(DeadlineExceededError):
+            client.connect(0.1)
+        self.assertFalse(ended.is_set())
+        over.set()
+        client.connect(10)
+        client.connect(0)
+        client.close()
 
     def test_an_error_reaches_its_caller(self) -> None:
         self.node.ask = lambda peer, id, count: peer.refuse(id, 66)

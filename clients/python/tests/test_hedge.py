@@ -3,6 +3,7 @@
 import asyncio
 import random
 from typing import Any, Callable, NamedTuple, Optional
+from unittest import mock
 
 from epicepoch import (
     Client,
@@ -10,9 +11,12 @@ from epicepoch import (
     ProtocolError,
     Timestamp,
     TimestampRange,
+    UnreachableError,
     WentBackwardsError,
     frame,
+    hedge,
 )
+from epicepoch.connection import Connection, connect
 from epicepoch.frame import Head, Welcome
 
 from .node import Case, Node, Peer, later, notice, session, timed, until
@@ -163,19 +167,17 @@ class Hedging(Case):
 
     async def test_a_first_answer_may_lie_below_what_was_returned_before_the_hedge(self) -> None:
         leader, hand = await self.node(), Hand()
-        client = await self.hedging(leader)
-        await self.get(client)
         leader.ask = hand.ask
+        client = await self.hedging(leader)
         slow = self.call(client)
         held = await hand.take(lambda one: True)
-        index = self.oracle.take(1)
-        leader.ask = self.oracle.serve
-        quick = await self.get(client)
+        quick = self.call(client)
+        (await hand.take(lambda one: one.peer is held.peer and one.id != held.id)).answer(2)
+        await quick
         # Wait for the copy of the slow request. Then answer the first request and not the copy.
-        leader.ask = hand.ask
         await hand.take(lambda one: one.id == held.id)
-        held.answer(index)
-        self.assertLess((await slow).first, quick)
+        held.answer(1)
+        self.assertLess((await slow).first, (await quick).first)
 
     async def test_a_refusal_of_what_the_hedge_answered_is_no_debt_of_the_leader(self) -> None:
         for code in (4, 66):
@@ -254,6 +256,21 @@ class Hedging(Case):
             await until(lambda: len(tried) >= 1 and not session(client).hedger._opening)
             asked.answer(1)
             await call
+
+    async def test_a_second_connection_that_has_ended_is_not_kept(self) -> None:
+        opened: list[Connection] = []
+
+        async def ended(*arguments: Any) -> Connection:
+            one = await connect(*arguments)
+            one.leave(UnreachableError("it has ended"))
+            opened.append(one)
+            return one
+
+        leader = await self.node()
+        with mock.patch.object(hedge, "connect", ended):
+            client = await self.hedging(leader)
+            await until(lambda: opened and not session(client).hedger._opening)
+        self.assertIsNone(session(client).hedger.connection)
 
     async def test_a_leader_that_names_itself_keeps_the_second_connection(self) -> None:
         leader = await self.node()

@@ -28,8 +28,9 @@ from epicepoch import (
 )
 from epicepoch.directory import IDLE_MAX
 from epicepoch.frame import Head
+from epicepoch.session import WATCH_SECONDS_MAX
 
-from .node import Case, Peer, address, later, notice, session, timed, until
+from .node import Case, Peer, address, encoded, later, notice, session, timed, until
 
 
 class Callers(Case):
@@ -234,6 +235,16 @@ class Callers(Case):
         for work in (client.timestamp(100), client.connect(100)):
             await self.fails(ClosedError, asyncio.wait_for(work, 10))
 
+    async def test_a_client_whose_tasks_are_cancelled_is_closed(self) -> None:
+        leader = await self.node()
+        client = await self.client(leader)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await until(lambda: not leader.peers[0].is_open)
+        for work in (client.timestamp(100), client.connect(100)):
+            error = await self.fails(ClosedError, work)
+            self.assertIn("cancelled", str(error))
+
     async def test_a_client_belongs_to_one_loop(self) -> None:
         leader = await self.node()
         client = await self.client(leader)
@@ -427,6 +438,19 @@ class Leaders(Case):
         leader.on_hello = lambda: leader.welcome(leader, members=members)
         await until(lambda: client.members == [leader.addr, "new.example:8080"])
 
+    async def test_an_idle_connection_is_kept_while_the_members_are_learned(self) -> None:
+        leader = await self.node()
+        leader.on_hello = lambda: leader.welcome(leader, idle_ms=300)
+        await self.client(leader, refresh_interval=0.1, attempt_timeout=600)
+        await until(lambda: leader.pings >= 3 and leader.met >= 4)
+        # The node does not answer any more. Only one connection at a time asks for the members.
+        silent: list[int] = []
+        leader.on_hello = lambda: silent.append(1)
+        await until(lambda: silent)
+        pings = leader.pings
+        await until(lambda: leader.pings >= pings + 3)
+        self.assertEqual(len(silent), 1)
+
     async def test_a_bad_address_in_a_hint_harms_nothing(self) -> None:
         follower, leader = await self.node(1), await self.node(2)
         for addr in ("nonsense", "a:b", "[::1:1", "\u00e9" * 70 + ":1", "." * 9 + ":1", "x:99999"):
@@ -475,10 +499,10 @@ class Deadlines(Case):
         leader = await self.node()
         client = await self.client(leader, attempt_timeout=0.05)
         leader.ask = lambda peer, id, count: peer.refuse(id, 2, "")
-        error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
+        error = await self.fails(DeadlineExceededError, client.timestamp(2))
         self.assertIsInstance(error.last, (NoQuorumError, UnreachableError))
         leader.ask = lambda *_: None
-        error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
+        error = await self.fails(DeadlineExceededError, client.timestamp(2))
         self.assertIsInstance(error.last, UnreachableError)
         self.assertIn("did not answer in time", str(error))
 
@@ -506,6 +530,36 @@ class Deadlines(Case):
         await self.get(client)
         error = await self.fails(DeadlineExceededError, client.timestamp(0.1))
         self.assertIsNone(error.last)
+
+    async def test_a_welcome_that_has_arrived_is_read_after_a_pause(self) -> None:
+        node = await self.node()
+
+        def hello() -> None:
+            node.peers[-1].say(encoded(node.welcome(node)))
+            time.sleep(0.6)  # Block the loop beyond the timeout, as if the process stood still.
+
+        node.on_hello = hello
+        await self.client(node, attempt_timeout=0.5)
+        self.assertEqual(node.met, 1)
+
+    async def test_an_answer_that_has_arrived_is_read_after_a_pause(self) -> None:
+        leader = await self.node()
+        held: list[Callable[[], None]] = []
+        attempt_timeout, sleep = 0.5, asyncio.sleep
+
+        async def pauses(seconds: float) -> None:
+            await sleep(seconds)
+            if seconds == WATCH_SECONDS_MAX and held:
+                # The client is about to look for a silent leader. The answer comes, and the process
+                # stands still.
+                held.pop()()
+                time.sleep(2 * attempt_timeout)
+
+        leader.ask = lambda *asked: held.append(lambda: self.oracle.serve(*asked))
+        with mock.patch.object(asyncio, "sleep", pauses):
+            client = await self.client(leader, attempt_timeout=attempt_timeout)
+            await self.get(client)
+        self.assertEqual((leader.asked, leader.met), (1, 1))
 
     async def test_a_slow_node_is_no_silent_one(self) -> None:
         leader = await self.node()

@@ -1,5 +1,7 @@
 /** The errors of the client. Each says what the caller can do. */
 
+import { inspect } from "node:util";
+
 /** The base of all errors of this package. */
 export class EpicEpochError extends Error {
   override name = "EpicEpochError";
@@ -86,11 +88,19 @@ export class UnreachableError extends EpicEpochError {
   readonly addr: string;
 
   constructor(addr: string, why: unknown) {
-    super(`${addr} cannot be reached: ${why instanceof Error ? why.message : String(why)}`, {
-      cause: why,
-    });
+    super(`${addr} cannot be reached: ${textOf(why)}`, { cause: why });
     this.addr = addr;
   }
+}
+
+/** Returns what an error says. It may be anything that a function of the program has thrown. */
+function textOf(why: unknown): string {
+  if (!(why instanceof Error)) {
+    return typeof why === "string" ? why : inspect(why);
+  }
+  // If a host has several addresses, the error of Node.js has no message, but one error for each.
+  const each = why instanceof AggregateError ? why.errors.map((one) => textOf(one)).join("; ") : "";
+  return why.message || each || (why as NodeJS.ErrnoException).code || why.name;
 }
 
 /** Names of the refusals of the native protocol, by number. */

@@ -89,9 +89,10 @@ export interface Options {
    */
   token?: string;
   /**
-   * A function that returns the token. It is called at each connection, and is used instead of
-   * `token`. If it throws or returns an invalid token, the client tries again until the deadline, as
-   * if the node were unreachable.
+   * A function that returns the token. It is called at each connection, so that the token can
+   * change: a node ends a connection whose token is no longer valid, and the client connects again.
+   * It is used instead of `token`. If it throws or returns an invalid token, the client tries again
+   * until the deadline, as if the node were unreachable.
    */
   tokenSource?: () => string;
   /** Functions for metrics. Default none. */

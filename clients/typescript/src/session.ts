@@ -18,6 +18,7 @@ import {
   ProtocolError,
   refusal,
   TooManyCallsError,
+  UnreachableError,
   type RefusedError,
 } from "./errors.js";
 import {
@@ -93,6 +94,7 @@ export class Session {
   readonly #watcher: NodeJS.Timeout;
   #pingedAt = performance.now();
   #refreshedAt = performance.now();
+  #isRefreshing = false;
   readonly #hedge: Hedge | undefined;
   readonly #ended: Promise<void>;
 
@@ -217,17 +219,21 @@ export class Session {
     this.directory.learn(welcome.members);
   }
 
-  /** Calls a function of the observer. If the function throws, the error becomes a warning. */
+  /** Calls a function of the observer. If it throws or rejects, the error becomes a warning. */
   observe<Name extends keyof Observer>(
     name: Name,
     ...values: Parameters<NonNullable<Observer[Name]>>
   ): void {
     const { observer } = this.settings;
     try {
-      (observer?.[name] as ((...all: unknown[]) => void) | undefined)?.apply(observer, values);
+      const hook = observer?.[name] as ((...all: unknown[]) => unknown) | undefined;
+      const result = hook?.apply(observer, values) as { then?: unknown } | null | undefined;
+      if (result?.then) {
+        // Node.js ends the process if an async hook rejects and nothing handles it.
+        Promise.resolve(result).catch(warn);
+      }
     } catch (error) {
-      // A hook may throw anything, but only an Error or a text can be a warning.
-      process.emitWarning(error instanceof Error ? error : inspect(error));
+      warn(error);
     }
   }
 
@@ -459,7 +465,8 @@ export class Session {
       // may be one that has just failed.
       directory.leader = undefined;
       directory.follow(why.text, now);
-    } else {
+    } else if (!isRefusal(why.cause as Error, "UNAUTHORIZED")) {
+      // A node that wants a new token has not failed.
       directory.fail(connection.addr, now);
     }
     return why;
@@ -493,6 +500,11 @@ export class Session {
         return;
       case Kind.error: {
         const { error, closes } = readError(frame, connection.addr);
+        if (closes && isRefusal(error, "UNAUTHORIZED")) {
+          // The token is no longer valid, and the program may have a new one. If it has none, the
+          // next client hello is refused, which ends the calls.
+          throw new UnreachableError(connection.addr, error);
+        }
         if (closes) {
           throw error;
         }
@@ -618,10 +630,11 @@ export class Session {
     const silence = Math.max(this.#oldest(now), this.#hedge?.oldest(now) ?? 0);
     if (Math.max(silence, leader.unreadFor(now)) > settings.attemptTimeout) {
       leader.leave(new Error(SILENT));
-    } else if (now - this.#refreshedAt > settings.refreshInterval) {
+    } else if (now - this.#refreshedAt > settings.refreshInterval && !this.#isRefreshing) {
       this.#refreshedAt = now;
       void this.#refresh(leader.addr);
-    } else if (now - this.#pingedAt > pingEvery(leader.welcome)) {
+    }
+    if (now - this.#pingedAt > pingEvery(leader.welcome)) {
       this.#pingedAt = now;
       leader.write(encodeHead({ kind: Kind.ping, id: 1n }));
     }
@@ -637,6 +650,7 @@ export class Session {
   async #refresh(addr: string): Promise<void> {
     const { settings, closing } = this;
     const within = settings.attemptTimeout;
+    this.#isRefreshing = true;
     try {
       const open = Connection.open(settings, addr, this.cluster, within, closing.signal);
       const connection = await open;
@@ -644,8 +658,15 @@ export class Session {
       this.meet(connection.welcome);
     } catch (error) {
       this.observe("failedAttempt", error as Error);
+    } finally {
+      this.#isRefreshing = false;
     }
   }
+}
+
+/** Makes a warning of what a hook has thrown. Only an Error or a text can be one. */
+function warn(error: unknown): void {
+  process.emitWarning(error instanceof Error ? error : inspect(error));
 }
 
 /**

@@ -64,9 +64,14 @@ export class Timestamp {
     return new Timestamp(epochOf(at), 0n);
   }
 
-  /** Returns the highest timestamp of a wall time, for queries that end at that time. */
+  /**
+   * Returns the highest timestamp of a wall time, for queries that end at that time. A date stands
+   * for a whole millisecond, so its highest timestamp is in the last nanosecond of that
+   * millisecond. A bigint stands for one nanosecond.
+   */
   static highest(at: Date | bigint): Timestamp {
-    return new Timestamp(epochOf(at), U64_MAX);
+    const last = typeof at === "bigint" ? 0n : NANOSECONDS_PER_MS - 1n;
+    return new Timestamp(epochOf(epochOf(at) + last), U64_MAX);
   }
 
   /**

@@ -73,6 +73,7 @@ export class Node {
   /** The function that is called for every request. */
   ask: (to: Peer, id: bigint, count: number) => void = new Oracle().serve;
   asked = 0;
+  pings = 0;
   met = 0;
   readonly pongs: bigint[] = [];
   readonly peers = new Set<Peer>();
@@ -139,6 +140,7 @@ export class Node {
           this.asked++;
           this.ask(peer, read.id, read.argument + 1);
         } else if (read.kind === Kind.ping) {
+          this.pings++;
           peer.say({ kind: Kind.pong, id: read.id });
         } else if (read.kind === Kind.pong) {
           this.pongs.push(read.id);

@@ -4,7 +4,13 @@ import assert from "node:assert/strict";
 import { createServer, type Socket } from "node:net";
 import { test } from "node:test";
 
-import { Client, CountError, DeadlineExceededError, ProtocolError } from "../src/index.js";
+import {
+  Client,
+  CountError,
+  DeadlineExceededError,
+  ProtocolError,
+  UnreachableError,
+} from "../src/index.js";
 import { encodeHead, Kind } from "../src/frame.js";
 import { settings } from "../src/options.js";
 import { Session } from "../src/session.js";
@@ -32,6 +38,35 @@ test("refusals that no retry heals reach the caller at once, and the others do n
     assert.equal(leader.asked, 2, `${code}`);
     assert.equal(leader.met, code === 4 ? 1 : 2, `${code}`);
   }
+});
+
+test("a connection whose token is revoked is lost, and its calls are not", async (t) => {
+  const [leader, follower] = [await Node.start(t, 1n), await Node.start(t, 2n)];
+  const oracle = new Oracle();
+  leader.ask = (to, id, count) => {
+    if (leader.asked % 2 === 1) {
+      to.say({ kind: Kind.error, flags: 1, code: 18 }, "revoked");
+    } else {
+      oracle.serve(to, id, count);
+    }
+  };
+  const tokens = ["old", "new", "wrong"];
+  const failed: Error[] = [];
+  const client = await connect(t, [leader, follower], {
+    tokenSource: () => tokens.shift() ?? "",
+    observer: { failedAttempt: (error) => failed.push(error) },
+  });
+  await client.timestamp();
+  // The leader has not failed, so no other node is asked.
+  assert.deepEqual([tokens, leader.met, follower.met], [["wrong"], 2, 0]);
+  assert.ok(failed[0] instanceof UnreachableError);
+  assert.match(failed[0].message, /UNAUTHORIZED: revoked/);
+  // If the next token is not valid, either, the call fails at once.
+  leader.onHello = () => {
+    [...leader.peers].at(-1)?.say({ kind: Kind.error, flags: 1, code: 18 }, "no such token");
+    return undefined;
+  };
+  await assert.rejects(client.timestamp(), { code: "UNAUTHORIZED", text: "no such token" });
 });
 
 test("a refusal or an answer to nothing breaks the protocol", async (t) => {

@@ -254,6 +254,8 @@ test("wall times are those of the vectors", () => {
   assert.equal(Timestamp.lowest(new Date(-1)).epoch, 0n);
   assert.equal(Timestamp.lowest(new Date(8.64e15)).epoch, 2n ** 64n - 1n);
   assert.equal(Timestamp.lowest(new Date(1_700_000_000_123)).epoch, 1_700_000_000_123_000_000n);
+  assert.equal(Timestamp.highest(new Date(1_700_000_000_123)).epoch, 1_700_000_000_123_999_999n);
+  assert.equal(Timestamp.highest(new Date(8.64e15)).epoch, 2n ** 64n - 1n);
 });
 
 test("a range gives its timestamps from the lowest, and no other", () => {

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Optional, TypeVar
 
 from . import client
-from .errors import EpicEpochError
+from .errors import DeadlineExceededError, EpicEpochError
 from .frame import Cluster
 from .options import Options
 from .requests import LATEST, Outcome, Waiter, deadline_exceeded
@@ -49,6 +49,7 @@ class Client:
         ``close``, which it would never do. A handler of a signal may run while its own thread holds
         the lock, and may call the client."""
         self._closed = False
+        self._stopped = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="epicepoch", daemon=True)
         self._thread.start()
@@ -56,7 +57,10 @@ class Client:
 
     def connect(self, timeout: Optional[float] = None) -> None:
         """Return when the leader is found. See ``epicepoch.Client.connect``."""
-        self._on_loop(self._client.connect(timeout))
+        within = self._options.timeout if timeout is None else timeout
+        # Without a timeout above 0, the client's thread still needs time to say what it knows.
+        limit = within if within > 0 else self._options.timeout
+        self._on_loop(self._client.connect(within), limit)
 
     def timestamp(self, timeout: Optional[float] = None) -> Timestamp:
         """Return one timestamp. See ``epicepoch.Client.timestamp``."""
@@ -129,7 +133,11 @@ class Client:
 
     def _work(self) -> None:
         try:
-            self._loop.run_forever()
+            # asyncio lets these errors of a token_source out of the loop. Run the loop again, so
+            # that the task that got the error ends the client with it.
+            while not self._stopped:
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_forever()
         finally:
             self._loop.close()
 
@@ -148,6 +156,7 @@ class Client:
                     task.cancel()
             await asyncio.sleep(0)  # The last of them tells its caller now.
         finally:
+            self._stopped = True
             self._loop.stop()
 
     def _check_thread(self) -> None:
@@ -171,7 +180,9 @@ class Client:
             except RuntimeError:  # A signal's handler has closed the client, and its loop.
                 raise client.closed() from None
 
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+    def _on_loop(self, work: Coroutine[Any, Any, T], timeout: float = threading.TIMEOUT_MAX) -> T:
+        """Do some work on the client's thread. The timeout holds even if a hook or a token_source
+        blocks that thread."""
         try:
             with self._open():
                 future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -179,6 +190,10 @@ class Client:
             work.close()
             raise
         try:
+            # Not result(timeout): since Python 3.11, its error could be the work's own.
+            concurrent.futures.wait({future}, min(timeout, threading.TIMEOUT_MAX))
+            if not future.done():
+                raise DeadlineExceededError(self._session.last_error)
             return future.result()
         except BaseException:
             future.cancel()

@@ -58,6 +58,9 @@ NO_TLS = "this port does not speak TLS: leave Options.tls out, or set CLIENT_TLS
 PLAIN = "this client speaks plain text: set Options.tls"
 
 Receiver = Callable[[Head, bytes], None]
+READ_TURNS = 4
+"""How many turns of the loop the client waits after a timeout. The first two read a frame that has
+arrived, and the work that waits for the frame ends in the others."""
 T = TypeVar("T")
 
 
@@ -326,6 +329,10 @@ async def within(timeout: float, work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=timeout)
+        # If the whole process has stood still, the answer may have come and not been read yet.
+        for _ in range(READ_TURNS):
+            if not task.done():
+                await asyncio.sleep(0)
     finally:
         if not task.done():
             task.cancel()

@@ -117,6 +117,8 @@ class Hedger:
         hint = ""
         try:
             connection = await connect(addr, session.options, session.cluster, self._timeout)
+            if connection.ended.done():
+                return
             welcome = connection.welcome
             if welcome.leads:
                 self.connection = connection

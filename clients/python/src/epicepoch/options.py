@@ -90,8 +90,9 @@ class Options:
 
     token_source: Optional[Callable[[], str]] = None
     """A function that returns the token. It is called at each connection, so that the token can
-    change. It is used instead of ``token``. If it raises an error or returns an invalid token, the
-    client tries again until the deadline, as if the node were unreachable."""
+    change: a node ends a connection whose token is no longer valid, and the client connects again.
+    It is used instead of ``token``. If it raises an error or returns an invalid token, the client
+    tries again until the deadline, as if the node were unreachable."""
 
     tls: Union[None, ssl.SSLContext, Callable[[], ssl.SSLContext]] = None
     """The TLS context for every connection, or a function that returns the context for each

@@ -31,7 +31,8 @@ BATCH_CALLERS_MAX = 1 << 14
 """The most callers that share a request. To wake more callers would take longer than a round
 trip."""
 FORGET_MIN = 1024
-"""When the queue is longer than this, callers that have given up are removed from it."""
+"""After so many calls at the earliest, callers that have given up are removed from the queue. To
+remove them costs a look at the whole queue."""
 
 Outcome = Union[Timestamp, EpicEpochError, None]
 """The first timestamp of a call, or the error why there is none. None means that the deadline has
@@ -145,13 +146,17 @@ class Requests:
         """Whether the leader answers requests for the latest timestamp."""
         self._in_flight_own = self._in_flight_max = in_flight_max
         self._last_id = 0
-        self._forget_at = FORGET_MIN
+        self._forget_in = FORGET_MIN
+        """After how many calls the callers that have given up are removed."""
 
     def add(self, waiter: Waiter) -> None:
         """Put a caller into the queue, or refuse it if the queue is full."""
-        if len(self.waiting) >= self._forget_at:
+        if self._forget_in == 0:
             self.waiting = deque(one for one in self.waiting if not one.future.done())
-            self._forget_at = max(FORGET_MIN, 2 * len(self.waiting))
+            length = len(self.waiting)
+            # At the latest when the queue is full, and before a call is refused for that.
+            self._forget_in = max(FORGET_MIN, min(length, CALLERS_MAX - length))
+        self._forget_in -= 1
         if len(self.waiting) >= CALLERS_MAX:
             waiter.finish(TooManyCallsError(f"{CALLERS_MAX} calls wait"))
         else:

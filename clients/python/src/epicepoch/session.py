@@ -23,6 +23,7 @@ from .errors import (
     ProtocolError,
     RefusedError,
     ShuttingDownError,
+    UnauthorizedError,
     UnreachableError,
 )
 from .frame import (
@@ -45,6 +46,8 @@ from .timestamp import TimestampRange
 
 HOPS_MAX = 3
 """How many hints to a leader are followed in a row without a pause."""
+WATCH_SECONDS_MAX = 0.1
+"""The longest time between two checks of the connection."""
 
 log = logging.getLogger("epicepoch")
 log.addHandler(logging.NullHandler())
@@ -81,6 +84,8 @@ class Session:
         self._logged = ""
         """The last error that was logged. The same error may come with every attempt, and is logged
         once."""
+        self._refreshes = False
+        """Whether the members are being learned again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.hedger = Hedger(self, options.hedge_after) if options.hedge_after else None
         self.begin(self._run())
@@ -96,7 +101,11 @@ class Session:
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            if self.closed is None:
+                # The program has cancelled all tasks of the loop. Calls would wait for nothing.
+                self._end(ClosedError("the client's tasks were cancelled"))
+        elif task.exception() is not None:
             log.critical("a task of the client failed; please report it", exc_info=task.exception())
             self._end(ClosedError(f"the client has a bug: {task.exception()!r}"))
 
@@ -173,7 +182,7 @@ class Session:
     def observe(self, hook: Callable[..., None], *arguments: Any) -> None:
         try:
             hook(*arguments)
-        except Exception:
+        except (Exception, SystemExit):  # A SystemExit would stop the session halfway.
             log.exception("a hook of the observer failed")
 
     def answered(self, connection: Connection, batch: Batch, answer: TimestampRange) -> None:
@@ -318,7 +327,8 @@ class Session:
             # names may be one that has just failed.
             if not self.directory.follow(why.text, now):
                 self.directory.leader = ""
-        else:
+        elif not isinstance(why.__cause__, UnauthorizedError):
+            # A node that wants a new token has not failed.
             self.directory.fail(addr, now)
 
     def _receive(self, head: Head, tail: bytes) -> None:
@@ -330,6 +340,10 @@ class Session:
             self._take_answer(connection, head.id, *read_answer(head, tail, self.options.guarantee))
         elif head.kind == ERROR:
             refusal, closes = read_error(head, tail, connection.addr)
+            if closes and isinstance(refusal, UnauthorizedError):
+                # The token is no longer valid, and the program may have a new one. If it has none,
+                # the next client hello is refused, which ends the calls.
+                raise UnreachableError(str(refusal)) from refusal
             if closes:
                 raise refusal
             self._take_refusal(head.id, refusal)
@@ -398,8 +412,12 @@ class Session:
         attempt_timeout = self.options.attempt_timeout
         refreshed = pinged = self.loop.time()
         while True:
-            await asyncio.sleep(attempt_timeout / 5)
-            now, connection = self.loop.time(), self.connection
+            await asyncio.sleep(min(attempt_timeout / 5, WATCH_SECONDS_MAX))
+            now = self.loop.time()
+            # If the loop has stood still, answers may wait unread. Two turns read them.
+            for _ in range(2):
+                await asyncio.sleep(0)
+            connection = self.connection
             if connection is None:
                 continue
             since = connection.blocked_since
@@ -407,10 +425,10 @@ class Session:
                 connection.leave(UnreachableError(f"{connection.addr} did not answer in time"))
             elif since is not None and now - since > attempt_timeout:
                 connection.leave(UnreachableError(f"{connection.addr} does not read"))
-            elif now - refreshed > self.options.refresh_interval:
-                refreshed = now
+            elif now - refreshed > self.options.refresh_interval and not self._refreshes:
+                refreshed, self._refreshes = now, True
                 self.begin(self._refresh(connection.addr))
-            elif now - pinged > connection.welcome.ping_every:
+            if now - pinged > connection.welcome.ping_every:
                 pinged = now
                 connection.write(ping(1))
 
@@ -428,5 +446,7 @@ class Session:
         except EpicEpochError as error:
             log.debug("the list of members was not read: %s", error)
             return
+        finally:
+            self._refreshes = False
         self._meet(connection.welcome)
         connection.leave(UnreachableError(f"{addr} was left"))
