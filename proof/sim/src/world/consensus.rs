@@ -68,7 +68,8 @@ impl World {
         let published = running.shared.published();
         let (round_completed_ns, lease_asked_ns) = (running.completed_ns, running.lease_asked_ns);
         let health = Health { round_completed_ns, are_accepts_failing, lease_asked_ns };
-        if is_suspended && running.replica().may_take_leases() {
+        let loses_leases = is_suspended && running.replica().may_take_leases();
+        if loses_leases {
             running.consensus.replica_mut().forbid_leases(reading.monotonic_ns);
         }
         running.shared.record_stamped(running.seen.stamped());
@@ -87,6 +88,9 @@ impl World {
         if is_unproved && !self.history.is_clock_unproved {
             self.history.is_clock_unproved = true;
             self.count("clock believed without a majority's");
+        }
+        if loses_leases {
+            self.count("leases forbidden after a suspension");
         }
         self.trusts(trusted_ns);
         self.see_tick(id, ticked_ns);

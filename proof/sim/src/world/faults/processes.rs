@@ -133,7 +133,6 @@ impl World {
             let now_ns = self.now_ns;
             self.node(node).clock.lease.suspend(now_ns, until_ns);
             if self.random.bool() {
-                self.count("machine suspended");
                 self.node(node).is_suspended = true;
             }
         }
