@@ -404,6 +404,16 @@ fn a_leader_with_a_narrow_range_reserves_when_timestamps_become_compact_and_when
     bench.beats(20, &[2, 3]);
     bench.ack_all(2);
     assert_eq!(range(&bench), wide, "nothing of it is used");
+    let used = |left_ns| Epoch(wide.high.0 - left_ns);
+    for (left_ns, is_enough) in
+        [(COMPACT_WIDTH_MIN_NS / 5 * 3 + 1, true), (COMPACT_WIDTH_MIN_NS / 5 * 3, false)]
+    {
+        bench.shared.record_stamped(used(left_ns));
+        bench.beats(2, &[2, 3]);
+        bench.ack_all(2);
+        assert_eq!(range(&bench) == wide, is_enough, "{left_ns} ns are left");
+    }
+    assert!(range(&bench).high.0 >= wide.high.0 + COMPACT_WIDTH_MIN_NS, "{:?}", range(&bench));
 }
 
 fn intervals() -> ClusterSettings {
