@@ -21,6 +21,7 @@ use crate::driver::Core;
 use crate::error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, TimestampsError,
 };
+use crate::intervals::Turns;
 use crate::members::{Build, Members, is_address};
 use crate::observer::Observer;
 use crate::pursuit::{Action, End, Goal, Pursuit};
@@ -126,8 +127,8 @@ struct Shared {
     core: Arc<Core>,
     transport: Transport,
     options: Options,
-    /// The address of the node that gave the last interval timestamp.
-    certain: Mutex<Option<String>>,
+    /// Which node to ask first for an interval timestamp, and which last.
+    turns: Mutex<Turns>,
     /// Whether a node of the cluster was in interval mode. The way back from it is rare.
     is_intervals: AtomicBool,
 }
@@ -204,7 +205,7 @@ impl Client {
             core,
             transport,
             options,
-            certain: Mutex::default(),
+            turns: Mutex::default(),
             is_intervals: AtomicBool::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -450,16 +451,9 @@ impl Client {
         with(self.shared.core.session().directory())
     }
 
-    /// The addresses to ask for an interval timestamp, each once: the node that gave the last one,
-    /// then the others in the order in which the program named them.
-    pub(crate) fn interval_addresses(&self) -> Vec<String> {
-        let certain = self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut all = self.shared.core.session().directory().nearest();
-        if let Some(certain) = certain {
-            all.retain(|addr| *addr != certain);
-            all.insert(0, certain);
-        }
-        all
+    /// Calls `with` with the order in which to ask nodes for interval timestamps.
+    pub(crate) fn with_turns<T>(&self, with: impl FnOnce(&mut Turns) -> T) -> T {
+        with(&mut self.shared.turns.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether a node of the cluster was in interval mode, as far as this client knows.
@@ -470,16 +464,6 @@ impl Client {
     /// Records that a node of the cluster is in interval mode.
     pub(crate) fn met_interval_mode(&self) {
         self.shared.is_intervals.store(true, Ordering::Relaxed);
-    }
-
-    /// Asks the node at this address first, the next time.
-    pub(crate) fn remember_certain(&self, addr: String) {
-        *self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
-    }
-
-    /// Asks no node first, the next time.
-    pub(crate) fn forget_certain(&self) {
-        *self.shared.certain.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

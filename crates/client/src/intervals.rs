@@ -1,6 +1,8 @@
 //! Interval mode: timestamps from any node that is certain of the time, and the wait that puts them
 //! in order. It uses no wall clock, only the monotonic one.
 
+mod turns;
+
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,7 @@ use crate::clock::now;
 use crate::directory::Directory;
 use crate::error::{AnotherCluster, AskError, BadAnswer, FailedAttempt};
 use crate::members::Members;
+pub(crate) use turns::Turns;
 
 /// Time between two rounds through the nodes while none is certain.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -185,8 +188,9 @@ impl ModeSeen {
 impl Client {
     /// Returns an interval timestamp from a node that is certain of the time: first from the node
     /// that gave the last one, then from the others, in the order of the addresses that were given.
-    /// It fails after [`Options::timeout`](crate::Options::timeout). It needs a cluster in interval
-    /// mode (`MODE=interval`).
+    /// A node that did not answer in time comes last for 5 s. The call fails after
+    /// [`Options::timeout`](crate::Options::timeout). It needs a cluster in interval mode
+    /// (`MODE=interval`).
     ///
     /// **Timestamps that were not waited out are in no order.** Write, then [`Client::commit_wait`],
     /// then let others see it. Waiting and writing may overlap.
@@ -197,7 +201,9 @@ impl Client {
         self.intervals(1, now() + self.timeout()).await
     }
 
-    /// Returns `count` interval timestamps, from 1 to 2^32, that share one interval.
+    /// Returns `count` interval timestamps, from 1 to 2^32, that share one interval. Give a short limit
+    /// as the `deadline`: if the future is dropped instead, the client does not know that the node was
+    /// silent, and asks it first again.
     ///
     /// # Errors
     /// See [`IntervalError`].
@@ -211,12 +217,13 @@ impl Client {
         }
         let target = format!("{PATH_INTERVAL}?n={count}");
         let mut last = self.refresh_members(deadline).await?;
-        let mut silent = last.as_ref().map(|failed| failed.addr().to_owned());
+        let mut has_silent = matches!(last, Some(FailedAttempt::Silent { .. }));
+        let mut failed_at = last.as_ref().map(|failed| failed.addr().to_owned());
         let mut seen = ModeSeen { is_intervals: self.is_in_interval_mode(), other_mode: None };
         loop {
             let mut addresses = self.interval_addresses();
-            if let Some(silent) = silent.take() {
-                addresses.sort_by_key(|addr| *addr == silent);
+            if let Some(failed_at) = failed_at.take() {
+                addresses.sort_by_key(|addr| *addr == failed_at);
             }
             for addr in addresses {
                 if now() >= deadline {
@@ -225,12 +232,22 @@ impl Client {
                 match self.interval_of(&addr, &target, count, deadline).await {
                     Ok(interval) => {
                         self.met_interval_mode();
-                        self.remember_certain(addr);
+                        self.with_turns(|turns| turns.record_certain(addr.clone()));
+                        // An answer that arrives exactly at the deadline is too late.
+                        if now() >= deadline {
+                            let last = Some(FailedAttempt::Silent { addr });
+                            return Err(IntervalError::DeadlineExceeded { last });
+                        }
                         return Ok(interval);
                     }
                     Err(error) => {
-                        self.forget_certain();
-                        last = Some(seen.handle(error)?);
+                        // A silent node has used the time of the nodes after it. So if the call has
+                        // ended, it says nothing about them.
+                        let is_proof = !has_silent || now() < deadline;
+                        self.record_failure(&addr, &error, is_proof);
+                        let failed = seen.handle(error)?;
+                        has_silent |= matches!(failed, FailedAttempt::Silent { .. });
+                        last = Some(failed);
                     }
                 }
                 if seen.is_intervals {
@@ -243,6 +260,23 @@ impl Client {
             let pause = deadline.saturating_duration_since(now()).min(PAUSE);
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// The addresses to ask for an interval timestamp, each once.
+    fn interval_addresses(&self) -> Vec<String> {
+        let mut addresses = self.with_directory(|directory| directory.nearest());
+        self.with_turns(|turns| turns.sort(&mut addresses, now()));
+        addresses
+    }
+
+    /// Records why the node at `addr` gave no timestamp. `is_proof` says that it had enough time.
+    fn record_failure(&self, addr: &str, error: &AskError, is_proof: bool) {
+        self.with_turns(|turns| match error {
+            AskError::FailedAttempt(failed) => {
+                turns.record_failed_attempt(failed, is_proof, now());
+            }
+            AskError::AnotherCluster(_) | AskError::BadAnswer(_) => turns.record_refusal(addr),
+        });
     }
 
     /// Reads the members again from one node, if it is time to. If the answer is no list, the call
@@ -259,7 +293,7 @@ impl Client {
         match self.meet(&addr, deadline).await {
             Err(AskError::AnotherCluster(error)) => Err(error),
             Err(AskError::FailedAttempt(failed_attempt)) => {
-                self.forget_certain();
+                self.with_turns(|turns| turns.record_failed_attempt(&failed_attempt, true, now()));
                 Ok(Some(failed_attempt))
             }
             Err(AskError::BadAnswer(_)) | Ok(()) => Ok(None),
@@ -311,10 +345,6 @@ impl Client {
         let bytes = bytes.map_err(|_| foreign(format!("{} bytes", answer.body.len())))?;
         let stamp = IntervalStamp::from_bytes(bytes);
         let stamp = stamp.map_err(|error| foreign(error.to_string()))?;
-        // An answer that arrives exactly at the deadline is too late.
-        if arrived >= deadline {
-            return Err(FailedAttempt::Silent { addr: addr.to_owned() }.into());
-        }
         Ok(Interval::new(&stamp, count, arrived))
     }
 

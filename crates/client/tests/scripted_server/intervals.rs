@@ -128,13 +128,94 @@ async fn a_node_that_ended_a_call_is_not_asked_first_by_the_next() {
 
 /// The answer and the end of the call's time come at the same moment, as in a process that was stopped.
 #[tokio::test]
-async fn an_interval_after_the_deadline_is_not_returned() {
-    let node = Server::start().await;
-    let Line::Say(bytes) = stamp_of(1) else { unreachable!("it says a stamp") };
-    node.will(Line::SayAndStall(bytes, Duration::from_millis(400)));
-    let short = Instant::now() + Duration::from_millis(200);
-    let error = client(&[&node]).intervals(1, short).await;
-    assert!(matches!(error, Err(IntervalError::DeadlineExceeded { .. })), "{error:?}");
+async fn an_interval_after_the_deadline_is_not_returned_and_its_node_is_not_silent() {
+    // If the machine stalls, the call ends before the request arrives. So the test is repeated.
+    for _ in 0..10 {
+        let (node, other) = (Server::start().await, Server::start().await);
+        let Line::Say(bytes) = stamp_of(1) else { unreachable!("it says a stamp") };
+        node.will(Line::SayAndStall(bytes, Duration::from_millis(400))).will(stamp_of(1));
+        other.will(stamp_of(2));
+        let client = client(&[&node, &other]);
+        let short = Instant::now() + Duration::from_millis(200);
+        let error = client.intervals(1, short).await;
+        assert!(matches!(error, Err(IntervalError::DeadlineExceeded { .. })), "{error:?}");
+        let got = client.intervals(1, deadline()).await.expect("both are certain");
+        if got.timestamp == stamp(1).timestamp() {
+            return;
+        }
+    }
+    panic!("the node that answered too late was not asked first");
+}
+
+/// The calls have less time than an attempt, so none of them asks two nodes if the first is silent. If
+/// they read the members before, that ends them, too.
+#[tokio::test]
+async fn a_call_that_ends_at_a_silent_node_sends_the_next_one_elsewhere() {
+    for reads_members in [false, true] {
+        let (silent, other) = (Server::start().await, Server::start().await);
+        let mut options = options();
+        if reads_members {
+            options.refresh_interval = Duration::ZERO;
+            other.will(Line::Say(named("", &[&silent, &other], None)));
+        }
+        other.will(stamp_of(2));
+        let client = client_with(&[&silent, &other], options);
+        let mut error = None;
+        // If the machine stalls, the deadline may pass before any node is asked. So this is repeated.
+        for _ in 0..10 {
+            error = client.intervals(1, Instant::now() + Duration::from_millis(200)).await.err();
+            if error != Some(IntervalError::DeadlineExceeded { last: None }) {
+                break;
+            }
+        }
+        let last = Some(FailedAttempt::Silent { addr: silent.addr.to_string() });
+        assert_eq!(error, Some(IntervalError::DeadlineExceeded { last }));
+        let got = client.intervals(1, deadline()).await.expect("the other node is certain");
+        assert_eq!(got.timestamp, stamp(2).timestamp());
+        assert!(silent.asked().len() <= 1, "the silent node was asked again");
+    }
+}
+
+/// The first node uses the time of an attempt, so the second one has only the rest of the call.
+#[tokio::test]
+async fn a_node_that_had_only_the_rest_of_a_call_is_not_silent() {
+    for reads_members in [false, true] {
+        let (first, second) = (Server::start().await, Server::start().await);
+        let mut options = options();
+        options.attempt_timeout = Duration::from_millis(400);
+        if reads_members {
+            options.refresh_interval = Duration::ZERO;
+        }
+        let client = client_with(&[&first, &second], options);
+        let error = client.intervals(1, Instant::now() + Duration::from_millis(600)).await;
+        assert!(matches!(error, Err(IntervalError::DeadlineExceeded { .. })), "{error:?}");
+        if reads_members {
+            second.will(Line::Say(named("", &[&first, &second], None)));
+        }
+        second.will(stamp_of(2));
+        let got = client.intervals(1, deadline()).await.expect("the second node is certain");
+        assert_eq!(got.timestamp, stamp(2).timestamp());
+        assert!(first.asked().len() <= 1, "the second node counts as silent");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_says_nothing_about_the_node() {
+    let (first, second) = (Server::start().await, Server::start().await);
+    first.will(Line::Silence).will(stamp_of(1));
+    let client = client(&[&first, &second]);
+    let given_up = async {
+        while first.asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answered = client.intervals(1, deadline()) => panic!("{answered:?}"),
+        () = given_up => {}
+    }
+    let got = client.intervals(1, deadline()).await.expect("the first node is certain");
+    assert_eq!(got.timestamp, stamp(1).timestamp());
+    assert_eq!((first.asked().len(), second.asked().len()), (2, 0));
 }
 
 /// Intervals do not say the name of their cluster, and this one is of a cluster that has no name yet.

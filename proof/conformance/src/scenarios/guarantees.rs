@@ -22,14 +22,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 ];
 
 fn names_it_always(scene: &mut Scene) -> Verdict {
-    let leader = scene.leader();
-    let named = Arc::new(Mutex::new(Vec::new()));
-    let naming = named.clone();
-    leader.on_hello(move |node, peer, hello| {
-        lock(&naming).push(hello.guarantee);
-        peer.welcome(&node.own_welcome());
-    });
     for guarantee in [None, Some(Guarantee::Quorum), Some(Guarantee::Lease)] {
+        // A client may still connect when it is closed. So each has a node of its own.
+        let leader = scene.leader();
+        let named = Arc::new(Mutex::new(Vec::new()));
+        let naming = named.clone();
+        leader.on_hello(move |node, peer, hello| {
+            lock(&naming).push(hello.guarantee);
+            peer.welcome(&node.own_welcome());
+        });
         // The client also connects to read the list of members, and after its connection is lost.
         let refresh = Duration::from_millis(100);
         scene.open_with(&[&leader], &Settings { refresh, guarantee, ..Settings::default() })?;
