@@ -371,13 +371,13 @@ fn the_bench_measures_another_service_and_another_status_is_a_failure() {
     });
     let mut arguments =
         vec!["bench", "run", "--addr", &addr, "--verify", "off", "--output", "json"];
-    arguments.extend(["--connections", "1", "--warmup", "0", "--duration", "200ms"]);
+    arguments.extend(["--connections", "1", "--warmup", "0", "--duration", "2s"]);
     for (path, code) in [("/stamp?x=1", 0), ("/stamp", 1)] {
         let output = output(&[&arguments[..], &["--path", path]].concat(), &[]);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["config"]["path"], path);
-        assert_eq!(report["answers"].as_u64().unwrap() > 10, code == 0, "{report}");
+        assert_eq!(report["answers"].as_u64().unwrap() > 0, code == 0, "{report}");
         assert_eq!(report["failures"]["status"].as_u64().is_some(), code == 1, "{report}");
     }
 }

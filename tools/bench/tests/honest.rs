@@ -65,7 +65,7 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let others = others.map(|it| it.latency.answers).min();
     assert!(others < Some(worst.latency.answers), "{:?}", open.intervals);
 
-    let closed = with_a_stall(Pace::Closed);
+    let closed = undisturbed(|| with_a_stall(Pace::Closed));
     let table = closed.to_string();
     // In the closed loop only four of many thousand requests were open during the stall, so p99.9
     // does not show it.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use epicepoch_link::Fault;
 
 use crate::support::{
-    Cluster, LinkedCluster, Silence, Watch, alone, let_pass, outages, wait_until,
+    Campaigns, Cluster, LinkedCluster, Silence, Watch, alone, let_pass, outages, undisturbed,
+    wait_until,
 };
 
 /// Promised `(p50, p99)` of the longest time without an answer, ms (`docs/operations/outages.md`).
@@ -23,7 +24,7 @@ const ROUNDS_MIN: f64 = 50.0;
 /// Within this time, one of two followers has answered so many rounds.
 const ASKED_MAX: Duration = Duration::from_secs(30);
 
-/// Loses the follower that is asked again and again, and brings it back.
+/// Loses the follower that is asked again and again, and brings it back. Its loss deposes no leader.
 fn lose<C: DerefMut<Target = Cluster>>(
     event: &'static str,
     mut cluster: C,
@@ -31,20 +32,26 @@ fn lose<C: DerefMut<Target = Cluster>>(
     bring_back: impl Fn(&mut C, usize),
 ) -> C {
     let watch = Watch::start(&cluster);
-    let leader = cluster.wait_for_leader();
     let mut windows = Vec::new();
     for _ in 0..outages(8) {
-        await_links(&cluster, leader);
-        let follower = asked(&cluster, leader);
-        let from = Instant::now();
-        lose(&mut cluster, follower);
-        let_pass(LOSS.saturating_sub(from.elapsed()));
-        watch.wait_for_service_since(Instant::now());
-        windows.push((from, Instant::now()));
-        bring_back(&mut cluster, follower);
-        cluster.wait_until_ready();
+        undisturbed(|| {
+            let campaigns = Campaigns::so_far(&cluster);
+            let leader = cluster.wait_for_leader();
+            await_links(&cluster, leader);
+            let follower = asked(&cluster, leader);
+            let from = Instant::now();
+            lose(&mut cluster, follower);
+            let_pass(LOSS.saturating_sub(from.elapsed()));
+            watch.wait_for_service_since(Instant::now());
+            let window = (from, Instant::now());
+            bring_back(&mut cluster, follower);
+            cluster.wait_until_ready();
+            let is_led_on = cluster.wait_for_leader() == leader;
+            campaigns.judge(&cluster, 0, is_led_on, "its leader leads on")?;
+            windows.push(window);
+            Ok(())
+        });
     }
-    assert_eq!(cluster.wait_for_leader(), leader, "a follower that is lost deposes no leader");
     cluster.assert_well();
     let seen = watch.finish();
     Silence::of(event, &seen, &windows).assert_promised(FOLLOWER_MS);

@@ -15,7 +15,8 @@ use crate::support::operator::transferred;
 use crate::support::watch::Seen;
 use crate::support::wire::Wire;
 use crate::support::{
-    Calling, Cluster, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say, wait_until,
+    Calling, Campaigns, Cluster, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say,
+    undisturbed, wait_until,
 };
 
 /// Promised `(p50, p99)` of the time without an answer when the leader is killed, ms.
@@ -131,21 +132,26 @@ fn leadership_handed_over_by_command_costs_no_more_than_sigterm() {
     let calling = Calling::start(&cluster);
     let mut windows = Vec::new();
     for event in 0..outages(10) {
-        let leader = cluster.wait_for_leader();
-        calling.wait_for_service_since(Instant::now());
-        let to = cluster.others(leader)[event % 2];
-        let id = cluster.nodes[to].id.to_string();
-        // Every fourth command names no node. Then any other node may take over.
-        let is_named = event % 4 != 3;
-        let order: &[&str] =
-            if is_named { &["leader", "transfer", "--to", &id] } else { &["leader", "transfer"] };
-        let (from, said) = transferred(&cluster, order);
-        watch.wait_for_service_since(Instant::now());
-        windows.push((from, Instant::now()));
-        let next = cluster.wait_for_leader();
-        assert!(next == to || !is_named && next != leader, "{said}");
-        let words = format!("node {} leads in term", cluster.nodes[next].id);
-        assert!(said.starts_with(&words), "{said}");
+        undisturbed(|| {
+            let campaigns = Campaigns::so_far(&cluster);
+            let leader = cluster.wait_for_leader();
+            calling.wait_for_service_since(Instant::now());
+            let to = cluster.others(leader)[event % 2];
+            let id = cluster.nodes[to].id.to_string();
+            // Every fourth command names no node. Then any other node may take over.
+            let is_named = event % 4 != 3;
+            let to_node = ["leader", "transfer", "--to", &id];
+            let order = if is_named { &to_node[..] } else { &to_node[..2] };
+            let (from, said) = transferred(&cluster, order);
+            watch.wait_for_service_since(Instant::now());
+            let window = (from, Instant::now());
+            let next = cluster.wait_for_leader();
+            let words = format!("node {} leads in term", cluster.nodes[next].id);
+            let is_right = next == to || !is_named && next != leader;
+            campaigns.judge(&cluster, 1, is_right && said.starts_with(&words), &said)?;
+            windows.push(window);
+            Ok(())
+        });
     }
     cluster.assert_well();
     let calls = calling.finish();

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use epicepoch_bench::{Operation, Outcome};
 use epicepoch_client::{Client, Options};
 
+use super::turn::is_alone;
 use super::{Cluster, WAIT_MAX, wait_until};
 
 /// Deadline of a call. Even when a leader is lost, a call must not take longer.
 const CALL_MAX: Duration = Duration::from_secs(2);
+/// Deadline of a call of a test that shares the machine.
+const SHARED_CALL_MAX: Duration = Duration::from_secs(15);
 /// Callers that share the client.
 const CALLERS: usize = 16;
 /// Pause between two calls of a caller, so that the test measures the client and not a busy
@@ -35,6 +38,7 @@ impl Calling {
         let is_over = Arc::new(AtomicBool::new(false));
         let served = Served::default();
         let (over, serving) = (is_over.clone(), served.clone());
+        let call_max = if is_alone() { CALL_MAX } else { SHARED_CALL_MAX };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
@@ -42,7 +46,7 @@ impl Calling {
                 let callers: Vec<_> = (0..CALLERS)
                     .map(|caller| (client.clone(), caller, over.clone(), serving.clone()))
                     .map(|(client, caller, over, serving)| {
-                        tokio::spawn(call(client, caller, over, serving))
+                        tokio::spawn(call(client, caller, call_max, over, serving))
                     })
                     .collect();
                 let mut operations = Vec::new();
@@ -74,13 +78,14 @@ impl Calling {
 async fn call(
     client: Client,
     caller: usize,
+    call_max: Duration,
     is_over: Arc<AtomicBool>,
     served: Served,
 ) -> Vec<Operation> {
     let mut operations = Vec::new();
     while !is_over.load(Ordering::SeqCst) {
         let start = Instant::now();
-        let range = client.timestamps_before(1 + caller as u64 % 3, start + CALL_MAX).await;
+        let range = client.timestamps_before(1 + caller as u64 % 3, start + call_max).await;
         let range = range.unwrap_or_else(|error| panic!("a call failed: {error}"));
         let outcome = Outcome::Answered(range);
         served.lock().unwrap()[caller] = Some(start);

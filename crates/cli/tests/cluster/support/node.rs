@@ -284,6 +284,17 @@ impl Node {
         values.reduce(|a, b| a + b)
     }
 
+    /// Waits until the node tells this metric. Returns its sum over all its labels.
+    #[track_caller]
+    pub(crate) fn wait_for_metric(&self, name: &str) -> f64 {
+        let mut value = None;
+        wait_until(&format!("node {} tells {name}", self.id), WAIT_MAX, || {
+            value = self.metric(name);
+            value.is_some()
+        });
+        value.expect("the wait is over")
+    }
+
     fn says_yes(&self, target: &str) -> bool {
         self.ask(target).is_some_and(|answer| answer.status == 200)
     }

@@ -11,9 +11,23 @@ pub(crate) const EXIT_REMOVED: i32 = 3;
 /// The exit code of a node that must not be started again with its data directory.
 pub(crate) const EXIT_DIRECTORY: i32 = 4;
 
+/// Runs a command that changes nothing, until it succeeds. Returns its output. While no node leads,
+/// such a command may fail.
+#[track_caller]
+pub(crate) fn told(cluster: &Cluster, args: &[&str]) -> String {
+    let mut told = None;
+    wait_until(&format!("{args:?} succeeds"), WAIT_MAX, || {
+        let output = cluster.operate(args);
+        told = output.status.success().then_some(output.stdout);
+        told.is_some()
+    });
+    String::from_utf8(told.expect("the wait is over")).expect("UTF-8")
+}
+
 /// The output of `member list`.
+#[track_caller]
 pub(crate) fn list(cluster: &Cluster) -> Value {
-    let text = cluster.order(&["member", "list", "--output", "json"]);
+    let text = told(cluster, &["member", "list", "--output", "json"]);
     serde_json::from_str(&text).expect("JSON")
 }
 

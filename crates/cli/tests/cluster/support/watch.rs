@@ -42,7 +42,6 @@ impl Watch {
 
     /// Starts to send requests to these addresses, over this many connections to each.
     pub(crate) fn start_at(targets: Vec<Target>, connections_per_node: usize) -> Self {
-        let origin = Instant::now();
         let mut config = RunConfig {
             connections: connections_per_node * targets.len(),
             routing: Routing::EveryNode,
@@ -52,9 +51,23 @@ impl Watch {
         if !is_alone() {
             (config.answer_pause, config.retry_pause) = (SHARED_PAUSE, SHARED_PAUSE);
         }
-        let load = Load::start(config);
-        wait_until("the load is under way", WAIT_MAX, || load.answers() >= ANSWERS_TO_BEGIN);
-        Self { load, origin, wall: WallAnchor::now(), stalls: StallMeter::start() }
+        Self::start_of(config)
+    }
+
+    /// Starts this load.
+    pub(crate) fn start_of(config: RunConfig) -> Self {
+        let origin = Instant::now();
+        let (wall, stalls) = (WallAnchor::now(), StallMeter::start());
+        let watch = Self { load: Load::start(config), origin, wall, stalls };
+        watch.wait_for_more(ANSWERS_TO_BEGIN);
+        watch
+    }
+
+    /// Waits for this many more answers.
+    #[track_caller]
+    pub(crate) fn wait_for_more(&self, answers: u64) {
+        let wanted = self.load.answers() + answers;
+        wait_until("the load gets answers", WAIT_MAX, || self.load.answers() >= wanted);
     }
 
     /// Waits until a request that was sent after `at` has been answered.

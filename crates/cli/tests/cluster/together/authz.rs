@@ -116,7 +116,7 @@ fn a_token_of_operators_serves_every_command_and_one_of_clients_only_theirs() {
     assert!(!log.contains(CLIENT) && !log.contains(OPERATOR), "a token is logged");
 }
 
-const BENCH: [&str; 6] = ["bench", "run", "--duration", "100ms", "--warmup", "0"];
+const BENCH: [&str; 6] = ["bench", "run", "--duration", "1s", "--warmup", "0"];
 
 #[test]
 fn members_that_the_addr_option_does_not_name_are_reported() {

@@ -45,7 +45,7 @@ impl Shell<'_> {
 /// the wire, the report has them.
 fn transports(shell: &Shell<'_>) {
     for via in ["http1", "h2c", "native", "client"] {
-        let load = "--duration 300ms --warmup 0 --connections 2";
+        let load = "--duration 1s --warmup 0 --connections 2";
         let told = shell.run(&format!("run --via {via} {load} --report {via}.json"), &[0]);
         let report = shell.report(&format!("{via}.json"));
         assert!(report.answers > 0 && report.failures.is_empty(), "{told}");
@@ -60,7 +60,7 @@ fn transports(shell: &Shell<'_>) {
 /// uniqueness like all others.
 fn ranges(shell: &Shell<'_>) {
     for via in ["http1 --range", "h2c --range", "native"] {
-        let load = "-n 1000000 --duration 300ms --warmup 0 --connections 2 --report ranges.json";
+        let load = "-n 1000000 --duration 1s --warmup 0 --connections 2 --report ranges.json";
         let told = shell.run(&format!("run --via {via} {load}"), &[0]);
         let report = shell.report("ranges.json");
         assert_eq!(report.timestamps, 1_000_000 * report.answers);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::operator::list;
+use crate::support::operator::{list, told};
 use crate::support::{Cluster, Node, WAIT_MAX, wait_until};
 
 /// Leadership must be in a preferred zone within this time. A leader waits for five quiet seconds
@@ -113,7 +113,7 @@ fn leadership_moves_to_a_preferred_zone_and_operators_are_told_what_contradicts_
         cluster.nodes.iter().any(|node| node.log().contains(words))
     });
     wait_until("operators are told", WAIT_MAX, || {
-        let listed = cluster.order(&["member", "list"]);
+        let listed = told(&cluster, &["member", "list"]);
         listed.contains("LEADER_ZONES names \"neverland\", and no voter is in that zone")
     });
     wait_until("the zone of each node is listed", WAIT_MAX, || {

@@ -165,7 +165,7 @@ fn both_spellings_have_one_order_over_http_and_native_while_leaders_are_killed()
 
 #[test]
 fn a_cluster_that_runs_becomes_compact_by_a_command_and_stays_so() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     wait_until("the settings are seeded", WAIT_MAX, || {
         let told = cluster.operate(&["settings", "list"]);
         String::from_utf8_lossy(&told.stdout).lines().any(|it| it == "TIMESTAMP_FORMAT=wide")

@@ -17,7 +17,7 @@ const OLDEST: &str = "1";
 /// the format has risen, a node that cannot read it exits, or is refused as a new member.
 #[test]
 fn the_format_waits_for_the_last_node_and_then_refuses_an_older_one() {
-    let mut cluster = Cluster::down(&[]);
+    let mut cluster = Cluster::down_calm(&[]);
     cluster.nodes[2].set("FORMAT_MAX", OLDEST);
     cluster.start_all();
     cluster.wait_until_ready();

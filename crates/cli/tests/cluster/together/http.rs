@@ -8,6 +8,7 @@ use epicepoch_bench::{History, Operation, Outcome};
 use epicepoch_wire::Timestamp;
 use serde_json::Value;
 
+use crate::support::operator::transferred;
 use crate::support::process::{raise_descriptor_limit, resident_bytes};
 use crate::support::wire::{Answer, Wire, request};
 use crate::support::{Cluster, Node, WAIT_MAX, say, wait_until};
@@ -96,7 +97,7 @@ fn the_latest_timestamp_lies_between_the_answers_around_it_also_across_leader_ch
             assert!(again < next, "{again} {next}");
         }
         let given = ask("/timestamp");
-        cluster.order(&["leader", "transfer"]);
+        transferred(&cluster, &["leader", "transfer"]);
         // No timestamp of the new leader comes before.
         let latest = ask("/latest");
         assert!(given <= latest, "{given} {latest}");

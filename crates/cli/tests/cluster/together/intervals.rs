@@ -20,6 +20,7 @@ use epicepoch_wire::native::{
 };
 use epicepoch_wire::{Timestamp, TimestampRange};
 
+use crate::support::operator::told;
 use crate::support::wire::{Answer, Wire};
 use crate::support::{Cluster, Faults, Node, WAIT_MAX, wait_until};
 
@@ -29,11 +30,12 @@ const OUTAGES: usize = 3;
 pub(super) const COUNT: u64 = 3;
 
 pub(super) fn quorum_cluster() -> Cluster {
-    let cluster =
-        Cluster::start_with(&[("INTERVAL_SOURCE", "fixed=1ms"), ("INTERVAL_BOUND_MAX_MS", "2")]);
+    let settings = [("INTERVAL_SOURCE", "fixed=1ms"), ("INTERVAL_BOUND_MAX_MS", "2")];
+    let mut cluster = Cluster::down_calm(&settings);
+    cluster.start_all();
+    cluster.wait_until_ready();
     wait_until("the settings are seeded", WAIT_MAX, || {
-        let told = cluster.operate(&["settings", "list"]);
-        String::from_utf8_lossy(&told.stdout).lines().any(|it| it == "MODE=quorum")
+        told(&cluster, &["settings", "list"]).lines().any(|it| it == "MODE=quorum")
     });
     cluster
 }

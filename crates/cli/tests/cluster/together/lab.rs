@@ -59,15 +59,11 @@ fn a_lab_measures_what_is_expected_and_refuses_without_a_majority() {
     let args = ["--seconds=1", "--only=2,3", "--output=json", &page_argument];
     let output = lab(&dir, TWO_DC, &args);
     let (out, error) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{:?} {out} {error}", output.status);
     assert!(error.contains("verifying the links"), "{error}");
-    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let report = judged(&output, &[true, false]);
     let lab = &report["lab"];
     let cells = lab["cells"].as_array().expect("cells");
-    assert!(!cells.is_empty() && report["verify"]["violations"] == 0, "{out}");
-    let survived: Vec<&Value> =
-        lab["outages"].as_array().expect("outages").iter().map(|it| &it["survivable"]).collect();
-    assert_eq!(survived, [true, false], "{out}");
+    assert!(!cells.is_empty(), "{out}");
     let silence = |outage: usize| &lab["outages"][outage]["silences"];
     assert_eq!(silence(0), &Value::Array(Vec::new()), "no clients are outside of dc1: {out}");
     assert_eq!(silence(1)[0]["ms"], Value::Null, "no answer without a majority: {out}");
@@ -78,6 +74,27 @@ fn a_lab_measures_what_is_expected_and_refuses_without_a_majority() {
     }
     let page = fs::read_to_string(page).expect("the page");
     assert!(page.starts_with("<!doctype html>") || page.starts_with("<!DOCTYPE html>"), "{page}");
+}
+
+/// Returns the report of a lab that was run with `--output=json`. On a busy machine a figure may be
+/// above what is expected. Then the report says so, and the exit code is 1. Everything else is as it
+/// should be: which outages were `survived`, and the answers.
+#[track_caller]
+fn judged(output: &Output, survived: &[bool]) -> Value {
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    let report: Value = serde_json::from_str(&out).expect(&error);
+    let list = |name: &str| report["lab"][name].as_array().expect(name);
+    let code = i32::from(!list("problems").is_empty());
+    assert_eq!(output.status.code(), Some(code), "{out} {error}");
+    let outages = list("outages");
+    assert_eq!(outages.iter().map(|it| &it["survivable"]).collect::<Vec<_>>(), survived, "{out}");
+    for outage in outages {
+        let mut silences = outage["silences"].as_array().expect("silences").iter();
+        let is_answered = outage["survivable"] == false || silences.all(|it| it["ms"].is_number());
+        assert!(is_answered && outage["forbidden_answers"] == 0, "{outage}");
+    }
+    assert_eq!(report["verify"]["violations"], 0, "{out}");
+    report
 }
 
 /// A wrong file is refused before a node is started, with the name of what is wrong.
@@ -363,20 +380,14 @@ fn regions_in_namespaces_are_lost_and_healed() {
     command.env("PATH", without_netem(&dir)).arg("lab").arg(topology);
     command.args(["--links=netns", "--seconds=1", "--only=3,4,5", "--output=json"]);
     let output = command.output().expect("the binary can be started");
-    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    let error = text(&output.stderr);
     if error.contains("no network namespace can be made") {
         // A container may forbid namespaces. Then the command has said so.
         assert_eq!(output.status.code(), Some(1), "{error}");
         return;
     }
-    assert!(output.status.success(), "{out} {error}");
-    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let report = judged(&output, &[true, false, true, true]);
     assert_eq!(report["config"]["links"], "netns");
-    let outages = report["lab"]["outages"].as_array().expect("outages");
-    let survived: Vec<&Value> = outages.iter().map(|it| &it["survivable"]).collect();
-    assert_eq!(survived, [true, false, true, true], "{out}");
-    let forbidden = |it: &Value| it["forbidden_answers"] == 0;
-    assert!(outages.iter().all(forbidden) && report["verify"]["violations"] == 0, "{out}");
 }
 
 /// The tools of `--links netns` are not interrupted with the lab, which ends them itself.

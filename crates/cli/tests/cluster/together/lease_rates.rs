@@ -44,7 +44,7 @@ const LOSSES: [Loss; 4] = [Loss::Killed, Loss::Paused, Loss::Refused, Loss::Sile
 
 /// How many batches a node has answered by its lease since its start.
 fn batches_by_lease(node: &Node) -> f64 {
-    node.metric("epicepoch_proofs_total{by=\"lease\"}").unwrap_or_default()
+    node.wait_for_metric("epicepoch_proofs_total{by=\"lease\"}")
 }
 
 /// Makes the clock of a leader with a lease slow, and the clocks of the others fast. Returns the

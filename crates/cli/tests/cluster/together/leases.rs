@@ -168,8 +168,9 @@ fn a_killed_leaders_lease_is_waited_for_and_a_released_one_is_not() {
 /// The settings ask for leases, and no node may take one.
 #[test]
 fn a_node_whose_clock_is_not_trusted_says_so_and_answers_by_rounds() {
-    let settings = [("LEASE_CLOCK", "never"), ("LEASE_MS", "200")];
-    let mut cluster = Cluster::start_with(&settings);
+    let mut cluster = Cluster::down_calm(&[("LEASE_CLOCK", "never"), ("LEASE_MS", "200")]);
+    cluster.start_all();
+    cluster.wait_until_ready();
     wait_until("every node says it", WAIT_MAX, || {
         let is_told = |node: &Node| node.log().contains("LEASE_CLOCK is never");
         cluster.nodes.iter().all(is_told)

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
@@ -203,15 +204,23 @@ fn a_log_that_nobody_reads_stops_no_node() {
     cluster.wait_for_leader_other_than(Some(leader), WAIT_MAX);
     watch.wait_for_service_since(told);
     watch.finish();
+    let (reads, are_reading) = mpsc::channel();
     let readers: Vec<_> = readers
         .into_iter()
         .map(|mut reader| {
+            let reads = reads.clone();
             thread::spawn(move || {
-                let mut text = String::new();
-                reader.read_to_string(&mut text).map(|_| text).expect("text")
+                let mut text = vec![0];
+                reader.read_exact(&mut text).expect("the pipe is full");
+                reads.send(()).expect("the test waits");
+                reader.read_to_end(&mut text).expect("the rest");
+                String::from_utf8(text).expect("text")
             })
         })
         .collect();
+    for _ in &readers {
+        are_reading.recv().expect("every reader reads");
+    }
     for at in cluster.others(leader) {
         assert!(cluster.nodes[at].terminate().success());
     }

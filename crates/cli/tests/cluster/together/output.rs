@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
+use crate::support::operator::told;
 use crate::support::{Cluster, WAIT_MAX, wait_until};
 
 const HTTP: &str = include_str!("../../../../../docs/http.md");
@@ -69,6 +70,14 @@ fn check(of: &str, document: &Value, seen: &mut BTreeSet<String>) {
     }
 }
 
+/// Waits until the settings of the cluster are in its state.
+#[track_caller]
+fn wait_for_settings(cluster: &Cluster) {
+    wait_until("settings in the state", WAIT_MAX, || {
+        told(cluster, &["settings", "list"]).contains("MAX_N=")
+    });
+}
+
 fn parsed(text: &[u8]) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
 }
@@ -79,12 +88,9 @@ fn every_field_has_one_name_and_one_type_over_http_and_in_commands() {
     wait_until("all clocks are followed", WAIT_MAX, || {
         cluster.operate(&["clock"]).status.success()
     });
-    wait_until("settings in the state", WAIT_MAX, || {
-        cluster.order(&["settings", "list"]).contains("MAX_N=")
-    });
+    wait_for_settings(&cluster);
     let mut seen = BTreeSet::new();
     cluster.order(&["get"]);
-    let leader = cluster.wait_for_leader();
     for path in [
         "/members",
         "/timestamp?n=2&format=json",
@@ -95,7 +101,8 @@ fn every_field_has_one_name_and_one_type_over_http_and_in_commands() {
         "/status",
     ] {
         wait_until(path, WAIT_MAX, || {
-            let answer = cluster.nodes[leader].ask(path).filter(|answer| answer.status == 200);
+            let leader = &cluster.nodes[cluster.wait_for_leader()];
+            let answer = leader.ask(path).filter(|answer| answer.status == 200);
             let document = answer.map(|answer| parsed(&answer.body));
             document.is_some_and(|document| {
                 check(path, &document, &mut seen);
@@ -103,7 +110,7 @@ fn every_field_has_one_name_and_one_type_over_http_and_in_commands() {
             })
         });
     }
-    let follower = cluster.others(leader)[0];
+    let follower = cluster.others(cluster.wait_for_leader())[0];
     cluster.nodes[follower].kill();
     let backup = cluster.dir.path().join("a.backup").display().to_string();
     for (command, codes) in [
@@ -170,10 +177,8 @@ fn raw_timestamps_pipe_into_decode() {
 /// The guard of operators: with `--cluster`, nothing happens to another cluster.
 #[test]
 fn a_command_for_another_cluster_changes_nothing() {
-    let cluster = Cluster::start();
-    wait_until("settings in the state", WAIT_MAX, || {
-        cluster.order(&["settings", "list"]).contains("MAX_N=")
-    });
+    let cluster = Cluster::start_calm();
+    wait_for_settings(&cluster);
     let members = parsed(&cluster.nodes[0].ask("/members").expect("an answer").body);
     let text = |name: &str| members[name].as_str().expect("text").to_owned();
     let (name, id) = (text("clusterName"), text("cluster"));
