@@ -19,6 +19,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(12, "a_later_version_in_a_welcome_is_refused", later_welcome),
     scenario(12, "a_request_that_is_wrong_is_not_repeated", bad_request),
     scenario(12, "a_missing_token_is_named_at_once", missing_token),
+    scenario(12, "a_connection_whose_token_was_revoked_ends_no_call", revoked_token),
     scenario(12, "a_node_that_accepts_only_tls_is_named_at_once", only_tls),
 ];
 
@@ -135,6 +136,22 @@ fn refused_hello(scene: &mut Scene, code: ErrorCode, text: &'static str) -> Resu
 fn missing_token(scene: &mut Scene) -> Verdict {
     let text = refused_hello(scene, ErrorCode::Unauthorized, "authorization: Bearer TOKEN")?;
     hold(text.contains("missing token: set "), || text)
+}
+
+fn revoked_token(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    let mut was_ended = false;
+    leader.on_request(move |_, ask| {
+        if was_ended {
+            return ask.answer();
+        }
+        was_ended = true;
+        ask.peer.refuse(ErrorCode::Unauthorized as u16, true, 0, "");
+        ask.peer.hang_up();
+    });
+    scene.answered(1).map(drop)
 }
 
 fn only_tls(scene: &mut Scene) -> Verdict {
