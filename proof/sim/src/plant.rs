@@ -75,7 +75,7 @@ plants! {
     /// A member with an empty directory writes a first entry with the present members instead of
     /// the first ones.
     ///
-    /// Breaks S8; found by `S7` within 100 seeds. Seen: EpicEpoch itself, until members could
+    /// Breaks S8; found by `S7` within 300 seeds. Seen: EpicEpoch itself, until members could
     /// change.
     GenesisOfToday "genesis-of-today",
     /// A disk reports that a write is durable before it is.

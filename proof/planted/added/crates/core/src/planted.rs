@@ -257,7 +257,7 @@ bugs! {
     // The sequencer, and answers to confirms.
     /// A request joins the batch of a round that was already sent.
     ///
-    /// Breaks S2; found by `order` within 300 seeds. Seen: etcd: answers to an earlier heartbeat
+    /// Breaks S2; found by `order` within 1,000 seeds. Seen: etcd: answers to an earlier heartbeat
     /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
     LateJoin "late-join",
     /// A batch that asks only for the latest timestamp counts as confirmed at once, because it takes
@@ -350,7 +350,7 @@ bugs! {
     AlreadyUnconfirmed "already-unconfirmed",
     /// An id that was removed is admitted again.
     ///
-    /// Breaks S8; found by `S8` within 20 seeds. Seen: CockroachDB: a replica that came back under
+    /// Breaks S8; found by `S8` within 100 seeds. Seen: CockroachDB: a replica that came back under
     /// its old id would vote again ([#756](https://github.com/cockroachdb/cockroach/issues/756));
     /// Redis-Raft crashed on it ([#2](https://github.com/RedisLabs/redisraft/issues/2)).
     ReusedId "reused-id",
