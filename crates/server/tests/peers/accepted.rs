@@ -11,10 +11,12 @@ use epicepoch_certs::rustls::pki_types::ServerName;
 use epicepoch_certs::rustls::{ClientConnection, StreamOwned};
 use epicepoch_certs::{LiveRoots, PemFile, node_name, peer_client_config};
 use epicepoch_server::config::PeerTlsMode;
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, MAGIC, VERSION, split_frame, write_frame, write_frame_of};
 use epicepoch_wire::gossip::Ping;
 use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode};
-use epicepoch_wire::{BootId, ClusterId, NodeId, StorePosition, WorkerId};
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{BootId, ClusterId, LogIndex, NodeId, Round, StorePosition, Term, WorkerId};
 
 use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, stamp, wait_until};
 use crate::dialled::said_to;
@@ -84,26 +86,25 @@ impl Cluster {
         (stream, kind)
     }
 
+    fn send(&self, stream: &mut TcpStream, kind: FrameKind, payload: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        write_frame(&mut out, kind, self.id, NodeId(3), payload);
+        stream.write_all(&out).unwrap();
+    }
+
     /// Sends a ping and reads until its answer.
     fn ping(&self, stream: &mut TcpStream) {
-        let mut out = Vec::new();
-        write_frame(&mut out, FrameKind::Ping, self.id, NodeId(3), |out| {
-            Ping { sent_ns: 1 }.encode(out);
-        });
-        stream.write_all(&out).unwrap();
-        let mut bytes = Vec::new();
-        loop {
-            let used = match split_frame(&bytes).unwrap() {
-                Some((header, _, _)) if header.kind == FrameKind::Pong => return,
-                Some((_, _, used)) => used,
-                None => 0,
-            };
-            bytes.drain(..used);
-            let mut chunk = [0; 4096];
-            let read = stream.read(&mut chunk).unwrap();
-            assert_ne!(read, 0, "the link has ended");
-            bytes.extend_from_slice(&chunk[..read]);
-        }
+        self.send(stream, FrameKind::Ping, |out| Ping { sent_ns: 1 }.encode(out));
+        read_until(stream, FrameKind::Pong).expect("the link has not ended");
+    }
+
+    /// Whether node 1 confirms, over the link of a worker, that it has promised no term above `term`.
+    fn confirms(&self, stream: &mut TcpStream, term: Term, round: u64) -> bool {
+        let (store, round) = (self.hello.store, Round(round));
+        let confirm = Confirm { store, boot: BootId(1), worker: WorkerId(0), term, round };
+        self.send(stream, FrameKind::Confirm, |out| confirm.encode(out));
+        let reply = read_until(stream, FrameKind::ConfirmReply);
+        reply.is_some_and(|reply| ConfirmReply::decode(&reply).unwrap().is_yes())
     }
 
     /// Whether a connection from `from` that is older than all others keeps its place when
@@ -159,6 +160,24 @@ fn hello_of_third(fixture: &Fixture, port: &TcpListener, is_tls: bool) -> (Clust
     panic!("node 3 has not dialled node 2");
 }
 
+/// Reads frames until one of this kind, and returns its payload; `None` when the link has ended.
+fn read_until(stream: &mut TcpStream, kind: FrameKind) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let used = match split_frame(&bytes).unwrap() {
+            Some((header, payload, _)) if header.kind == kind => return Some(payload.to_vec()),
+            Some((_, _, used)) => used,
+            None => 0,
+        };
+        bytes.drain(..used);
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).unwrap_or(0) {
+            0 => return None,
+            read => bytes.extend_from_slice(&chunk[..read]),
+        }
+    }
+}
+
 /// Closes a link, and waits until the other end has noticed.
 fn close(mut stream: TcpStream) {
     stream.shutdown(Shutdown::Write).unwrap();
@@ -205,6 +224,26 @@ fn of_two_processes_of_a_member_only_the_first_that_lives_has_a_raft_link() {
         cluster.link(LinkKind::Raft, 5).1 == FrameKind::Welcome
     });
     drop(silent);
+}
+
+/// The workers live on after the consensus plane, for as long as clients take to leave.
+#[test]
+fn a_process_whose_disk_has_lost_entries_confirms_nothing_more() {
+    let cluster = Cluster::with(Some(PeerTlsMode::Off));
+    let term = Term(1 << 40);
+    let (mut confirm, kind) = cluster.link(LinkKind::Confirm(WorkerId(0)), 1);
+    assert_eq!(kind, FrameKind::Welcome);
+    assert!(cluster.confirms(&mut confirm, term, 1));
+    let (mut raft, kind) = cluster.link(LinkKind::Raft, 1);
+    assert_eq!(kind, FrameKind::Welcome);
+    let plain = RaftMessage::plain(MessageKind::Heartbeat, NodeId(1), term);
+    let heartbeat = RaftMessage { commit: LogIndex(1 << 40), ..plain };
+    cluster.send(&mut raft, FrameKind::Raft, |out| heartbeat.encode(out));
+    // The end of the link is the end of the plane.
+    assert_eq!(read_until(&mut raft, FrameKind::Admitted), None);
+    assert!(!cluster.confirms(&mut confirm, term, 2));
+    let [ended, _] = cluster.nodes;
+    assert!(ended.ended().is_err());
 }
 
 #[test]
