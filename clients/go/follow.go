@@ -235,6 +235,10 @@ func (c *Client) serve(conn *connection) error {
 		c.dir.leader = ""
 		return err
 	}
+	if errors.Is(err, ErrUnauthorized) {
+		// The node may lead on: only the token was revoked.
+		return err
+	}
 	c.dir.fail(conn.addr, time.Now())
 	return err
 }

@@ -91,7 +91,15 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 	// Now the context has a deadline.
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	if err := c.stamper.enter(ctx); err != nil {
+	begun := time.Now()
+	err := c.stamper.enter(ctx)
+	if err == nil {
+		err = ctx.Err() // The turn may have come together with the end.
+		if err != nil {
+			c.stamper.leave()
+		}
+	}
+	if err != nil {
 		return Interval{}, c.stopped(err, fmt.Errorf("%w: %d calls are in progress", ErrUnreachable, stampersMax))
 	}
 	defer c.stamper.leave()
@@ -99,6 +107,7 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 	addrs := c.stamper.round()
 	for {
 		for _, addr := range addrs {
+			asked := time.Now()
 			answer, err := c.stamper.ask(ctx, addr, count)
 			if err == nil {
 				c.stamper.isCertain(addr)
@@ -113,7 +122,9 @@ func (c *Client) Intervals(ctx context.Context, count uint64) (Interval, error) 
 			}
 			// A caller that gives up says nothing about the node.
 			if !errors.Is(ended, context.Canceled) {
-				c.stamper.isNotCertain(addr, learned.provesSilent(err, ended))
+				// The end of a call proves that a node is silent only if the node had most of the time.
+				hadTime := ended == nil || 2*time.Since(asked) >= time.Since(begun)
+				c.stamper.isNotCertain(addr, hadTime && learned.provesSilent(err, ended))
 			}
 			if ended != nil {
 				return Interval{}, c.stopped(ended, learned.reason(err))

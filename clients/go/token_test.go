@@ -40,9 +40,10 @@ func TestAnInvalidTokenIsRetriedUntilTheSourceHasAValidOne(t *testing.T) {
 
 // A node ends the connection of a client whose token is no longer valid. The source has the new one.
 func TestATokenThatIsNoLongerValidIsReplacedWithinTheCall(t *testing.T) {
-	leader, source := startNode(t, 1), &oracle{next: 1}
+	leader, other, source := startNode(t, 1), startNode(t, 2), &oracle{next: 1}
 	var isRevoked, isRefused atomic.Bool
 	var tokens atomic.Int64
+	other.onHello = func() *welcome { return other.welcome(leader) }
 	leader.ask = func(to *peer, id, count uint64) {
 		if isRevoked.CompareAndSwap(true, false) {
 			to.dismiss(id)
@@ -57,15 +58,18 @@ func TestATokenThatIsNoLongerValidIsReplacedWithinTheCall(t *testing.T) {
 		}
 		return leader.welcome(leader)
 	}
-	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(10*time.Second), WithTokenSource(func() string {
+	addrs := []string{leader.addr(), other.addr()}
+	client := dial(t, addrs, WithAttemptTimeout(10*time.Second), WithTokenSource(func() string {
 		tokens.Add(1)
 		return "token"
 	}))
 	get(t, client)
+	before := other.met.Load()
 	isRevoked.Store(true)
 	get(t, client)
-	if tokens.Load() != 2 || leader.met.Load() != 2 {
-		t.Error(tokens.Load(), "tokens were asked for,", leader.met.Load(), "connections")
+	// The node that dismissed the client still leads.
+	if tokens.Load() != leader.met.Load()+other.met.Load() || leader.met.Load() != 2 || other.met.Load() != before {
+		t.Error(tokens.Load(), "tokens were asked for,", leader.met.Load(), "connections,", other.met.Load(), "others")
 	}
 	// The new token is wrong, too.
 	isRefused.Store(true)

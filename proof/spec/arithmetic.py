@@ -108,10 +108,10 @@ def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
     backup, the old ceiling moved in one of four ways. Either it was always ahead of trusted time and
     rose only by the least step: at two million leaderships at most, and at renewals of leases, much
     slower than time passes. Or timestamps were compact, and it rose no faster than time passes, and
-    by 53 ms at 37 leaderships at most. Or it rose to trusted time plus the window in effect, and
-    after that by the least step, at one million leaderships at most and at renewals. Or it rose so, timestamps were compact, and after that it rose no faster
-    than time passes, and by 53 ms at 18 leaderships at most. The clock of the backup was ahead by one and a half bounds at most.
-    Trusted time was within the bound of a clock that counted as right. That clock was within half a
+    by 135 ms at 14 leaderships at most. Or it rose to trusted time plus the window in effect, and
+    after that by the least step, at one million leaderships at most and at renewals. Or it rose so,
+    timestamps were compact, and after that it rose no faster than time passes, and by 135 ms at 7
+    leaderships at most. The clock of the backup was ahead by one and a half bounds at most. Trusted time was within the bound of a clock that counted as right. That clock was within half a
     bound of right time. Right clocks differ by a leap second at most. The latest of the first
     members' clocks is not behind a right clock."""
     names = "epoch ceiling leaderships trusted window bound then now wall taken window_max bound_max backed_up passed"
@@ -123,9 +123,9 @@ def floor(broken: frozenset[str]) -> tuple[list, z3.BoolRef]:
     is_stepped = z3.And(leaderships <= 2_000_000, epoch <= ceiling + (now - backed_up) + 1000 * leaderships)
     is_timed = z3.And(leaderships <= 1_000_000, epoch <= trusted + window + passed + 1000 * leaderships)
     half = (bound_max + 1) / 2  # rounded up, as in the code
-    paces = 53_000_000 * leaderships
-    is_paced = z3.And(leaderships <= 37, epoch <= ceiling + (now - backed_up) + paces)
-    is_timed_and_paced = z3.And(leaderships <= 18, epoch <= trusted + window + passed + paces)
+    paces = 135_000_000 * leaderships
+    is_paced = z3.And(leaderships <= 14, epoch <= ceiling + (now - backed_up) + paces)
+    is_timed_and_paced = z3.And(leaderships <= 7, epoch <= trusted + window + passed + paces)
     premises = [
         *numbers,
         z3.Or(is_stepped, is_timed, is_paced, is_timed_and_paced),

@@ -271,17 +271,18 @@ fn targets(
 ) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::with_capacity(members.members.len());
     let mut unresolved = None;
+    let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
     for member in &members.members {
         match target(member.node_id.0, member.addr.clone()) {
             Ok(target) => targets.push(target),
             // With a node its name may be gone, too. The other nodes answer.
+            Err(failure) if Some(member.node_id.0) == leader => return Err(failure),
             Err(failure) => {
                 warn(&format!("node {}: {:#}", member.node_id, failure.error));
                 unresolved = Some(failure);
             }
         }
     }
-    let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
     targets.sort_by_key(|target| (Some(target.id) != leader, target.id));
     if targets.is_empty() {
         return Err(unresolved.unwrap_or_else(|| anyhow!("the cluster has no members yet").into()));

@@ -2,6 +2,7 @@
 //! `/metrics` it reports what a client sees: latency, failures, moves of the leader, wrong answers.
 //! It never gives up, even if no node has answered yet.
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -81,9 +82,17 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         Exporter::bind(bind, account.render()).with_context(|| format!("--metrics-bind {bind}"))?;
     tracing::info!(metrics = %exporter.addr(), "started");
 
+    let mut searches = 0;
     let targets = loop {
-        match load::members(matches, environment, |text| tracing::warn!("left out: {text}")) {
-            Ok(targets) => break targets,
+        searches += 1;
+        let is_whole = Cell::new(true);
+        let found = load::members(matches, environment, |text| {
+            is_whole.set(false);
+            tracing::warn!("left out: {text}");
+        });
+        match found {
+            Ok(targets) if is_whole.get() || searches > SEARCHES_FOR_ALL => break targets,
+            Ok(_) => {}
             Err(failure) => {
                 account.searches_failed += 1;
                 exporter.set(account.render());
@@ -187,6 +196,8 @@ const CONNECTIONS: usize = 2;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Pause between two attempts to learn the members.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
+/// After so many attempts, the probe begins without members whose names have no address.
+const SEARCHES_FOR_ALL: u32 = 60;
 /// Time between two snapshots.
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -73,7 +73,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     loop {
         let due = Instant::now() + every;
         let before = format!("{}{}\n", if is_replaced { CLEAR } else { "" }, now());
-        // Without a reader there is nothing to do, so the first look that nobody reads is the last.
+        // Without a reader, the command ends at the first look that it cannot print.
         match show(matches, environment, output::product(), &before) {
             Ok(_) => {}
             // What is wrong by itself stays wrong.

@@ -8,7 +8,7 @@
 //! - *One step above the ceiling*, because the ceiling was ahead of the clock. This adds
 //!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
 //!   If timestamps are compact, a leader may also reserve because it uses up milliseconds. It does so
-//!   no faster than time passes, and a leadership adds at most [`COMPACT_WIDTH_MIN_NS`] beyond that.
+//!   no faster than time passes, and a leadership adds at most [`COMPACT_STEP_MAX_NS`] beyond that.
 //!   So the time since the backup counts, too, in every cluster: timestamps may have become compact
 //!   after the backup. It has room for the steps of leaderships, because a cluster does not use up
 //!   every millisecond all the time.
@@ -27,7 +27,6 @@
 //! not cover settings that were raised after the backup, either. An operator who knows the greatest
 //! timestamp ever given can name it; that only raises the floor.
 //!
-//! [`COMPACT_WIDTH_MIN_NS`]: crate::state::COMPACT_WIDTH_MIN_NS
 //! [`WIDTH_MIN_NS`]: crate::state::WIDTH_MIN_NS
 
 use std::collections::BTreeSet;
@@ -39,11 +38,12 @@ use epicepoch_wire::settings::LEASE_MS_MAX;
 use epicepoch_wire::{Epoch, HistoryId, LogIndex, Mode, NodeId};
 use thiserror::Error;
 
+use crate::allocator::COMPACT_LEAD_NS;
 use crate::durable::Restored;
 use crate::lease::hold_ns;
 use crate::replica::RestoreError;
 use crate::replica::stopped::committed;
-use crate::state::{Command, State};
+use crate::state::{COMPACT_WIDTH_MIN_NS, Command, State};
 
 /// Room above the ceiling of the backup, nanoseconds. It covers two million leaderships that each
 /// raised the ceiling by the least step while it was ahead of the clock. At one leadership a second
@@ -54,6 +54,11 @@ pub const CEILING_MARGIN_NS: u64 = 2_000_000_000;
 /// least step after the ceiling last rose with the time. A clock that was also set wrong by hand is
 /// not covered.
 pub const CLOCK_MARGIN_NS: u64 = 2_000_000_000;
+/// The most by which a leadership with compact timestamps raises the ceiling beyond the time that
+/// passes, nanoseconds. Its last timestamp is [`COMPACT_LEAD_NS`] ahead. It reserves
+/// [`COMPACT_WIDTH_MIN_NS`] more while at most three fifths of that are left.
+pub const COMPACT_STEP_MAX_NS: u64 =
+    COMPACT_LEAD_NS + COMPACT_WIDTH_MIN_NS / 5 * 3 + COMPACT_WIDTH_MIN_NS;
 /// How far ahead of the clock a floor given by hand may be, nanoseconds: 366 days. A floor further
 /// ahead is a typing error, and could never be undone.
 pub const BY_HAND_AHEAD_MAX_NS: u64 = 366 * 24 * 3600 * 1_000_000_000;

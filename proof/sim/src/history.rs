@@ -102,6 +102,9 @@ pub(crate) struct History {
     removals: BTreeMap<BootId, removals::Confirmed>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
+    /// The latest epoch that clocks and operators explain. Compact timestamps rise on from there as
+    /// time passes (S21). The second field is the true time at which this was computed, nanoseconds.
+    reached_ns: (u64, u64),
     /// The earliest and latest time that a believed clock can show: true time minus and plus the
     /// clocks' largest error. Set while a majority of the clocks has been healthy since the run
     /// began.
@@ -167,6 +170,7 @@ impl History {
             led_before,
             removed: removed.iter().map(|node| (*node, LogIndex(0))).collect(),
             trusted_max_ns: before.trusted_max_ns,
+            reached_ns: before.reached_ns,
             believable: before.believable,
             is_clock_unproved: before.is_clock_unproved,
             is_healthy: before.is_healthy,
@@ -185,6 +189,7 @@ impl History {
         let ceiling = self.ceilings.values().copied().max().unwrap_or(Epoch(0));
         self.advance_asked_max = ceiling;
         self.trusted_max_ns = believable.1;
+        self.reached_ns.0 = 0;
         self.believable = Some(believable);
         (self.is_healthy, self.is_clock_unproved) = (true, false);
     }
@@ -405,14 +410,28 @@ impl History {
         }
     }
 
+    /// A node trusts a time at the true time `now_ns`, nanoseconds. No machine's monotonic clock is
+    /// faster than `rate` thousandths of true time.
+    pub(crate) fn trusts(&mut self, now_ns: u64, trusted_ns: u64, rate: u64) {
+        self.trusted_max_ns = self.trusted_max_ns.max(trusted_ns);
+        let (reached_ns, at_ns) = self.reached_ns;
+        let passed_ns = (now_ns - at_ns) * rate / 1_000;
+        let risen_ns = if self.compact_at.is_some() { reached_ns + passed_ns } else { 0 };
+        self.reached_ns = (self.explained_ns().max(risen_ns), now_ns);
+    }
+
+    /// The latest epoch that the clocks explain, or an operator who asked for it.
+    fn explained_ns(&self) -> u64 {
+        let believable = self.believable.filter(|_| !self.is_clock_unproved);
+        let clocks_ns = believable.map_or(u64::MAX, |(_, latest)| latest).min(self.trusted_max_ns);
+        clocks_ns.max(self.advance_asked_max.0)
+    }
+
     /// S11: the epoch is ahead of the latest trusted time by at most the reservation window plus
     /// `widths_ns`. While a majority of clocks is healthy, it is also ahead of the latest time
     /// that a believed clock can show by at most as much.
     fn check_ahead(&mut self, who: Identity, term: Term, range: TimestampRange) {
-        let believable = self.believable.filter(|_| !self.is_clock_unproved);
-        let clocks_ns = believable.map_or(u64::MAX, |(_, latest)| latest).min(self.trusted_max_ns);
-        // An epoch that operators have requested may be further ahead.
-        let asked_ns = clocks_ns.max(self.advance_asked_max.0);
+        let asked_ns = self.explained_ns().max(self.reached_ns.0);
         let me = Owner { term, node: who.node, boot: who.boot };
         self.check_lead(me, range.first().epoch, asked_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(asked_ns);
@@ -506,7 +525,7 @@ impl History {
         }
         // S11: the ceiling is at most two windows ahead of trusted time. Only a request of
         // operators raises it further.
-        let reached_ns = self.trusted_max_ns.max(self.advance_asked_max.0);
+        let reached_ns = self.trusted_max_ns.max(self.explained_ns()).max(self.reached_ns.0);
         let ahead_ns = state.ceiling.0.saturating_sub(reached_ns);
         if ahead_ns > 2 * self.longest.window_ns() + self.widths_ns() {
             self.violate(Invariant::Bound, || {

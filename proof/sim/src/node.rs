@@ -53,7 +53,8 @@ pub(crate) struct Worker {
     pub(crate) is_looking: bool,
     /// Batches that have no timestamps yet, although their rounds are confirmed.
     pub(crate) confirmed: VecDeque<ConfirmedBatch>,
-    /// True time at which a quorum last confirmed a round of the worker, nanoseconds.
+    /// True time at which a quorum last confirmed a round of the worker, or its node's lease proved a
+    /// batch, nanoseconds.
     pub(crate) confirmed_at_ns: u64,
     /// The nodes that the worker has connected confirm links to.
     pub(crate) links: NodeSet,
@@ -146,6 +147,8 @@ pub(crate) struct Running {
     pub(crate) offers: Offers,
     /// Whether the consensus plane handles further events before it does the actions of the last.
     pub(crate) is_turn_open: bool,
+    /// Whether what the consensus plane does next may have been decided some events ago.
+    pub(crate) acts_late: bool,
     /// Whether the process was told to stop.
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
@@ -285,6 +288,7 @@ impl Node {
             handovers: Handovers::default(),
             offers: Offers::default(),
             is_turn_open: false,
+            acts_late: false,
             is_told_to_stop: false,
             shutdown_in: None,
             consensus,

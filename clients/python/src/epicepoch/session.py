@@ -105,9 +105,14 @@ class Session:
             if self.closed is None:
                 # The program has cancelled all tasks of the loop. Calls would wait for nothing.
                 self._end(ClosedError("the client's tasks were cancelled"))
-        elif task.exception() is not None:
-            log.critical("a task of the client failed; please report it", exc_info=task.exception())
-            self._end(ClosedError(f"the client has a bug: {task.exception()!r}"))
+            return
+        error = task.exception()
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            log.critical("a function of the program has ended the client", exc_info=error)
+            self._end(ClosedError(f"a function of the program has ended the client: {error!r}"))
+        elif error is not None:
+            log.critical("a task of the client failed; please report it", exc_info=error)
+            self._end(ClosedError(f"the client has a bug: {error!r}"))
 
     def ask(self, waiter: Waiter) -> None:
         """Let a caller wait for an answer. It joins a request that has not been sent yet."""

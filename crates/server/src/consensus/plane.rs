@@ -283,12 +283,21 @@ impl Plane {
         }
     }
 
-    /// Takes back all that this process has promised to do for others, because it has to end: its
-    /// disk may have lost what it promised, or its history is over. The disk and the clients may hold
-    /// up the end for seconds. Until then its workers answer no client and say no to every leader.
+    /// Makes the workers confirm nothing and answer no client any more. The process has to end, because
+    /// its disk may have lost what it promised, or a restore has ended its history. But its disk and
+    /// its clients may delay the end by seconds.
     fn renounce(&self) {
-        self.shared.core.raise(Term(u64::MAX));
-        self.shared.core.publish(Arc::new(Published::nothing(self.shared.identity)));
+        let core = &self.shared.core;
+        core.raise(Term(u64::MAX));
+        let published = core.published();
+        core.publish(Arc::new(Published {
+            role: Role::Follower,
+            leader: published.leader.filter(|leader| *leader != self.shared.identity.node),
+            grant: None,
+            lease: None,
+            opening: None,
+            ..Published::clone(&published)
+        }));
         self.workers.notify_published();
     }
 

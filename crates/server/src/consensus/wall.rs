@@ -38,8 +38,7 @@ fn together(monotonic_ns: impl Fn() -> u64, wall_ns: impl Fn() -> u64) -> ClockR
 }
 
 /// Two readings of clocks belong together if no more than this passes from before the first until
-/// after the second, nanoseconds. A machine that is slower than this each of so many times has other
-/// troubles.
+/// after the second, nanoseconds. After `READINGS_MAX` tries the last reading is used.
 const APART_NS_MAX: u64 = 1_000_000;
 const READINGS_MAX: usize = 10;
 

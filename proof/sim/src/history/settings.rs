@@ -3,6 +3,7 @@
 //! settings.
 
 use epicepoch_core::publication::Identity;
+use epicepoch_core::restore::COMPACT_STEP_MAX_NS;
 use epicepoch_core::state::{COMPACT_WIDTH_MIN_NS, State, WIDTH_MIN_NS};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, Epoch, LogIndex, Timestamp, TimestampFormat, TimestampRange};
@@ -102,7 +103,7 @@ impl History {
     pub(super) fn widths_ns(&self) -> u64 {
         let leaders = (self.leaders.len() + self.led_before) as u64;
         if self.compact_at.is_some() {
-            COMPACT_WIDTHS_NS + leaders * COMPACT_WIDTH_MIN_NS
+            leaders * COMPACT_STEP_MAX_NS + COMPACT_WIDTHS_NS
         } else {
             WIDTHS_NS.max(self.ranges() as u64 * WIDTH_MIN_NS)
         }

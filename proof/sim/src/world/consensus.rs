@@ -22,6 +22,7 @@ use crate::parameters::{MS, TICK_NS};
 use crate::plane::Plane;
 use crate::plant::Plant;
 use crate::world::World;
+use crate::world::faults::clocks::MACHINE_CREEPS;
 use crate::world::features::Feature;
 use crate::world::leases::USURPED_AFTER_SNAPSHOT;
 
@@ -40,6 +41,9 @@ const UNREACHABLE_NS_MAX: u64 = 200 * MS;
 /// many of a thousand events, for at most `TURN_LASTS_NS_MAX` nanoseconds.
 const TURN_OPENS: u32 = 200;
 const TURN_LASTS_NS_MAX: u64 = 2 * MS;
+/// The fastest monotonic clocks, thousandths of true time: usually, and once a machine has crept.
+const RATE_MAX: u64 = 1_001;
+const CREEPING_RATE_MAX: u64 = 2_001;
 /// When it is to stop, the allocator is in use in `ALLOCATOR_IN_USE` of a thousand cases.
 const ALLOCATOR_IN_USE: u32 = 100;
 /// For a planted bug: ticks between two checks of leadership.
@@ -126,7 +130,9 @@ impl World {
 
     /// Records a time that a node trusts now, Unix nanoseconds.
     pub(crate) fn trusts(&mut self, trusted_ns: u64) {
-        self.history.trusted_max_ns = self.history.trusted_max_ns.max(trusted_ns);
+        let has_crept = self.summary.faults.contains_key(MACHINE_CREEPS);
+        let rate = if has_crept { CREEPING_RATE_MAX } else { RATE_MAX };
+        self.history.trusts(self.now_ns, trusted_ns, rate);
     }
 
     /// The process of a node ends by itself, and is started again later.
@@ -382,7 +388,7 @@ impl World {
         let is_busy = self.has(Feature::Turns) && self.chance(TURN_OPENS);
         let running = self.node(id).running_mut();
         if is_busy && !running.is_turn_open {
-            running.is_turn_open = true;
+            (running.is_turn_open, running.acts_late) = (true, true);
             let lasts_ns = self.random.u64(0..=TURN_LASTS_NS_MAX);
             self.schedule_own(id, lasts_ns, Event::TurnEnds);
         }
@@ -397,6 +403,7 @@ impl World {
         }
     }
 
+    /// Takes the outputs of the last call. In an open turn, the actions are left for its end.
     fn take_outputs(&mut self, id: NodeId) {
         self.take_applied(id);
         let mut shares = self.take_shares(id);
@@ -416,8 +423,8 @@ impl World {
         }
     }
 
-    /// The same. If the process ends because of this call, it may end before it does anything of what
-    /// the call and those before it, in the same turn, have left to do.
+    /// Like [`Self::pump`]. If this call ends the process, it may end before it does what this call and
+    /// earlier ones of the same turn left to do.
     fn pump_unless_over(&mut self, id: NodeId, is_over: bool) {
         if !is_over || self.random.bool() {
             return self.pump(id);
@@ -508,6 +515,7 @@ impl World {
         }
         assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
         while self.answer_operator(id).is_some() {}
+        self.node(id).running_mut().acts_late = false;
         self.monitor.acted(id);
     }
 

@@ -2,7 +2,7 @@
 //! Their number and kinds are drawn per run. In the end all faults heal. The nemesis changes only
 //! the core's surroundings.
 
-mod clocks;
+pub(crate) mod clocks;
 mod healing;
 mod processes;
 

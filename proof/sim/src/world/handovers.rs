@@ -17,7 +17,6 @@ use crate::history::handovers::Offer;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
-use crate::world::features::Feature;
 
 /// Ticks of an election timeout.
 const ELECTION: u64 = ELECTION_TICKS as u64;
@@ -166,10 +165,10 @@ impl World {
     /// voter whose disk is not known to be as slow. While its range lasts, it waits longer, and the
     /// other disk must be known. A busy plane may know more by the time that it reports this.
     fn check_disk_of_successor(&mut self, id: NodeId, to: NodeId) {
-        if self.plant().is_some_and(Plant::is_in_disk) || self.has(Feature::Turns) {
+        let running = self.at(id).running();
+        if self.plant().is_some_and(Plant::is_in_disk) || running.acts_late {
             return;
         }
-        let running = self.at(id).running();
         let waited = running.handovers.waited(running.ticks);
         let slowest = running.handovers.slowest_of(to, running.ticked_ns);
         let (grant, now_ns) = (running.shared.published().grant, running.trusted_ns);

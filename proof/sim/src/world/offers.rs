@@ -14,7 +14,6 @@ use crate::history::Invariant;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
-use crate::world::features::Feature;
 
 /// For how long a leader that has given back waits for its successor, nanoseconds.
 const WAIT_NS: u64 = ELECTION_TICKS as u64 / 2 * TICK_NS;
@@ -138,7 +137,7 @@ impl World {
             return;
         }
         // A busy plane may know more of the disk by the time that it sends this.
-        if self.has(Feature::Turns) {
+        if running.acts_late {
             return;
         }
         let slowest = running.handovers.slowest_of(to, running.ticked_ns);

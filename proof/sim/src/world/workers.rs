@@ -137,7 +137,7 @@ impl World {
     }
 
     pub(crate) fn turn(&mut self, id: NodeId, worker: usize) {
-        let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
+        let (now_ns, true_ns, mut woken) = (self.monotonic_ns(id), self.now_ns, vec![]);
         let clock_ns = self.worker_lease_ns(id);
         let running = self.node(id).running_mut();
         let own = &mut running.workers[worker];
@@ -148,6 +148,7 @@ impl World {
         running.lease_asked_ns = running.lease_asked_ns.max(own.sequencer.lease_asked_ns());
         let taken = std::mem::take(&mut own.for_lease);
         if is_proved {
+            own.confirmed_at_ns = true_ns;
             own.by_lease.extend(taken);
         } else {
             // These requests wait for a round like all others.

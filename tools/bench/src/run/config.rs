@@ -13,7 +13,7 @@ pub struct Target {
     pub id: u64,
     /// The node's `host:port`, as a 409 names it.
     pub name: String,
-    /// Its address.
+    /// Its address. If nothing answers there, another address of its name is tried.
     pub addr: SocketAddr,
 }
 

@@ -77,14 +77,17 @@ fn a_lab_measures_what_is_expected_and_refuses_without_a_majority() {
 }
 
 /// Returns the report of a lab that was run with `--output=json`. On a busy machine a figure may be
-/// above what is expected. Then the report says so, and the exit code is 1. Everything else is as it
-/// should be: which outages were `survived`, and the answers.
+/// above what is expected, or a leader may be replaced. Then the report says so, and the exit code is
+/// 1. Everything else is as it should be: which outages were `survived`, and the answers.
 #[track_caller]
 fn judged(output: &Output, survived: &[bool]) -> Value {
     let (out, error) = (text(&output.stdout), text(&output.stderr));
     let report: Value = serde_json::from_str(&out).expect(&error);
     let list = |name: &str| report["lab"][name].as_array().expect(name);
-    let code = i32::from(!list("problems").is_empty());
+    let problems: Vec<_> = list("problems").iter().map(|it| it.as_str().expect("words")).collect();
+    let has_moved = problems.iter().any(|it| it.contains("by itself"));
+    assert!(has_moved || problems.iter().all(|it| it.contains("expected")), "{problems:?}");
+    let code = i32::from(!problems.is_empty());
     assert_eq!(output.status.code(), Some(code), "{out} {error}");
     let outages = list("outages");
     assert_eq!(outages.iter().map(|it| &it["survivable"]).collect::<Vec<_>>(), survived, "{out}");

@@ -203,7 +203,7 @@ impl Common {
         spawn_local(async move {
             let answered = common.answer(resolver).await;
             common.taken.set(common.taken.get() - 1);
-            if common.clients.is_closing() {
+            if common.clients.is_closing() || common.state.is_retired.get() {
                 common.state.wake();
             }
             match answered {

@@ -20,6 +20,8 @@ enum Wrong {
 
 /// Possible steps of a clock, milliseconds.
 const STEPS_MS: [i64; 8] = [-18_000_000, -60_000, -400, -20, 20, 400, 10_000, 18_000_000];
+/// The name, in the summary, of the count of machines whose clocks all run at a wrong speed.
+pub(crate) const MACHINE_CREEPS: &str = "clocks of a machine creeping";
 /// How much too fast a creeping clock runs, parts per million: from half its speed to twice.
 const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_000_000];
 /// `BOOTS_WRONG` of a thousand clock faults begin with the machine's start. Then the clock is off
@@ -146,7 +148,7 @@ impl World {
             Wrong::Creeping { .. } if clock.creep.is_some() => return,
             Wrong::Creeping { ppm, after_ns } => {
                 clock.creep = Some(Creep { since_ns: now_ns + after_ns, ppm, is_machine });
-                if is_machine { "clocks of a machine creeping" } else { "clock creeping" }
+                if is_machine { MACHINE_CREEPS } else { "clock creeping" }
             }
         };
         self.count(what);

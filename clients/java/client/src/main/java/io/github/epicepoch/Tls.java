@@ -155,7 +155,7 @@ public final class Tls {
         try {
             encoded = new PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(pem.group(1)));
         } catch (IllegalArgumentException error) {
-            throw new GeneralSecurityException(file + " has a key that is no Base64", error);
+            throw new GeneralSecurityException(file + " has a key that is not valid Base64", error);
         }
         for (String algorithm : KEY_ALGORITHMS) {
             try {
