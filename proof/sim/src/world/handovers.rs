@@ -17,6 +17,7 @@ use crate::history::handovers::Offer;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
+use crate::world::features::Feature;
 
 /// Ticks of an election timeout.
 const ELECTION: u64 = ELECTION_TICKS as u64;
@@ -169,7 +170,8 @@ impl World {
         if self.plant().is_some_and(Plant::is_in_disk) || running.acts_late {
             return;
         }
-        let waited = running.handovers.waited(running.ticks);
+        // A busy plane hands a write to its disk up to a tick after the replica has made it.
+        let waited = running.handovers.waited(running.ticks) + u64::from(self.has(Feature::Turns));
         let slowest = running.handovers.slowest_of(to, running.ticked_ns);
         let (grant, now_ns) = (running.shared.published().grant, running.trusted_ns);
         if let Some(slowest) = slowest.filter(|ms| is_as_slow(*ms, waited)) {
