@@ -63,19 +63,20 @@ impl World {
 
     pub(crate) fn tick(&mut self, id: NodeId) {
         self.settle(id);
+        let node = self.at(id);
+        if node.is_suspended && node.running().replica().may_take_leases() {
+            self.count("leases forbidden after a suspension");
+            self.with(id, |replica, now_ns| replica.forbid_leases(now_ns));
+            self.settle(id);
+        }
         let (reading, clocks) = (self.at(id).clock.read(self.now_ns), self.lease_clocks(id));
         let are_accepts_failing = self.do_accepts_fail(id);
-        let is_suspended = self.at(id).is_suspended;
         let running = self.node(id).running_mut();
         running.ticks += 1;
         let ticked_ns = std::mem::replace(&mut running.ticked_ns, reading.monotonic_ns);
         let published = running.shared.published();
         let (round_completed_ns, lease_asked_ns) = (running.completed_ns, running.lease_asked_ns);
         let health = Health { round_completed_ns, are_accepts_failing, lease_asked_ns };
-        let loses_leases = is_suspended && running.replica().may_take_leases();
-        if loses_leases {
-            running.consensus.replica_mut().forbid_leases(reading.monotonic_ns);
-        }
         running.shared.record_stamped(running.seen.stamped());
         running.consensus.handle_lease_clocks(clocks);
         let result = running.consensus.handle_tick(reading, health);
@@ -93,13 +94,10 @@ impl World {
             self.history.is_clock_unproved = true;
             self.count("clock believed without a majority's");
         }
-        if loses_leases {
-            self.count("leases forbidden after a suspension");
-        }
         self.trusts(trusted_ns);
         self.see_tick(id, ticked_ns);
         self.node(id).running_mut().is_turn_open = false;
-        self.pump_unless_over(id, result.is_err());
+        self.take_outputs_unless_over(id, result.is_err());
         self.check_late_disk(id);
         if let Err(fatal @ Fatal::Unreadable { .. }) = result {
             self.record(|| format!("{id} must stop: {fatal}"));
@@ -342,7 +340,11 @@ impl World {
         if taken.is_ok() {
             self.monitor.receives(to, from, store, &message);
         }
-        self.pump_unless_over(to, matches!(taken, Err(MessageError::LostEntries { .. })));
+        if matches!(taken, Err(MessageError::LostEntries { .. })) {
+            self.take_outputs_unless_over(to, true);
+        } else {
+            self.pump(to);
+        }
         let Err(error) = taken else {
             let boot = self.at(to).hello().boot;
             self.history.heard(boot, from, self.monotonic_ns(to));
@@ -423,11 +425,11 @@ impl World {
         }
     }
 
-    /// Like [`Self::pump`]. If this call ends the process, it may end before it does what this call and
-    /// earlier ones of the same turn left to do.
-    fn pump_unless_over(&mut self, id: NodeId, is_over: bool) {
+    /// Handles a replica's outputs, and opens no turn. If this call ends the process, it may end before
+    /// it does what this call and earlier ones of the same turn left to do.
+    fn take_outputs_unless_over(&mut self, id: NodeId, is_over: bool) {
         if !is_over || self.random.bool() {
-            return self.pump(id);
+            return self.take_outputs(id);
         }
         self.take_applied(id);
         for share in self.take_shares(id) {

@@ -164,14 +164,14 @@ impl World {
 
     /// S12: because of its disk, a leader hands over only when its write is late, and only to a
     /// voter whose disk is not known to be as slow. While its range lasts, it waits longer, and the
-    /// other disk must be known. A busy plane may know more by the time that it reports this.
+    /// other disk must be known. A busy plane hands writes to
+    /// its disk later than the replica counts, and may know more by the time that it reports this.
     fn check_disk_of_successor(&mut self, id: NodeId, to: NodeId) {
         let running = self.at(id).running();
-        if self.plant().is_some_and(Plant::is_in_disk) || running.acts_late {
+        if self.plant().is_some_and(Plant::is_in_disk) || self.has(Feature::Turns) {
             return;
         }
-        // A busy plane hands a write to its disk up to a tick after the replica has made it.
-        let waited = running.handovers.waited(running.ticks) + u64::from(self.has(Feature::Turns));
+        let waited = running.handovers.waited(running.ticks);
         let slowest = running.handovers.slowest_of(to, running.ticked_ns);
         let (grant, now_ns) = (running.shared.published().grant, running.trusted_ns);
         if let Some(slowest) = slowest.filter(|ms| is_as_slow(*ms, waited)) {
@@ -212,6 +212,10 @@ impl World {
 
     fn offer(&mut self, id: NodeId, term: Term, to: NodeId) {
         let running = self.at(id).running();
+        // A busy plane may have reserved again since it decided to offer.
+        if running.acts_late {
+            return;
+        }
         let owner = Owner { term, node: id, boot: running.identity.boot };
         let last = running.replica().status().last;
         self.history.offers(Offer { owner, to, last });
