@@ -145,14 +145,23 @@ pub(crate) struct Running {
     pub(crate) handovers: Handovers,
     /// What the world sees of the offers of leadership that it makes and reads.
     pub(crate) offers: Offers,
-    /// Whether the consensus plane handles further events before it does the actions of the last.
-    pub(crate) is_turn_open: bool,
-    /// Whether what the consensus plane does next may have been decided some events ago.
-    pub(crate) acts_late: bool,
+    /// The turn of the consensus plane.
+    pub(crate) turn: Turn,
     /// Whether the process was told to stop.
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
     pub(crate) shutdown_in: Option<Term>,
+}
+
+/// A turn of a consensus plane: it handles events, and then does their actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// All actions are done.
+    Done,
+    /// Further events may come before the actions of those before.
+    Open,
+    /// The plane does the actions, some of which it has decided some events ago.
+    Late,
 }
 
 impl Running {
@@ -287,8 +296,7 @@ impl Node {
             hands_over: false,
             handovers: Handovers::default(),
             offers: Offers::default(),
-            is_turn_open: false,
-            acts_late: false,
+            turn: Turn::Done,
             is_told_to_stop: false,
             shutdown_in: None,
             consensus,

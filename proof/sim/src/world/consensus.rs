@@ -7,7 +7,7 @@ use std::sync::Arc;
 use epicepoch_core::durable::Write;
 use epicepoch_core::node::{Action, Health, Refused};
 use epicepoch_core::publication::{Grant, Published, Role};
-use epicepoch_core::replica::{Fatal, HandOver, MessageError, Outgoing, Report};
+use epicepoch_core::replica::{Fatal, HandOver, MessageError, Outgoing, Replica, Report};
 use epicepoch_core::state::{Command, FORMATS, Outcome, State};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::peer_hello::{Formats, RefusalCode};
@@ -17,7 +17,7 @@ use epicepoch_wire::{BootId, LogIndex, NodeId, StorePosition, Term};
 use crate::disk::Finished;
 use crate::event::{End, Event, PeerHello};
 use crate::history::Invariant;
-use crate::node::{Running, Share};
+use crate::node::{Running, Share, Turn};
 use crate::parameters::{MS, TICK_NS};
 use crate::plane::Plane;
 use crate::plant::Plant;
@@ -66,7 +66,7 @@ impl World {
         let node = self.at(id);
         if node.is_suspended && node.running().replica().may_take_leases() {
             self.count("leases forbidden after a suspension");
-            self.with(id, |replica, now_ns| replica.forbid_leases(now_ns));
+            self.with(id, Replica::forbid_leases);
             self.settle(id);
         }
         let (reading, clocks) = (self.at(id).clock.read(self.now_ns), self.lease_clocks(id));
@@ -84,7 +84,7 @@ impl World {
         running.trusted_offset_ns = clock.offset_ns();
         let trusted_ns = clock.trusted_ns(reading.monotonic_ns);
         let before_ns = std::mem::replace(&mut running.trusted_ns, trusted_ns);
-        running.decided_ns = if running.is_turn_open { before_ns } else { trusted_ns };
+        running.decided_ns = if running.turn == Turn::Open { before_ns } else { trusted_ns };
         let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
         let boot = running.identity.boot;
         // A leader that knows a majority, and ignores one of these clocks, is checked all the same.
@@ -96,7 +96,8 @@ impl World {
         }
         self.trusts(trusted_ns);
         self.see_tick(id, ticked_ns);
-        self.node(id).running_mut().is_turn_open = false;
+        let turn = &mut self.node(id).running_mut().turn;
+        *turn = if *turn == Turn::Open { Turn::Late } else { *turn };
         self.take_outputs_unless_over(id, result.is_err());
         self.check_late_disk(id);
         if let Err(fatal @ Fatal::Unreadable { .. }) = result {
@@ -389,8 +390,8 @@ impl World {
     pub(crate) fn pump(&mut self, id: NodeId) {
         let is_busy = self.has(Feature::Turns) && self.chance(TURN_OPENS);
         let running = self.node(id).running_mut();
-        if is_busy && !running.is_turn_open {
-            (running.is_turn_open, running.acts_late) = (true, true);
+        if is_busy && running.turn != Turn::Open {
+            running.turn = Turn::Open;
             let lasts_ns = self.random.u64(0..=TURN_LASTS_NS_MAX);
             self.schedule_own(id, lasts_ns, Event::TurnEnds);
         }
@@ -399,7 +400,9 @@ impl World {
 
     /// The consensus plane does the actions of all events of its turn. A tick ends a turn, too.
     pub(crate) fn end_turn(&mut self, id: NodeId) {
-        if std::mem::take(&mut self.node(id).running_mut().is_turn_open) {
+        let turn = &mut self.node(id).running_mut().turn;
+        if *turn == Turn::Open {
+            *turn = Turn::Late;
             self.settle(id);
             self.take_outputs(id);
         }
@@ -414,7 +417,7 @@ impl World {
             shares.sort_by_key(|share| matches!(share, Share::Raise(_)));
         }
         let release = if self.is_planted(Plant::ReleasedFirst) { 0 } else { shares.len() };
-        if !self.at(id).running().is_turn_open {
+        if self.at(id).running().turn != Turn::Open {
             shares.insert(release, Share::Release);
         }
         self.node(id).running_mut().shares.extend(shares);
@@ -517,7 +520,7 @@ impl World {
         }
         assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
         while self.answer_operator(id).is_some() {}
-        self.node(id).running_mut().acts_late = false;
+        self.node(id).running_mut().turn = Turn::Done;
         self.monitor.acted(id);
     }
 

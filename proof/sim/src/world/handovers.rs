@@ -14,6 +14,7 @@ use epicepoch_wire::{NodeId, Term};
 
 use crate::history::Invariant;
 use crate::history::handovers::Offer;
+use crate::node::Turn;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
@@ -213,7 +214,7 @@ impl World {
     fn offer(&mut self, id: NodeId, term: Term, to: NodeId) {
         let running = self.at(id).running();
         // A busy plane may have reserved again since it decided to offer.
-        if running.acts_late {
+        if running.turn == Turn::Late {
             return;
         }
         let owner = Owner { term, node: id, boot: running.identity.boot };

@@ -11,6 +11,7 @@ use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use crate::event::{AdminCommand, End, Event};
 use crate::history::Invariant;
+use crate::node::Turn;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
@@ -137,7 +138,7 @@ impl World {
             return;
         }
         // A busy plane may know more of the disk by the time that it sends this.
-        if running.acts_late {
+        if running.turn == Turn::Late {
             return;
         }
         let slowest = running.handovers.slowest_of(to, running.ticked_ns);
