@@ -89,7 +89,7 @@ func TestATurnOpensOneSecondConnectionAtATime(t *testing.T) {
 		var dialed []string
 		c.o.dial = func(_ context.Context, addr string) (net.Conn, error) {
 			dialed = append(dialed, addr)
-			return nil, errors.New("nobody listens")
+			return nil, errors.New("no node listens here")
 		}
 		one.given(c.hedge)
 		c.hedge.turn(now)
@@ -149,7 +149,7 @@ func TestASecondConnectionThatIsLateGivesTheNextOneTwiceTheTime(t *testing.T) {
 			case "late":
 				return nil, os.ErrDeadlineExceeded
 			case "refused":
-				return nil, errors.New("nobody listens")
+				return nil, errors.New("no node listens here")
 			}
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		}

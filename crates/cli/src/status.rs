@@ -76,7 +76,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         // Without a reader, the command ends at the first look that it cannot print.
         match show(matches, environment, output::product(), &before) {
             Ok(_) => {}
-            // What is wrong by itself stays wrong.
+            // Wrong usage is wrong at each further look, too.
             Err(failure) if failure.code == USAGE || failure.is_of_reader() => return Err(failure),
             Err(failure) => {
                 // The table from before is not true any more.

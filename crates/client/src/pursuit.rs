@@ -80,6 +80,23 @@ pub(crate) enum End {
     BadAnswer(BadAnswer),
 }
 
+impl End {
+    /// The address at which there may be another program or cluster now, if this is why the call ends.
+    fn stranger(&self) -> Option<&str> {
+        match self {
+            Self::AnotherCluster(AnotherCluster { addr, .. })
+            | Self::WentBackwards { addr, .. }
+            | Self::BadAnswer(BadAnswer::Foreign { addr, .. }) => Some(addr),
+            Self::Timestamps(_)
+            | Self::Latest(_)
+            | Self::Members(_)
+            | Self::Count(_)
+            | Self::DeadlineExceeded(_)
+            | Self::BadAnswer(_) => None,
+        }
+    }
+}
+
 impl Pursuit {
     /// Creates a call that ends at `deadline` and waits at most `attempt_timeout` for one node.
     pub(crate) fn new(
@@ -129,6 +146,10 @@ impl Pursuit {
     /// before you poll again.
     pub(crate) fn poll_action(&mut self, directory: &mut Directory, now: Instant) -> Action {
         if let Some(end) = self.end.take() {
+            if let Some(addr) = end.stranger() {
+                // The next call asks who leads.
+                directory.forget_leader(addr);
+            }
             return Action::Finish(end);
         }
         if now >= self.deadline {
@@ -182,29 +203,6 @@ impl Pursuit {
 
     /// Applies the outcome of asking `addr` for `path`.
     pub(crate) fn handle_outcome(
-        &mut self,
-        directory: &mut Directory,
-        addr: &str,
-        path: &str,
-        outcome: Result<Answer<'_>, FailedAttempt>,
-        now: Instant,
-    ) {
-        self.apply(directory, addr, path, outcome, now);
-        let is_foreign = matches!(
-            self.end,
-            Some(
-                End::AnotherCluster(_)
-                    | End::WentBackwards { .. }
-                    | End::BadAnswer(BadAnswer::Foreign { .. })
-            )
-        );
-        if is_foreign {
-            // Another program may have this address now. The next call asks who leads.
-            directory.forget_leader(addr);
-        }
-    }
-
-    fn apply(
         &mut self,
         directory: &mut Directory,
         addr: &str,

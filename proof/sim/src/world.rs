@@ -20,6 +20,7 @@ mod records;
 mod restore;
 mod sessions;
 mod settings;
+mod turns;
 mod versions;
 mod workers;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::FailedAttempt;
 use crate::members::Members;
 
-/// What the calls of one client have learned about which node to ask first, and which last.
+/// Which node a client asks first, and which nodes last, because of what earlier calls have met.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// The address of the node that gave the last interval timestamp.

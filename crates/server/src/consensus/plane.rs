@@ -226,7 +226,7 @@ fn node(
     Ok(node)
 }
 
-/// What the plane waits for.
+/// The queues that bring the plane its work.
 struct Arriving<'a> {
     completions: mpsc::UnboundedReceiver<Completion>,
     orders: &'a mut mpsc::UnboundedReceiver<Order>,

@@ -203,7 +203,7 @@ fn a_request_gets_as_many_consecutive_timestamps_as_it_asks_for() {
 }
 
 #[test]
-fn requests_that_need_compact_timestamps_are_refused_where_there_are_none() {
+fn a_cluster_with_wide_timestamps_refuses_requests_that_need_compact_ones() {
     let (_cluster, node) = serving_alone();
     let mut client = Native::connect(&node);
     let timestamp_format = Some(TimestampFormat::Compact);

@@ -1,7 +1,7 @@
 //! What a node answers to a member that speaks the protocol correctly. The test plays that member,
 //! node 3, with the hello that the real node 3 has sent.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,9 +58,14 @@ impl Cluster {
         Self { fixture, nodes, id, hello }
     }
 
-    /// The hello of node 3 in its run `boot`. It names more writes than any that node 3 has made.
+    /// The peer hello of node 3 in its run `boot`. It names more writes than any that node 3 has made.
     fn hello(&self, link: LinkKind, boot: u64) -> PeerHello {
-        let position = StorePosition(u64::MAX / 2);
+        self.hello_at(link, boot, u64::MAX / 2)
+    }
+
+    /// The peer hello of node 3 in its run `boot`, with this position of its data directory.
+    fn hello_at(&self, link: LinkKind, boot: u64, position: u64) -> PeerHello {
+        let position = StorePosition(position);
         PeerHello { link, to: NodeId(1), boot: BootId(boot), position, ..self.hello.clone() }
     }
 
@@ -87,9 +92,18 @@ impl Cluster {
     }
 
     fn send(&self, stream: &mut TcpStream, kind: FrameKind, payload: impl FnOnce(&mut Vec<u8>)) {
+        self.try_send(stream, kind, payload).unwrap();
+    }
+
+    fn try_send(
+        &self,
+        stream: &mut TcpStream,
+        kind: FrameKind,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> io::Result<()> {
         let mut out = Vec::new();
         write_frame(&mut out, kind, self.id, NodeId(3), payload);
-        stream.write_all(&out).unwrap();
+        stream.write_all(&out)
     }
 
     /// Sends a ping and reads until its answer.
@@ -224,6 +238,34 @@ fn of_two_processes_of_a_member_only_the_first_that_lives_has_a_raft_link() {
         cluster.link(LinkKind::Raft, 5).1 == FrameKind::Welcome
     });
     drop(silent);
+}
+
+/// Only a later peer hello shows that the directory was rolled back, so the first one is accepted.
+#[test]
+fn the_link_of_a_process_that_is_found_rolled_back_later_is_closed() {
+    let cluster = Cluster::with(Some(PeerTlsMode::Off));
+    let linked = |boot, position| {
+        let mut stream = cluster.connect(Ipv4Addr::LOCALHOST.into());
+        let hello = cluster.hello_at(LinkKind::Raft, boot, position);
+        let answer = answer_of(&mut stream, cluster.id, 3, &hello).unwrap();
+        (stream, answer.expect("an answer").0)
+    };
+    let (mut rolled_back, kind) = linked(2, u64::MAX / 2);
+    assert_eq!(kind, FrameKind::Welcome);
+    cluster.ping(&mut rolled_back);
+    // The process is silent for a while, so that another one is welcome.
+    let mut newer = None;
+    wait_until("a process with the newer directory is welcome", || {
+        let (stream, kind) = linked(1, u64::MAX / 2 + 1);
+        newer = Some(stream);
+        kind == FrameKind::Welcome
+    });
+    wait_until("the link is closed", || {
+        let ping = |out: &mut Vec<u8>| Ping { sent_ns: 1 }.encode(out);
+        cluster.try_send(&mut rolled_back, FrameKind::Ping, ping).is_err()
+            || read_until(&mut rolled_back, FrameKind::Pong).is_none()
+    });
+    cluster.ping(&mut newer.expect("a link"));
 }
 
 /// The workers live on after the consensus plane, for as long as clients take to leave.

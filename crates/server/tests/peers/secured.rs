@@ -26,7 +26,7 @@ fn nodes_with_certificates_found_a_cluster_and_confirm_rounds() {
     }
     // On a busy machine, a handshake may take too long.
     let unended = denied(&nodes, Some("handshake"));
-    assert_eq!(denied(&nodes, None), unended, "nobody was turned away");
+    assert_eq!(denied(&nodes, None), unended, "no peer was refused");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn nodes_change_from_plain_text_to_tls_one_restart_at_a_time() {
     // If a node stops in the middle of a handshake, the node at the other end counts a failed
     // handshake.
     let unended = denied(&nodes, Some("handshake"));
-    assert_eq!(denied(&nodes, None), unended, "nobody was turned away on the way");
+    assert_eq!(denied(&nodes, None), unended, "no peer was refused meanwhile");
     assert!(unended <= 2 * 9, "one at each of the two others for each restart: {unended}");
     let count = seen.len();
     seen.sort();

@@ -165,8 +165,8 @@ impl World {
 
     /// S12: because of its disk, a leader hands over only when its write is late, and only to a
     /// voter whose disk is not known to be as slow. While its range lasts, it waits longer, and the
-    /// other disk must be known. A busy plane hands writes to
-    /// its disk later than the replica counts, and may know more by the time that it reports this.
+    /// other disk must be known. A busy plane hands writes to its disk later than the
+    /// replica counts, and may know more when it reports the handover.
     fn check_disk_of_successor(&mut self, id: NodeId, to: NodeId) {
         let running = self.at(id).running();
         if self.plant().is_some_and(Plant::is_in_disk) || self.has(Feature::Turns) {

@@ -63,8 +63,8 @@ impl World {
         LeaseClocks { own_ns: self.lease_clock_ns(id), wait_ns: clock.read_wait(self.now_ns) }
     }
 
-    /// What a worker takes for the time of its leader's lease, nanoseconds: later than every lease
-    /// after a suspension of the machine.
+    /// The clock of its leader's lease as a worker reads it, nanoseconds. After a suspension of the
+    /// machine it is later than the end of every lease.
     pub(crate) fn worker_lease_ns(&self, id: NodeId) -> u64 {
         if self.at(id).is_suspended { u64::MAX } else { self.lease_clock_ns(id) }
     }
