@@ -199,3 +199,40 @@ impl World {
         shares
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::Term;
+
+    use super::*;
+    use crate::history::Invariant;
+
+    #[test]
+    fn workers_see_every_step_of_a_call_in_the_order_in_which_the_core_took_it() {
+        let mut world = World::new(1, 3, 0, None);
+        let id = NodeId(1);
+        world.start(id);
+        world.conditions.step_ns = MS;
+        let running = world.node(id).running_mut();
+        let of =
+            |term| Published { term: Term(term), ..Published::clone(&running.seen.published()) };
+        for published in [of(0), of(9)] {
+            running.shared.publish(Arc::new(published));
+        }
+        running.shared.raise(Term(9));
+        let shares: Vec<Share> = running.shared.take_steps().into_iter().map(Share::from).collect();
+        let [Share::Publish(_), Share::Publish(_), Share::Raise(Term(9))] = shares[..] else {
+            panic!("{shares:?}")
+        };
+        running.shares.extend(shares);
+        world.share(id);
+        assert_eq!(world.history.violation, None);
+        world.share(id);
+        let violation = world.history.violation.as_ref().map(|violation| violation.invariant);
+        assert_eq!(
+            violation,
+            Some(Invariant::PromiseFirst),
+            "it is published before it is promised"
+        );
+    }
+}
