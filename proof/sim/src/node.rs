@@ -26,6 +26,7 @@ use crate::parameters::{
     CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, HEARTBEAT_TICKS, PROBE_NS, REQUEST_NS, RESERVATION_NS,
     SLOTS_MAX, THREADS, TICK_NS, WORKERS,
 };
+use crate::plane::Turn;
 use crate::plant::Plant;
 use crate::stamper::Stamper;
 use crate::version::Version;
@@ -151,17 +152,6 @@ pub(crate) struct Running {
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
     pub(crate) shutdown_in: Option<Term>,
-}
-
-/// A turn of a consensus plane: it handles events, and then does their actions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// All actions are done.
-    Done,
-    /// Further events may come before the actions of those before.
-    Open,
-    /// The plane does the actions, some of which it has decided some events ago.
-    Late,
 }
 
 impl Running {

@@ -1,4 +1,4 @@
-//! The two planes of a process, and the threads of each.
+//! The two planes of a process, the threads of each, and the turns of one.
 
 use std::ops::Range;
 
@@ -22,4 +22,15 @@ impl Plane {
             Self::Workers => 1..THREADS,
         }
     }
+}
+
+/// A turn of a consensus plane: it handles events, and then does their actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// All actions are done.
+    Done,
+    /// Further events may come before the actions of those before.
+    Open,
+    /// The plane does the actions, some of which it has decided some events ago.
+    Late,
 }

@@ -14,8 +14,8 @@ use epicepoch_wire::{NodeId, Term};
 
 use crate::history::Invariant;
 use crate::history::handovers::Offer;
-use crate::node::Turn;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
+use crate::plane::Turn;
 use crate::plant::Plant;
 use crate::world::World;
 use crate::world::features::Feature;

@@ -11,8 +11,8 @@ use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use crate::event::{AdminCommand, End, Event};
 use crate::history::Invariant;
-use crate::node::Turn;
 use crate::parameters::{ELECTION_TICKS, MS, TICK_NS};
+use crate::plane::Turn;
 use crate::plant::Plant;
 use crate::world::World;
 

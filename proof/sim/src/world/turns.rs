@@ -8,8 +8,9 @@ use epicepoch_core::publication::{Grant, Published, Role};
 use epicepoch_wire::NodeId;
 
 use crate::event::Event;
-use crate::node::{Share, Turn};
+use crate::node::Share;
 use crate::parameters::MS;
+use crate::plane::Turn;
 use crate::plant::Plant;
 use crate::world::World;
 use crate::world::features::Feature;
