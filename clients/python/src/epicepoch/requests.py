@@ -154,8 +154,8 @@ class Requests:
         if self._forget_in == 0:
             self.waiting = deque(one for one in self.waiting if not one.future.done())
             length = len(self.waiting)
-            # When the queue is full, or up to FORGET_MIN calls later: each look costs as much as the
-            # queue is long.
+            # When the queue is full, or up to FORGET_MIN calls later: each look costs as much as
+            # the queue is long.
             self._forget_in = max(FORGET_MIN, min(length, CALLERS_MAX - length))
         self._forget_in -= 1
         if len(self.waiting) >= CALLERS_MAX:
