@@ -76,12 +76,12 @@ fn answers(
 fn a_lease_is_released(plant: Plant) {
     let shared = Arc::new(Shared::new(OLD, leading(true)));
     let has_answered = Arc::new(AtomicBool::new(false));
-    let (plane, answered) = (shared.clone(), has_answered.clone());
+    let (own, answered) = (shared.clone(), has_answered.clone());
     let consensus = thread::spawn(move || {
         if plant == Plant::ReleasedBeforeWithdrawn {
             answered.store(true, Ordering::Release);
         }
-        plane.publish(Arc::new(leading(false)));
+        own.publish(Arc::new(leading(false)));
         answered.store(true, Ordering::Release);
     });
     answers(&shared, &has_answered, &AtomicU64::new(EARLY_NS), plant);
