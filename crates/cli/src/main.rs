@@ -87,6 +87,9 @@ use crate::failure::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // With huge pages a node would need twice the memory, and be no faster (docs/decisions/0069).
+    // Where the kernel refuses, it only needs more.
+    let _refused = rustix::thread::disable_transparent_huge_pages(true);
     let environment: Environment = std::env::vars_os().collect();
     let matches = match commands::tree().try_get_matches_from(std::env::args_os()) {
         Ok(matches) => matches,

@@ -16,7 +16,7 @@ const WAKEUPS_MAX: f64 = 300.0;
 const COST_MAX: [f64; 2] = [4.0, 6.0];
 /// An idle node uses at most this much memory, in bytes. The first value is for a release build,
 /// the second for a test build.
-const RESIDENT_MAX: [u64; 2] = [30 << 20, 60 << 20];
+const RESIDENT_MAX: [u64; 2] = [20 << 20, 30 << 20];
 /// How long idle nodes are observed at a time.
 const OBSERVED: Duration = Duration::from_secs(4);
 /// How long the thread that only sleeps sleeps at a time: it wakes about as often as a node.
@@ -39,7 +39,7 @@ struct Idle {
 }
 
 /// An idle node is woken at most 300 times a second. A wake-up costs at most 4 times what it costs
-/// a thread that only sleeps, or 6 times in a test build. The node uses at most 30 MiB, or 60 MiB
+/// a thread that only sleeps, or 6 times in a test build. The node uses at most 20 MiB, or 30 MiB
 /// in a test build.
 #[test]
 fn an_idle_node_takes_little_of_a_core_and_of_memory() {

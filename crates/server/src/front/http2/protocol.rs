@@ -373,7 +373,9 @@ impl Http2 {
         }
     }
 
-    /// Handles an event and the frame that caused it.
+    /// Handles an event and the frame that caused it. What is seldom on the fast path is not
+    /// inlined: then the compiler inlines the rest into the loop over the frames.
+    #[inline]
     fn handle(
         &mut self,
         common: &Common<Self>,
@@ -383,40 +385,12 @@ impl Http2 {
     ) {
         match event {
             Event::Fast { id } => self.handle_fast(common, line, id),
-            Event::Request { id, request, body_len } if self.takes_calls && is_call(&request) => {
-                self.begin_call(common, line, id, &request, body_len == Some(0));
-            }
             Event::Request { id, request, body_len } => {
-                let is_begun = self.exchanges.begin(&self.service, id, *request, body_len);
-                if let Some(session) = self.session.as_mut().filter(|_| !is_begun) {
-                    session.refuse(id, line.outbox.bytes());
-                }
+                self.handle_request(common, line, id, request, body_len);
             }
-            Event::TooLong { id } => {
-                let mut answer = Answer::new(Body::Empty);
-                if let Ok(status) = HEAD_TOO_LONG.try_into() {
-                    *answer.status_mut() = status;
-                }
-                let ready = Ready { id, answer, is_head: false };
-                self.put_answer(common, ready, line.outbox.bytes());
-            }
-            Event::Data { id, len, ends } => {
-                let (payload, counted) = content(frame);
-                let is_of_call = !self.calls.is_empty()
-                    && self.handle_call_data(common, line, id, payload, counted, ends);
-                if !is_of_call {
-                    self.exchanges.handle_data(id, len, ends);
-                }
-            }
-            // Requests of a cancelled call stay in the queue. They are answered in vain.
-            Event::Reset { id } if self.calls.drop_stream(id) => {}
-            Event::Reset { id } => {
-                // While a call's requests wait, the queue is not sorted. Then a cancelled request
-                // may not be found, and is answered in vain, too.
-                if !line.queue.cancel(|request| request.stream.cmp(&id)) {
-                    self.exchanges.drop_stream(id);
-                }
-            }
+            Event::TooLong { id } => self.refuse_head(common, line, id),
+            Event::Data { id, len, ends } => self.handle_data(common, line, id, len, ends, frame),
+            Event::Reset { id } => self.handle_reset(line, id),
             Event::Table(len) => self.table.resize(len),
             // Bodies are sent after every read, so a larger window needs no action here.
             Event::Nothing | Event::Window => {}
@@ -434,6 +408,63 @@ impl Http2 {
         let (is_direct, interest, is_of_call) = (request.is_direct, Interest::Wanted, false);
         let waiting = Request { stream: id, ask, request_id_len, is_direct, interest, is_of_call };
         line.queue.push(waiting, &request.request_id);
+    }
+
+    /// Begins a request that is not of the fast path.
+    #[inline(never)]
+    fn handle_request(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        id: u32,
+        request: Box<http::Request<()>>,
+        body_len: Option<u64>,
+    ) {
+        if self.takes_calls && is_call(&request) {
+            return self.begin_call(common, line, id, &request, body_len == Some(0));
+        }
+        let is_begun = self.exchanges.begin(&self.service, id, *request, body_len);
+        if let Some(session) = self.session.as_mut().filter(|_| !is_begun) {
+            session.refuse(id, line.outbox.bytes());
+        }
+    }
+
+    /// Handles a part of a body, and the frame that had it.
+    #[inline(never)]
+    fn handle_data(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        id: u32,
+        len: usize,
+        ends: bool,
+        frame: &[u8],
+    ) {
+        let (payload, counted) = content(frame);
+        let is_of_call = !self.calls.is_empty()
+            && self.handle_call_data(common, line, id, payload, counted, ends);
+        if !is_of_call {
+            self.exchanges.handle_data(id, len, ends);
+        }
+    }
+
+    /// Requests of a cancelled call stay in the queue, and are answered in vain. While they wait,
+    /// the queue is not sorted. Then another cancelled request may not be found, and is answered in
+    /// vain, too.
+    fn handle_reset(&mut self, line: &mut Line<Request>, id: u32) {
+        if !self.calls.drop_stream(id) && !line.queue.cancel(|request| request.stream.cmp(&id)) {
+            self.exchanges.drop_stream(id);
+        }
+    }
+
+    #[inline(never)]
+    fn refuse_head(&mut self, common: &Common<Self>, line: &mut Line<Request>, id: u32) {
+        let mut answer = Answer::new(Body::Empty);
+        if let Ok(status) = HEAD_TOO_LONG.try_into() {
+            *answer.status_mut() = status;
+        }
+        let ready = Ready { id, answer, is_head: false };
+        self.put_answer(common, ready, line.outbox.bytes());
     }
 
     fn put_answer(
