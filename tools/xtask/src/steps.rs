@@ -117,6 +117,8 @@ pub(crate) const STEPS: &[Step] = &[
     ])).beside(Beside::Computes),
     Step::new("lints", "clippy reports nothing", ALL, 1500, Commands(&[
         "cargo clippy --workspace --all-targets --locked --target-dir $BUILDS/lints -- -D warnings",
+        "cargo clippy -p epicepoch-core -p epicepoch-server --features epicepoch-core/loom,epicepoch-server/loom \
+            --lib --tests --locked --target-dir $BUILDS/lints -- -D warnings",
     ])).beside(Beside::Computes),
     Step::new("rustdoc", "rustdoc reports nothing", BOTH, 900, Commands(&[
         "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir $BUILDS/lints",
@@ -149,7 +151,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("fuzz", "The fuzzing engine finds the planted bug and no other", NIGHT, 1500,
         Function(night::fuzz)),
     Step::new("interleavings", "Code that threads share is correct in every order of steps", NIGHT, 1500, Commands(&[
-        "cargo clippy -p epicepoch-core --features loom --test interleavings --locked -- -D warnings",
         "cargo test -p epicepoch-core --features loom --test interleavings --locked",
         "cargo test -p epicepoch-server --features loom --lib --locked interleavings",
     ])),

@@ -521,13 +521,13 @@ mod interleavings {
         }
     }
 
-    fn take(queue: &Queue, mistake: Mistake) -> Option<Vec<Write>> {
+    fn take(queue: &Queue, mistake: Mistake) -> Option<(Vec<Write>, IntervalsWrite)> {
         match mistake {
             Mistake::ClosedBeforeEmpty if queue.lock().closed => None,
             Mistake::LookedBeforeLocked if queue.lock().writes.is_empty() => {
                 let waiting = queue.lock();
                 let mut waiting = queue.changed.wait(waiting).unwrap();
-                Some(mem::take(&mut waiting.writes))
+                Some((mem::take(&mut waiting.writes), mem::take(&mut waiting.intervals)))
             }
             _ => queue.take(),
         }
@@ -540,7 +540,7 @@ mod interleavings {
         let taken = queue.clone();
         let storage = thread::spawn(move || {
             let mut numbers = vec![];
-            while let Some(writes) = take(&taken, mistake) {
+            while let Some((writes, _)) = take(&taken, mistake) {
                 numbers.extend(writes.iter().map(|write| write.number));
             }
             numbers
@@ -559,6 +559,23 @@ mod interleavings {
         loom::model(|| submitted(Mistake::Nothing));
     }
 
+    /// Marks are in the queue beside the writes. A later mark replaces one that waits.
+    #[test]
+    fn the_last_mark_comes_out() {
+        loom::model(|| {
+            let queue = Arc::new(Queue::default());
+            let taken = queue.clone();
+            let storage = thread::spawn(move || {
+                std::iter::from_fn(|| taken.take()).filter_map(|(_, it)| it.mark_ns).last()
+            });
+            queue.change(|intervals| intervals.mark_ns = Some(1));
+            assert!(push(&queue, 1, Mistake::Nothing));
+            queue.change(|intervals| intervals.mark_ns = Some(2));
+            queue.close();
+            assert_eq!(storage.join().unwrap(), Some(2), "the last mark is lost");
+        });
+    }
+
     #[test]
     #[should_panic(expected = "deadlock")]
     fn mistaken_notified_before_pushed() {
@@ -569,7 +586,7 @@ mod interleavings {
             let taken = queue.clone();
             let storage = thread::spawn(move || take(&taken, Mistake::Nothing));
             push(&queue, 1, Mistake::NotifiedBeforePushed);
-            assert_eq!(storage.join().unwrap().map(|writes| writes.len()), Some(1));
+            assert_eq!(storage.join().unwrap().map(|(writes, _)| writes.len()), Some(1));
         });
     }
 
@@ -598,7 +615,7 @@ mod interleavings {
         let failing = queue.clone();
         let storage = thread::spawn(move || {
             failing.close();
-            failing.take().into_iter().flatten().count()
+            failing.take().map_or(0, |(writes, _)| writes.len())
         });
         let accepted = [1, 2].map(|number| push(&queue, number, mistake));
         assert!(accepted[0] || !accepted[1], "a closed queue was opened again");
