@@ -254,6 +254,7 @@ impl Monitor {
                 if self.at(id).running().believed() == Some(term) {
                     self.wins_if_elected(id, true);
                 }
+                self.sends_entries(id, message);
             }
             MessageKind::AppendResponse
             | MessageKind::RequestVoteResponse

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use epicepoch_core::durable::{Record, Restored};
 use epicepoch_core::publication::Published;
 use epicepoch_core::state::{Command, MembershipChange, State};
-use epicepoch_wire::raft_message::{EntryKind, LogEntry};
+use epicepoch_wire::raft_message::{EntryKind, LogEntry, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use super::Monitor;
@@ -299,6 +299,28 @@ impl Monitor {
         }
         let is_new = self.line.entries.insert(key, (behind, kind)).is_none();
         self.rule("raft_log/append/is-new", is_new, || format!("node {id} appends {key:?} again"));
+    }
+
+    /// A node sends entries that it has appended as a leader and never written: in the same turn it
+    /// has heard of a later leader, whose entries have replaced them. Who reads the message may take
+    /// them.
+    pub(super) fn sends_entries(&mut self, id: NodeId, message: &RaftMessage) {
+        let has_won = self.terms.get(&message.term).is_some_and(|won| won.by == id);
+        if !has_won || self.at(id).running().hard.0 <= message.term {
+            return;
+        }
+        let mut before = message.log_term;
+        for entry in &message.entries {
+            let key = (entry.index, entry.term);
+            if entry.term == message.term && !self.line.entries.contains_key(&key) {
+                let kind = Kind::of(entry);
+                if let Kind::Command(command) = &kind {
+                    self.sends_proposal(key, command);
+                }
+                self.line.entries.insert(key, (before, kind));
+            }
+            before = entry.term;
+        }
     }
 
     /// Action `own_ack`: the leader's own entries are durable.

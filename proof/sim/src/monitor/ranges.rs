@@ -101,6 +101,14 @@ impl Monitor {
         }
     }
 
+    /// A deposed leader sends what it has proposed and never written.
+    pub(super) fn sends_proposal(&mut self, key: Key, command: &Command) {
+        self.finds_proposal(key, command);
+        if let Command::GiveBack { owner, range } = command {
+            self.offers(key, *owner, range.low);
+        }
+    }
+
     fn gives_back(&mut self, id: NodeId, key: Key, owner: Owner, low: Epoch) {
         if !self.is_live("rounds/give_back/is-live", id) {
             return;
@@ -119,6 +127,11 @@ impl Monitor {
         self.rule("rounds/give_back/offered-below-last", is_above, || {
             format!("node {id} gives back what is above {low}, and its allocator is at {last:?}")
         });
+        self.offers(key, owner, low);
+    }
+
+    /// The owner gives back what is above `low`, and uses none of its ranges any more.
+    fn offers(&mut self, key: Key, owner: Owner, low: Epoch) {
         self.ranges.offered.insert(key, (owner, low));
         for (of, is_stopped) in self.ranges.proposed.values_mut() {
             *is_stopped |= of.boot == owner.boot;

@@ -466,7 +466,7 @@ impl World {
             match Command::decode(&entry.data) {
                 Ok(Command::Reserve { until, lease_ms, .. }) if is_own => {
                     self.history.reserves(identity, until, trusted_ns);
-                    self.history.owns_again(identity);
+                    self.see_owned(id, identity);
                     if lease_ms > 0 {
                         self.see_marked(id, entry.term);
                     }

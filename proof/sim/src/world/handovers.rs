@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::publication::{Identity, Published, Role};
 use epicepoch_core::replica::{HandOver, Outgoing, Report};
 use epicepoch_core::state::{FORMAT_OF_GIVING_BACK, Owner};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
@@ -225,9 +225,15 @@ impl World {
     /// The workers of a process see a publication.
     pub(crate) fn see_published(&mut self, id: NodeId, published: &Published) {
         if published.grant.is_some() {
-            self.node(id).running_mut().handovers.planned = None;
-            self.history.owns_again(published.identity);
+            self.see_owned(id, published.identity);
         }
+    }
+
+    /// A leader reserves, or has a grant. A planned handover that was in progress has ended, and its
+    /// leader may still offer leadership without giving anything back.
+    pub(crate) fn see_owned(&mut self, id: NodeId, who: Identity) {
+        self.node(id).running_mut().handovers.planned = None;
+        self.history.owns_again(who);
     }
 }
 
