@@ -112,6 +112,8 @@ struct Run {
     leads: Option<Term>,
     /// The term that it has led at any time since the last actions of its consensus plane.
     led: Option<Term>,
+    /// The last term that it has won.
+    won: Option<Term>,
     /// The grant that the workers see.
     grant: Option<Grant>,
     /// The last grant that the workers have seen since the last actions of the consensus plane.

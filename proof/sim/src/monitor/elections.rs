@@ -388,7 +388,7 @@ impl Monitor {
         self.terms.insert(term, Won { by: id, election: counted, asks: configuration });
         let run = self.run(id);
         run.believes = None;
-        (run.leads, run.led) = (Some(term), Some(term));
+        (run.leads, run.led, run.won) = (Some(term), Some(term), Some(term));
     }
 
     /// The leader's workers see the voters of a publication from now on.
@@ -429,6 +429,7 @@ impl Run {
             believes: None,
             leads: None,
             led: None,
+            won: None,
             grant: None,
             granted: None,
             last: None,

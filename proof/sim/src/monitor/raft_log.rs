@@ -295,31 +295,36 @@ impl Monitor {
             )
         });
         if let Kind::Command(command) = &kind {
-            self.proposes(id, key, command);
+            self.proposes(id, key, command, None);
         }
         let is_new = self.line.entries.insert(key, (behind, kind)).is_none();
         self.rule("raft_log/append/is-new", is_new, || format!("node {id} appends {key:?} again"));
     }
 
-    /// A node sends entries that it has appended as a leader and never written: in the same turn it
-    /// has heard of a later leader, whose entries have replaced them. Who reads the message may take
-    /// them.
+    /// A deposed leader may send entries that it has appended and never written: in the turn in which
+    /// it appended them, it heard of a later leader, whose entries replaced them. The receiver may
+    /// still take them.
     pub(super) fn sends_entries(&mut self, id: NodeId, message: &RaftMessage) {
-        let has_won = self.terms.get(&message.term).is_some_and(|won| won.by == id);
-        if !has_won || self.at(id).running().hard.0 <= message.term {
+        let run = self.at(id).running();
+        let won = run.won.filter(|won| *won == message.term && run.hard.0 > message.term);
+        if won.is_none() {
             return;
         }
-        let mut before = message.log_term;
+        let mut before = (message.index, message.log_term);
         for entry in &message.entries {
             let key = (entry.index, entry.term);
             if entry.term == message.term && !self.line.entries.contains_key(&key) {
+                let is_after = entry.index.0 == before.0.0 + 1 && self.line.has_entry(before);
+                self.rule("raft_log/append/is-after", is_after, || {
+                    format!("node {id} has led {won:?}, and sends {key:?} behind {before:?}")
+                });
                 let kind = Kind::of(entry);
                 if let Kind::Command(command) = &kind {
-                    self.sends_proposal(key, command);
+                    self.proposes(id, key, command, won);
                 }
-                self.line.entries.insert(key, (before, kind));
+                self.line.entries.insert(key, (before.1, kind));
             }
-            before = entry.term;
+            before = key;
         }
     }
 

@@ -61,11 +61,12 @@ impl Ranges {
 }
 
 impl Monitor {
-    /// Actions `propose` and `give_back`: a leader appends an entry.
-    pub(super) fn proposes(&mut self, id: NodeId, key: Key, command: &Command) {
+    /// Actions `propose` and `give_back`: a leader appends an entry. A leader that was deposed since
+    /// has `won` the term of the entry.
+    pub(super) fn proposes(&mut self, id: NodeId, key: Key, command: &Command, won: Option<Term>) {
         match command {
-            Command::Reserve { owner, .. } => self.reserves(id, key, *owner),
-            Command::GiveBack { owner, range } => self.gives_back(id, key, *owner, range.low),
+            Command::Reserve { owner, .. } => self.reserves(id, key, *owner, won),
+            Command::GiveBack { owner, range } => self.gives_back(id, key, *owner, range.low, won),
             Command::Readdress(_)
             | Command::Raise(_)
             | Command::Settings { .. }
@@ -74,13 +75,13 @@ impl Monitor {
         }
     }
 
-    fn reserves(&mut self, id: NodeId, key: Key, owner: Owner) {
+    fn reserves(&mut self, id: NodeId, key: Key, owner: Owner, won: Option<Term>) {
         if !self.is_live("rounds/propose/is-live", id) {
             return;
         }
         let run = self.at(id).running();
         let me = Owner { term: key.1, node: id, boot: run.me.boot };
-        let leads = [run.leads, run.led, run.believed()];
+        let leads = [run.leads, run.led, run.believed(), won];
         let is_leading = owner == me && leads.contains(&Some(owner.term));
         self.rule("rounds/propose/proposes-while-leading", is_leading, || {
             format!("node {id} reserves for {owner:?} in {key:?}, and leads {leads:?}")
@@ -101,20 +102,12 @@ impl Monitor {
         }
     }
 
-    /// A deposed leader sends what it has proposed and never written.
-    pub(super) fn sends_proposal(&mut self, key: Key, command: &Command) {
-        self.finds_proposal(key, command);
-        if let Command::GiveBack { owner, range } = command {
-            self.offers(key, *owner, range.low);
-        }
-    }
-
-    fn gives_back(&mut self, id: NodeId, key: Key, owner: Owner, low: Epoch) {
+    fn gives_back(&mut self, id: NodeId, key: Key, owner: Owner, low: Epoch, won: Option<Term>) {
         if !self.is_live("rounds/give_back/is-live", id) {
             return;
         }
         let run = self.at(id).running();
-        let (grant, last, leads) = (run.grant, run.last, [run.leads, run.led]);
+        let (grant, last, leads) = (run.grant, run.last, [run.leads, run.led, won]);
         let me = Owner { term: key.1, node: id, boot: run.me.boot };
         let is_leader = owner == me && leads.contains(&Some(owner.term));
         self.rule("rounds/give_back/is-leader", is_leader, || {
@@ -127,11 +120,6 @@ impl Monitor {
         self.rule("rounds/give_back/offered-below-last", is_above, || {
             format!("node {id} gives back what is above {low}, and its allocator is at {last:?}")
         });
-        self.offers(key, owner, low);
-    }
-
-    /// The owner gives back what is above `low`, and uses none of its ranges any more.
-    fn offers(&mut self, key: Key, owner: Owner, low: Epoch) {
         self.ranges.offered.insert(key, (owner, low));
         for (of, is_stopped) in self.ranges.proposed.values_mut() {
             *is_stopped |= of.boot == owner.boot;

@@ -129,6 +129,9 @@ impl World {
                 self.see_offer(id, to, why);
                 self.pause_successor(to);
             }
+            Report::AnswersAgain { .. } => {
+                self.node(id).running_mut().handovers.planned = None;
+            }
             _ => {}
         }
     }
@@ -264,6 +267,27 @@ mod tests {
 
     fn broken(world: &World) -> Option<Invariant> {
         world.history.violation.as_ref().map(|violation| violation.invariant)
+    }
+
+    #[test]
+    fn a_planned_handover_ends_when_its_leader_answers_again() {
+        let ends = |end: fn(&mut World, NodeId, NodeId)| {
+            let (mut world, leader, [to, _]) = late(0, [0, 0]);
+            let running = world.node(leader).running_mut();
+            let (term, tick) = (running.shared.published().term, running.ticks);
+            running.handovers.planned = Some((term, to, tick));
+            end(&mut world, leader, to);
+            world.at(leader).running().handovers.planned.is_none()
+        };
+        assert!(!ends(|_, _, _| {}));
+        assert!(ends(|world, leader, to| {
+            let report = Report::AnswersAgain { to, is_offered: true, range: None };
+            world.see_handover(leader, &report);
+        }));
+        assert!(ends(|world, leader, _| {
+            let who = world.at(leader).running().identity;
+            world.see_owned(leader, who);
+        }));
     }
 
     #[test]
