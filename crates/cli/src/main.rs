@@ -88,7 +88,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // With huge pages a node would need twice the memory, and be no faster (docs/decisions/0069).
-    // Where the kernel refuses, it only needs more.
+    // If the kernel refuses, the node only uses more memory.
     let _refused = rustix::thread::disable_transparent_huge_pages(true);
     let environment: Environment = std::env::vars_os().collect();
     let matches = match commands::tree().try_get_matches_from(std::env::args_os()) {

@@ -559,9 +559,33 @@ mod interleavings {
         loom::model(|| submitted(Mistake::Nothing));
     }
 
-    /// Marks are in the queue beside the writes. A later mark replaces one that waits.
+    /// No thread closes the queue, because closing would wake the storage thread, too.
+    fn marked(mistake: Mistake) {
+        let queue = Arc::new(Queue::default());
+        let taken = queue.clone();
+        let storage = thread::spawn(move || taken.take().and_then(|(_, it)| it.mark_ns));
+        if mistake == Mistake::NotifiedBeforePushed {
+            queue.changed.notify_one();
+            queue.lock().intervals.mark_ns = Some(1);
+        } else {
+            queue.change(|intervals| intervals.mark_ns = Some(1));
+        }
+        assert_eq!(storage.join().unwrap(), Some(1));
+    }
+
     #[test]
-    fn the_last_mark_comes_out() {
+    fn a_mark_alone_wakes_the_storage_thread() {
+        loom::model(|| marked(Mistake::Nothing));
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn mistaken_notified_before_marked() {
+        loom::model(|| marked(Mistake::NotifiedBeforePushed));
+    }
+
+    #[test]
+    fn the_last_mark_comes_out_beside_writes() {
         loom::model(|| {
             let queue = Arc::new(Queue::default());
             let taken = queue.clone();

@@ -373,8 +373,8 @@ impl Http2 {
         }
     }
 
-    /// Handles an event and the frame that caused it. What is seldom on the fast path is not
-    /// inlined: then the compiler inlines the rest into the loop over the frames.
+    /// Handles an event and the frame that caused it. Rare events have functions of their own, which
+    /// are not inlined, so that the compiler inlines the rest into the loop over the frames.
     #[inline]
     fn handle(
         &mut self,
@@ -448,15 +448,17 @@ impl Http2 {
         }
     }
 
-    /// Requests of a cancelled call stay in the queue, and are answered in vain. While they wait,
-    /// the queue is not sorted. Then another cancelled request may not be found, and is answered in
-    /// vain, too.
+    /// Handles the end of a stream that the client has cancelled. Requests of a cancelled call stay
+    /// in the queue, and are answered in vain. While they wait, the queue is not sorted. Then
+    /// another cancelled request may not be found, and is answered in vain, too.
+    #[inline(never)]
     fn handle_reset(&mut self, line: &mut Line<Request>, id: u32) {
         if !self.calls.drop_stream(id) && !line.queue.cancel(|request| request.stream.cmp(&id)) {
             self.exchanges.drop_stream(id);
         }
     }
 
+    /// Answers a request whose head is too long.
     #[inline(never)]
     fn refuse_head(&mut self, common: &Common<Self>, line: &mut Line<Request>, id: u32) {
         let mut answer = Answer::new(Body::Empty);
