@@ -8,7 +8,7 @@ use crate::shell::{Shell, has};
 
 /// A file system in memory, on Linux.
 const MEMORY: &str = "/dev/shm";
-/// Free space that this file system must have, KiB. The builds take two fifths of it.
+/// Free space that this file system must have, KiB. The builds take half of it.
 const FREE_KIB_MIN: u64 = 5 << 20;
 /// Memory that must be available, KiB.
 const AVAILABLE_KIB_MIN: u64 = 10 << 20;

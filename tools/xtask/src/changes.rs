@@ -133,7 +133,8 @@ pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     for Binary { krate, source, program } in messages.lines().filter_map(binary) {
         let is_changed = krate.strip_prefix(&root).is_ok_and(|krate| crates.contains(krate));
         if is_changed || readers.iter().any(|reader| root.join(reader).starts_with(&source)) {
-            let mut command = sh.command(&format!("{} --quiet", program.display()));
+            let words = format!("RUST_TEST_THREADS=$THREADS {} --quiet", program.display());
+            let mut command = sh.command(&words);
             command.current_dir(&krate).env("CARGO_MANIFEST_DIR", &krate);
             sh.succeed(command)?;
         }
@@ -154,7 +155,7 @@ pub(crate) fn planted(sh: &Shell, is_shared: bool) -> Result<(), String> {
     if near.is_empty() && !is_shared {
         return Ok(());
     }
-    let mut words = vec!["planted".to_owned()];
+    let mut words = vec!["planted --target-dir $BUILDS/planted/build".to_owned()];
     words.extend(near.into_iter().take(NEAR_MAX));
     if is_shared {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

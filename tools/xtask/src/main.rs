@@ -60,8 +60,9 @@ Runs the checks of this repository, in three tiers.
                                   and planted bugs in crates that ship
     cargo xtask planted           copies the sources to target/planted, adds all planted bugs of proof/planted there,
                                   builds the copy, and looks for each bug with its checker
-    cargo xtask planted [BUG...] [--share K/N]
-                                  looks only for these bugs, and for every Nth bug from the Kth on
+    cargo xtask planted [BUG...] [--share K/N] [--target-dir DIR]
+                                  looks only for these bugs, and for every Nth bug from the Kth on. Cargo builds in DIR,
+                                  or else in target/planted/build
     cargo xtask planted --tree    only makes the copy, target/planted/tree
     cargo xtask planted --refresh writes the patches again, from your edits in target/planted/tree
 

@@ -16,8 +16,10 @@ const ADDED: &str = "proof/planted/added";
 /// The patch that belongs to all bugs and not to a single one.
 const SWITCH: &str = "switch";
 /// The output directory. `base` has the sources as they were copied, `made` the files that the
-/// patches changed, `tree` the copy to build, and `build` what Cargo builds.
+/// patches changed, and `tree` the copy to build.
 const OUT: &str = "target/planted";
+/// Where Cargo builds the copy, unless an option says otherwise.
+const BUILD: &str = "target/planted/build";
 /// The paths to copy: everything that a build needs.
 const COPIED: [&str; 6] = ["Cargo.toml", "Cargo.lock", "crates", "proof", "tools", "examples"];
 const LEFT_OUT: [&str; 3] = ["proof/planted/", "proof/fuzz/corpus/", "proof/interop/"];
@@ -153,18 +155,21 @@ pub(crate) fn in_what_ships() -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// `cargo xtask planted [BUG…] [--share K/N] | --tree | --refresh`.
+/// `cargo xtask planted [BUG…] [--share K/N] [--target-dir DIR] | --tree | --refresh`.
 ///
 /// # Errors
 /// When a patch does not apply, or the copy cannot be written or built.
 pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
-    let (mut bugs, mut share) = (Vec::new(), String::new());
+    let (mut bugs, mut share, mut build) = (Vec::new(), String::new(), BUILD.to_owned());
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--tree" => return make().map(|()| true),
             "--refresh" => return refresh().map(|()| true),
             "--share" => share.clone_from(rest.next().ok_or("--share needs K/N, such as 1/4")?),
+            "--target-dir" => {
+                build.clone_from(rest.next().ok_or("--target-dir needs a directory")?);
+            }
             option if option.starts_with('-') => {
                 return Err(format!("unknown argument {option}: cargo xtask --help"));
             }
@@ -175,7 +180,7 @@ pub(crate) fn command(arguments: &[String]) -> Result<bool, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--profile", "planted", "--locked", "-p", "epicepoch-sim"]);
     cargo.args(["--test", "planted", "--manifest-path", &format!("{OUT}/tree/Cargo.toml")]);
-    cargo.args(["--target-dir", &format!("{OUT}/build"), "--", "--nocapture"]);
+    cargo.args(["--target-dir", &build, "--", "--nocapture"]);
     if !bugs.is_empty() || !share.is_empty() {
         cargo.arg("every_planted_bug_is_found_by_its_checker");
     }

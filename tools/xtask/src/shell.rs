@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::num::NonZero;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -141,12 +142,15 @@ impl Shell {
     }
 
     /// Makes a command of `words`, separated by white space. Variables (`NAME=value`) come first,
-    /// `$PWD` stands for the root, and `$BUILDS` for [`Self::builds`].
+    /// `$PWD` stands for the root, `$BUILDS` for [`Self::builds`], and `$THREADS` for two threads per
+    /// processor.
     pub(crate) fn command(&self, words: &str) -> Command {
         let root = std::env::current_dir().unwrap_or_default();
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let words = words
             .replace("$PWD", &root.to_string_lossy())
-            .replace("$BUILDS", &self.builds.to_string_lossy());
+            .replace("$BUILDS", &self.builds.to_string_lossy())
+            .replace("$THREADS", &(2 * processors).to_string());
         let is_variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
         let (mut variables, mut rest) = (Vec::new(), Vec::new());
         for word in words.split_whitespace() {

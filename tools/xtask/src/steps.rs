@@ -18,8 +18,8 @@ pub(crate) enum Tier {
 /// How a step runs.
 pub(crate) enum Run {
     /// Commands that run one after the other. Words are separated by white space, variables come
-    /// first, `$PWD` stands for the root, and `$BUILDS` for the build directory of steps that run
-    /// beside the tests.
+    /// first. `$PWD` stands for the root, `$BUILDS` for the build directory of steps that run beside
+    /// the tests, and `$THREADS` for two threads per processor.
     Commands(&'static [&'static str]),
     /// A function, for steps that need more than commands.
     Function(fn(&Shell) -> Result<(), String>),
@@ -53,8 +53,8 @@ pub(crate) enum Beside {
     No,
     /// The step mostly downloads and computes little, so it always runs beside the others.
     Downloads,
-    /// The step computes, and runs beside others only under two conditions. The tests have ended,
-    /// because they measure time. And `$BUILDS` is in memory, because otherwise the compiler's
+    /// The step computes, and runs beside others only under two conditions. The tests are compiled,
+    /// because all others wait for that. And `$BUILDS` is in memory, because otherwise the compiler's
     /// writes would delay the disk writes of real processes in other steps.
     Computes,
 }
@@ -127,15 +127,16 @@ pub(crate) const STEPS: &[Step] = &[
         Function(changes::tests)),
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
         Function(|sh| changes::planted(sh, false))),
-    Step::new("tests", "All tests of the workspace succeed, including clusters of real processes", BOTH, 1800,
-        Commands(&[
+    Step::new("tests-build", "The tests of the workspace compile", BOTH, 1500, Commands(&[
         "cargo test --workspace --locked --no-run",
         // Nodes under test would wait for the disk while it takes what the compiler has written.
         "sync",
-        "cargo test --workspace --locked",
-    ])).live(),
-    Step::new("planted-near", "Planted bugs near the change, and today's quarter of those found soon, are found", CI, 600,
-        Function(|sh| changes::planted(sh, true))).after(&["tests"]),
+    ])),
+    Step::new("tests", "All tests of the workspace succeed, including clusters of real processes", BOTH, 1800,
+        // Many tests mostly wait: with one thread per processor, the processors were idle half of the time.
+        Commands(&["RUST_TEST_THREADS=$THREADS cargo test --workspace --locked"])).after(&["tests-build"]).live(),
+    Step::new("planted-near", "Planted bugs near the change, and today's quarter of those found soon, are found", CI, 900,
+        Function(|sh| changes::planted(sh, true))).beside(Beside::Computes),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(night::planted)),
     Step::new("planted-server", "The server's tests find the faults that are planted in copies of it", NIGHT, 1800,
         Commands(&["scripts/planted-server"])),
@@ -274,6 +275,7 @@ mod tests {
     fn the_readme_has_the_command_of_the_tests() {
         let step = STEPS.iter().find(|step| step.name == "tests").expect("a step");
         let Commands([.., command]) = step.run else { panic!("commands") };
+        let command = command.strip_prefix("RUST_TEST_THREADS=$THREADS ").expect("more threads");
         let readme = include_str!("../../../README.md");
         assert!(readme.contains(&format!("```sh\n{command}\n```")), "{command}");
     }

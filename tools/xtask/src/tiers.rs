@@ -18,7 +18,7 @@ use crate::steps::{Beside, Run, STEPS, Step, Tier};
 /// Directory for the output of each step.
 const LOGS: &str = "target/xtask";
 /// The name of the step for which computing steps wait when they run beside others.
-const TESTS: &str = "tests";
+const TESTS_BUILD: &str = "tests-build";
 /// The limits of steps grow by this many times the time that `nightly` has for fresh seeds and
 /// faults.
 const NIGHT_SLOW: u32 = 3;
@@ -123,8 +123,8 @@ impl Tally {
                 }
                 return false;
             }
-            let tests = (is_beside && step.beside == Beside::Computes).then_some(&TESTS);
-            if step.after.iter().chain(tests).all(|name| all.contains_key(name)) {
+            let built = (is_beside && step.beside == Beside::Computes).then_some(&TESTS_BUILD);
+            if step.after.iter().chain(built).all(|name| all.contains_key(name)) {
                 return true;
             }
             all = self.changed.wait(all).expect("no panic");
