@@ -37,8 +37,8 @@ pub(crate) struct Step {
     pub(crate) bound: u64,
     /// How the step runs.
     pub(crate) run: Run,
-    /// Whether `ci` runs the step beside the others, when the processors are idle. In the other
-    /// tiers all steps run one after the other.
+    /// Whether `ci` runs the step beside the others. In the other tiers all steps run one after the
+    /// other.
     pub(crate) beside: Beside,
     /// Steps that must succeed first.
     pub(crate) after: &'static [&'static str],
@@ -53,6 +53,9 @@ pub(crate) enum Beside {
     No,
     /// The step mostly downloads and computes little, so it always runs beside the others.
     Downloads,
+    /// The step mostly waits, and judges no times. It runs once the steps that it needs have ended, in
+    /// a queue of its own and at the usual priority, because it starts nodes.
+    Waits,
     /// The step computes, and runs beside others only under two conditions. The tests are compiled,
     /// because all others wait for that. And `$BUILDS` is in memory, because otherwise the compiler's
     /// writes would delay the disk writes of real processes in other steps.
@@ -203,7 +206,7 @@ pub(crate) const STEPS: &[Step] = &[
         "BIN=target/debug/epicepoch scripts/page",
         "BIN=target/debug/epicepoch scripts/lab-page",
         "BIN=target/debug/epicepoch scripts/incidents --quick leader-lost top",
-    ])).after(&["tests", "tools"]),
+    ])).beside(Beside::Waits).after(&["tests", "tools"]),
     Step::new("prometheus", "A real Prometheus gets what rules and dashboard need, and a healthy cluster no alert", BOTH,
         300, Function(smoke::prometheus)).after(&["tests", "tools"]),
     Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,

@@ -1,4 +1,4 @@
-//! Runs the steps of a tier in two queues, and prints a table at the end. Each step has a time
+//! Runs the steps of a tier in three queues, and prints a table at the end. Each step has a time
 //! limit, and the whole tier has one, too.
 
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Ended {
     }
 }
 
-/// State that both queues of steps share.
+/// State that all queues of steps share.
 struct Tally {
     ended: Mutex<BTreeMap<&'static str, Ended>>,
     changed: Condvar,
@@ -217,14 +217,19 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
     };
     let steps: Vec<&'static Step> = STEPS.iter().filter(|step| is_meant(step)).collect();
     if choice.only.is_empty() {
-        let (beside, main) =
-            steps.iter().partition::<Vec<&'static Step>, _>(|step| match step.beside {
-                Beside::No => false,
-                Beside::Downloads => tier == Tier::Ci,
-                Beside::Computes => tally.builds.are_in_memory(),
-            });
+        let [mut main, mut waiting, mut idle] = [const { Vec::new() }; 3];
+        for step in &steps {
+            let queue = match step.beside {
+                Beside::Waits if tier == Tier::Ci => &mut waiting,
+                Beside::Downloads if tier == Tier::Ci => &mut idle,
+                Beside::Computes if tally.builds.are_in_memory() => &mut idle,
+                _ => &mut main,
+            };
+            queue.push(*step);
+        }
         thread::scope(|scope| {
-            scope.spawn(|| tally.run_in_order(&beside, true));
+            scope.spawn(|| tally.run_in_order(&idle, true));
+            scope.spawn(|| tally.run_in_order(&waiting, false));
             tally.run_in_order(&main, false);
             let failed =
                 tally.ended.lock().expect("no panic").values().any(|ended| ended.result.is_err());
