@@ -175,8 +175,11 @@ impl World {
         let is_part = own.routing.ask(&begun, now_ns, links, send, borrow);
         let reached = self.reached(id, worker, published);
         self.history.check_asked(id, published, reached, asked);
-        let round = confirm.round;
-        self.worker(id, worker).asked = Asked::begun(round, asked);
+        let own = self.worker(id, worker);
+        // Steps may change places: an answer to the newer round also counts for this one.
+        if own.asked.round <= confirm.round {
+            own.asked = Asked::begun(confirm.round, asked);
+        }
         for node in asked.iter() {
             self.send_confirm(id, worker, node, confirm);
         }
