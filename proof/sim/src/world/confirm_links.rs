@@ -176,9 +176,11 @@ impl World {
         let reached = self.reached(id, worker, published);
         self.history.check_asked(id, published, reached, asked);
         let own = self.worker(id, worker);
-        // Steps may change places: an answer to the newer round also counts for this one.
+        // Steps may change places, which the core does not expect. Then nobody is missed.
         if own.asked.round <= confirm.round {
             own.asked = Asked::begun(confirm.round, asked);
+        } else {
+            own.asked.nodes.add(reached);
         }
         for node in asked.iter() {
             self.send_confirm(id, worker, node, confirm);
