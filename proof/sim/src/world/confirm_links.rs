@@ -176,7 +176,8 @@ impl World {
         let reached = self.reached(id, worker, published);
         self.history.check_asked(id, published, reached, asked);
         let own = self.worker(id, worker);
-        // Steps may change places, which the core does not expect. Then nobody is missed.
+        // The simulator may ask an older round after a newer one, which no worker does. The checker
+        // then does not judge the newer round: all voters within reach count as asked.
         if own.asked.round <= confirm.round {
             own.asked = Asked::begun(confirm.round, asked);
         } else {
