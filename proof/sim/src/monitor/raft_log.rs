@@ -463,7 +463,8 @@ impl Monitor {
             format!("node {id} has applied {before}, and then {index}")
         });
         let run = self.at(id).running();
-        if run.leads.or(run.led).is_some() || run.believes.is_some() {
+        let has_led = run.leads.or(run.led).is_some() || run.believes.is_some();
+        if has_led && !self.is_replaced(id, committed) {
             self.learns(id, committed);
         }
         let last = self.line.last();
@@ -502,6 +503,19 @@ impl Monitor {
             format!("node {id} has applied {at} and publishes {:?}: {now:?}", published.voters)
         });
         self.compares_ranges(id, index, state);
+    }
+
+    /// Whether a leader was deposed in this step, and a later leader has committed another entry
+    /// than the one in its log here. The write with that entry comes later, and shows the commit
+    /// index again.
+    fn is_replaced(&self, id: NodeId, commit: LogIndex) -> bool {
+        let node = self.at(id);
+        let (run, found) = (node.running(), node.log.term(commit, &self.line));
+        let line = self.line.term(commit);
+        run.leads.is_none()
+            && run.led.is_some()
+            && run.led < line
+            && found.is_some_and(|it| Some(it) != line)
     }
 
     /// Applies committed entries that no node has applied before.
