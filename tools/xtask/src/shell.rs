@@ -43,8 +43,8 @@ const KEPT: [&str; 24] = [
     "AWS_CA_BUNDLE",
 ];
 /// Beginnings, and below them ends, of the names of further variables that a step inherits: for
-/// networks, registries and certificates.
-const KEPT_PREFIXES: [&str; 13] = [
+/// builds, networks, registries and certificates.
+const KEPT_PREFIXES: [&str; 14] = [
     "LC_",
     "SSL_CERT_",
     "PIP_",
@@ -52,6 +52,7 @@ const KEPT_PREFIXES: [&str; 13] = [
     "MAVEN_",
     "PYENV_",
     "CARGO_NET_",
+    "CARGO_PROFILE_",
     "CARGO_HTTP_",
     "CARGO_REGISTR",
     "CARGO_SOURCE_",
