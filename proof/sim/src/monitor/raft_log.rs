@@ -505,17 +505,14 @@ impl Monitor {
         self.compares_ranges(id, index, state);
     }
 
-    /// Whether a leader was deposed in this step, and a later leader has committed another entry
-    /// than the one in its log here. The write with that entry comes later, and shows the commit
+    /// Whether a later leader has deposed this one in this step, and has committed another entry
+    /// than the one in the log here. The write with that entry comes later, and shows the commit
     /// index again.
     fn is_replaced(&self, id: NodeId, commit: LogIndex) -> bool {
         let node = self.at(id);
         let (run, found) = (node.running(), node.log.term(commit, &self.line));
-        let line = self.line.term(commit);
-        run.leads.is_none()
-            && run.led.is_some()
-            && run.led < line
-            && found.is_some_and(|it| Some(it) != line)
+        let (led, line) = (run.leads.or(run.led), self.line.term(commit));
+        led.is_some() && led < line && found.is_some() && found != line
     }
 
     /// Applies committed entries that no node has applied before.
