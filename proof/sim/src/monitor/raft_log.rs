@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use epicepoch_core::durable::{Record, Restored};
-use epicepoch_core::publication::Published;
+use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::state::{Command, MembershipChange, State};
 use epicepoch_wire::raft_message::{EntryKind, LogEntry, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, Term};
@@ -464,7 +464,7 @@ impl Monitor {
         });
         let run = self.at(id).running();
         let has_led = run.leads.or(run.led).is_some() || run.believes.is_some();
-        if has_led && !self.is_replaced(id, committed) {
+        if has_led && !self.is_replaced(id, (index, committed), published) {
             self.learns(id, committed);
         }
         let last = self.line.last();
@@ -506,13 +506,25 @@ impl Monitor {
     }
 
     /// Whether a later leader has deposed this one in this step, and has committed another entry
-    /// than the one in the log here. The write with that entry comes later, and shows the commit
-    /// index again.
-    fn is_replaced(&self, id: NodeId, commit: LogIndex) -> bool {
+    /// than the one in the log here. This entry was written, and the other one is not yet. Its
+    /// write comes later, and shows the commit index again. A node applies only what it has
+    /// written.
+    fn is_replaced(
+        &self,
+        id: NodeId,
+        (applied, commit): (LogIndex, LogIndex),
+        now: &Published,
+    ) -> bool {
         let node = self.at(id);
         let (run, found) = (node.running(), node.log.term(commit, &self.line));
         let (led, line) = (run.leads.or(run.led), self.line.term(commit));
-        led.is_some() && led < line && found.is_some() && found != line
+        let is_deposed = (now.role, Some(now.term)) != (Role::Leader, led);
+        led.is_some()
+            && is_deposed
+            && applied < commit
+            && led < line
+            && found.is_some()
+            && found != line
     }
 
     /// Applies committed entries that no node has applied before.
