@@ -36,8 +36,8 @@ Runs the checks of this repository, in three tiers.
                                   from main (on main: from the commit before), and of crates that depend on them;
                                   the planted bugs near the change. Less than 5 minutes once everything is built
     cargo xtask check --all       the same, as if every file had changed
-    cargo xtask ci                before a change is merged; .ci/run calls it. About half an hour in a fresh clone on
-                                  two cores
+    cargo xtask ci                before a change is merged; .ci/run calls it. Less than half an hour in a fresh clone
+                                  on two cores
     cargo xtask nightly           every night: also all planted bugs, the fuzzing engine, loom, measurements, and the
                                   comparison with other systems. Some hours
     cargo xtask nightly --minutes N

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::processes::{end, signal};
 
 /// Names of the environment variables that a step inherits.
-const KEPT: [&str; 24] = [
+const KEPT: [&str; 26] = [
     "PATH",
     "HOME",
     "USER",
@@ -32,6 +32,8 @@ const KEPT: [&str; 24] = [
     "CARGO_TARGET_DIR",
     "CARGO_BUILD_JOBS",
     "CARGO_INCREMENTAL",
+    "CARGO_PROFILE_DEV_DEBUG",
+    "CARGO_PROFILE_RELEASE_DEBUG",
     "GOPATH",
     "GOPROXY",
     "GOFLAGS",
@@ -43,8 +45,8 @@ const KEPT: [&str; 24] = [
     "AWS_CA_BUNDLE",
 ];
 /// Beginnings, and below them ends, of the names of further variables that a step inherits: for
-/// builds, networks, registries and certificates.
-const KEPT_PREFIXES: [&str; 14] = [
+/// networks, registries and certificates.
+const KEPT_PREFIXES: [&str; 13] = [
     "LC_",
     "SSL_CERT_",
     "PIP_",
@@ -52,7 +54,6 @@ const KEPT_PREFIXES: [&str; 14] = [
     "MAVEN_",
     "PYENV_",
     "CARGO_NET_",
-    "CARGO_PROFILE_",
     "CARGO_HTTP_",
     "CARGO_REGISTR",
     "CARGO_SOURCE_",
@@ -377,10 +378,11 @@ mod tests {
 
     #[test]
     fn a_step_sees_only_the_environment_that_is_meant_for_it() {
-        for name in ["PATH", "https_proxy", "LC_ALL", "CARGO_HOME", "PIP_INDEX_URL"] {
+        for name in ["PATH", "https_proxy", "LC_ALL", "CARGO_PROFILE_DEV_DEBUG", "PIP_INDEX_URL"] {
             assert!(is_kept(name), "{name}");
         }
-        for name in ["NODE_ID", "RUSTFLAGS", "CARGO_MANIFEST_DIR", "LD_LIBRARY_PATH", "CHAOS_SEEDS"]
+        for name in
+            ["NODE_ID", "RUSTFLAGS", "CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "LD_LIBRARY_PATH"]
         {
             assert!(!is_kept(name), "{name}");
         }
