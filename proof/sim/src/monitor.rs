@@ -125,6 +125,8 @@ struct Run {
     advanced: Epoch,
     shown: Option<Timestamp>,
     applied: LogIndex,
+    /// A commit index that a write of this turn must show.
+    owed: Option<LogIndex>,
     workers: [Worker; WORKERS],
 }
 

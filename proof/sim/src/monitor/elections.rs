@@ -410,11 +410,16 @@ impl Monitor {
 
     /// The consensus plane of a node has taken all its actions.
     pub(crate) fn acted(&mut self, id: NodeId) {
-        if self.watches(id)
-            && let Some(run) = &mut self.node(id).run
-        {
-            (run.led, run.granted) = (run.leads, run.grant);
+        if !self.watches(id) {
+            return;
         }
+        let knows = self.at(id).knows;
+        let Some(run) = &mut self.node(id).run else { return };
+        (run.led, run.granted) = (run.leads, run.grant);
+        let owed = run.owed.take();
+        self.rule("raft_log/learn/is-in-log", owed.is_none_or(|owed| owed <= knows), || {
+            format!("node {id} has learned {owed:?}, and its writes show {knows}")
+        });
     }
 }
 
@@ -436,6 +441,7 @@ impl Run {
             advanced: Epoch(0),
             shown: None,
             applied,
+            owed: None,
             workers: Default::default(),
         }
     }

@@ -464,7 +464,9 @@ impl Monitor {
         });
         let run = self.at(id).running();
         let has_led = run.leads.or(run.led).is_some() || run.believes.is_some();
-        if has_led && !self.is_replaced(id, (index, committed), published) {
+        if has_led && self.is_replaced(id, (index, committed), published) {
+            self.run(id).owed = Some(committed);
+        } else if has_led {
             self.learns(id, committed);
         }
         let last = self.line.last();
@@ -507,8 +509,8 @@ impl Monitor {
 
     /// Whether a later leader has deposed this one in this step, and has committed another entry
     /// than the one in the log here. This entry was written, and the other one is not yet. Its
-    /// write comes later, and shows the commit index again. A node applies only what it has
-    /// written.
+    /// write comes later, and must show the commit index: `acted` checks it. A node applies only
+    /// what it has written.
     fn is_replaced(
         &self,
         id: NodeId,
