@@ -783,6 +783,13 @@ bugs! {
     /// Breaks S6, S7; found by `raft_log: commit-forgotten` within 100 seeds. Seen: the library
     /// says that a changed commit index alone needs no sync.
     CommitUnwritten "commit-unwritten",
+    /// A leader counts a follower's refusal of entries as their acknowledgement. So it commits entries
+    /// that only a minority has.
+    ///
+    /// Breaks S6; found by `raft_log: committed-without-quorum` within 20 seeds. Seen: a new leader
+    /// that took for granted that every follower has its log
+    /// ([#10682](https://github.com/KanishJebaMathewM/Truxify/issues/10682)).
+    RefusalCounts "refusal-counts",
     /// Snapshots and the compacted log do not have the learners of the configuration.
     ///
     /// Breaks S7; found by `raft_log: snapshot-without-configuration` within 20 seeds. Seen: as
