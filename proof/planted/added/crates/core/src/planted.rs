@@ -790,6 +790,17 @@ bugs! {
     /// that took for granted that every follower has its log
     /// ([#10682](https://github.com/KanishJebaMathewM/Truxify/issues/10682)).
     RefusalCounts "refusal-counts",
+    /// A vote of an earlier term counts for the term of the election that runs now.
+    ///
+    /// Breaks S6; found by `rounds: no-quorum` within 20 seeds. Seen: an answer whose
+    /// term is not compared ([#3](https://github.com/eatonphil/raft-rs/issues/3)).
+    EarlierVoteCounts "earlier-vote-counts",
+    /// A leader tells every follower its whole commit index, and the follower believes it up to the
+    /// end of its own log. So it may take entries for committed that the leader does not have.
+    ///
+    /// Breaks S6; found by `raft_log: learns-uncommitted` within 100 seeds. Seen: ScyllaDB
+    /// ([#9965](https://github.com/scylladb/scylladb/issues/9965)).
+    CommitUncapped "commit-uncapped",
     /// Snapshots and the compacted log do not have the learners of the configuration.
     ///
     /// Breaks S7; found by `raft_log: snapshot-without-configuration` within 20 seeds. Seen: as
