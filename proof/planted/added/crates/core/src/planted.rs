@@ -801,6 +801,23 @@ bugs! {
     /// Breaks S6; found by `raft_log: learns-uncommitted` within 100 seeds. Seen: ScyllaDB
     /// ([#9965](https://github.com/scylladb/scylladb/issues/9965)).
     CommitUncapped "commit-uncapped",
+    /// A leader commits entries of earlier terms as soon as a majority has them.
+    ///
+    /// Breaks S6; found by `raft_log: counts-old-terms` within 20 seeds. Seen: LogCabin
+    /// ([#44](https://github.com/logcabin/logcabin/issues/44)); canonical/raft
+    /// ([#220](https://github.com/canonical/raft/issues/220)).
+    OldTermsCounted "old-terms-counted",
+    /// A voter does not compare the candidate's log with its own.
+    ///
+    /// Breaks S6; found by `raft_log: vote-for-log-behind` within 20 seeds. Seen: why Raft restricts
+    /// elections (5.4.1 of the paper).
+    BehindElected "behind-elected",
+    /// A leader appends a change of members while it has not applied the one before. The majorities
+    /// before the first change and after the second need not meet.
+    ///
+    /// Breaks S7; found by `raft_log: two-changes` within 100 seeds. Seen: RedisRaft: the index of
+    /// the last change was recorded wrongly ([#62](https://github.com/RedisLabs/raft/pull/62)).
+    TwoChanges "two-changes",
     /// Snapshots and the compacted log do not have the learners of the configuration.
     ///
     /// Breaks S7; found by `raft_log: snapshot-without-configuration` within 20 seeds. Seen: as
