@@ -93,6 +93,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		{"settings: { ELECTION_TIMEOUT: \"1\" }", "additional properties 'ELECTION_TIMEOUT' not allowed"},
 		{"settings: { NODE_ID: \"1\" }", "additional properties 'NODE_ID' not allowed"},
 		{"settings: { MAX_N: 12 }", "at '/settings/MAX_N': got number, want string"},
+		{"{ zones: true, settings: { LEADER_ZONES: \"a,\" } }", "at '/settings/LEADER_ZONES': 'a,' does not match pattern"},
+		{"settings: { LEADER_ZONES: \"a,b\" }", "set zones: true with settings.LEADER_ZONES"},
 		{"antiAffinity: soft", "at '/antiAffinity': value must be one of 'required', 'preferred'"},
 		{"storage: { size: 1 gig }", "at '/storage/size': '1 gig' does not match pattern"},
 		{"storage: { accessMode: ReadWriteMany }", "at '/storage/accessMode': value must be one of"},
@@ -625,9 +627,11 @@ func expanded(variables []core.EnvVar, id int) map[string]string {
 	values := map[string]string{}
 	for _, variable := range variables {
 		value := variable.Value
-		if from := variable.ValueFrom; from != nil && from.FieldRef != nil &&
-			from.FieldRef.FieldPath == "metadata.labels['apps.kubernetes.io/pod-index']" {
-			value = fmt.Sprint(id)
+		if from := variable.ValueFrom; from != nil && from.FieldRef != nil {
+			value = map[string]string{
+				"metadata.labels['apps.kubernetes.io/pod-index']": fmt.Sprint(id),
+				"metadata.labels['topology.kubernetes.io/zone']":  fmt.Sprintf("eu-1%c", 'a'+id%3),
+			}[from.FieldRef.FieldPath]
 		}
 		for name, known := range values {
 			value = strings.ReplaceAll(value, "$("+name+")", known)

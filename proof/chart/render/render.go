@@ -187,6 +187,7 @@ opsPlainFrom: loopback
 replicas: 5
 firstNode: 3
 http3: true
+zones: true
 antiAffinity: required
 nodeSelector: { disk: fast }
 tolerations: [{ key: oracle, operator: Exists }]
@@ -195,7 +196,9 @@ podAnnotations: { note: "yes" }
 image: { pullSecrets: [registry] }
 storage: { className: fast, accessMode: ReadWriteOncePod }
 service: { type: LoadBalancer, annotations: { note: "yes" } }
-settings: { ELECTION_TIMEOUT_MS: "300", DEBUG: "on", TIMESTAMP_FORMAT: compact, SHUTDOWN_TIMEOUT_MS: "60000" }
+settings:
+  { ELECTION_TIMEOUT_MS: "300", DEBUG: "on", LEADER_ZONES: "eu-1b", TIMESTAMP_FORMAT: compact,
+    SHUTDOWN_TIMEOUT_MS: "60000" }
 monitoring: { enabled: true, tokenSecretName: prometheus, labels: { release: prometheus } }
 backup: { enabled: true, existingClaim: backups }
 `

@@ -74,6 +74,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (get $v.settings "RESTORE_FLOOR") (not $v.bootstrap) -}}
   {{- fail "unset settings.RESTORE_FLOOR without bootstrap: only nodes that found a cluster have a floor" -}}
 {{- end -}}
+{{- if and (get $v.settings "LEADER_ZONES") (not $v.zones) -}}
+  {{- fail "set zones: true with settings.LEADER_ZONES: each node needs a zone" -}}
+{{- end -}}
 {{- /* `lookup` finds nothing in `helm template`, and before the first installation. */ -}}
 {{- $name := include "epicepoch.name" . -}}
 {{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
