@@ -4,7 +4,8 @@
 #     sudo sh node-1/install.sh            later, for new certificates
 #     ... --settings                       also for changed settings, tokens, authorities (ca.pem) and unit
 #     ... --program                        also for another program
-# It never touches data. Without --settings and --found, it keeps a file of settings that differs from the new one,
+# It never touches data. Only the first run on a machine, and --found, start the node: one that has ended may have to
+# stay so, until an operator knows why. Without --settings and --found, it keeps a file of settings that differs from the new one,
 # because an operator may have changed it on this machine.
 # With DESTDIR set, it only copies the files below that directory: it makes no user and starts nothing.
 set -eu
@@ -60,6 +61,14 @@ version() { "$1" --version 2>/dev/null | head -n 2 | tr "\n" " "; }
 joins() { grep -q '^[[:space:]]*join[[:space:]]*=' "$1"; }
 [ -z "$found" ] || ! joins "$from/epicepoch.toml" ||
     fail 'the settings have "join": this node joins a cluster and founds none. Run this without --found'
+
+# Key and settings are of one node.
+id_of() { sed -n 's/^[[:space:]]*node_id[[:space:]]*=[[:space:]]*\([0-9]*\).*/\1/p' "$1" 2>/dev/null | head -n 1; }
+id=$(id_of "$from/epicepoch.toml") id_here=$(id_of "$settings/epicepoch.toml")
+[ -z "$id" ] || [ -z "$id_here" ] || [ "$id" = "$id_here" ] ||
+    fail "$from is for node $id, and this machine has node $id_here (see $settings/epicepoch.toml): nothing is installed.
+If node $id_here was removed from its cluster for ever, delete $settings and its data in $data first"
+[ -e "$settings/epicepoch.toml" ] && first='' || first=yes
 
 # A certificate of another authority would be refused by the nodes that this one trusts.
 [ -n "$with_settings" ] || ! is_other "$from/ca.pem" "$settings/ca.pem" ||
@@ -131,11 +140,24 @@ fi
 if [ -d "$root/run/systemd/system" ]; then
     [ -z "$found" ] || echo BOOTSTRAP=1 >"$founding"
     systemctl daemon-reload
-    systemctl enable epicepoch
-    # The node waits for the others, so this does not wait for the node.
-    systemctl start --no-block epicepoch
-    echo 'Installed. The log: journalctl -u epicepoch. If the node ran before, changed settings need:'
-    echo '    systemctl restart epicepoch'
+    if [ -n "$found$first" ]; then
+        systemctl enable epicepoch
+        # The node waits for the others, so this does not wait for the node.
+        systemctl start --no-block epicepoch
+        echo 'Installed and started. The log: journalctl -u epicepoch'
+    else
+        case $(systemctl is-active epicepoch || true) in
+            inactive | failed | unknown | '')
+                echo 'Installed. The node does not run, and this does not start it. Find out why it ended:'
+                echo '    systemctl status epicepoch'
+                echo 'If it may run again: systemctl enable --now epicepoch'
+                ;;
+            *)
+                echo 'Installed. The node runs on, and reads a new certificate and new tokens within seconds.'
+                echo 'Other settings and another program need: systemctl restart epicepoch'
+                ;;
+        esac
+    fi
 else
     install -d -m 750 -o epicepoch "$root$data"
     echo 'The files are in place, but systemd does not run here. As user epicepoch, start the node with:'

@@ -420,7 +420,8 @@ install.sh puts each file in its place:
 It makes the user epicepoch, who alone reads the key and the tokens, and starts the service. With
 --found, this start founds the cluster as soon as all nodes run; the log says which are missing:
   journalctl -u epicepoch
-A later run keeps the files that differ, but for node.pem and node.key: see the first lines of install.sh.
+A later run keeps the files that differ, but for node.pem and node.key. Without --found, it starts
+no node. See the first lines of install.sh.
 ";
 
 #[cfg(test)]

@@ -66,7 +66,10 @@ const COMMANDS: [(&str, &str); 4] = [
     (
         "systemctl",
         "case $1 in
-         is-active) [ -e \"$HOME/active\" ]; exit ;;
+         is-active)
+             [ -e \"$HOME/active\" ] && state=active || state=failed
+             [ \"$2\" = --quiet ] || echo $state
+             [ $state = active ]; exit ;;
          start) touch \"$HOME/active\"; cat \"$HOME/root/run/epicepoch-found\" 2>/dev/null ;;
          esac
          echo \"systemctl $*\"",
@@ -154,12 +157,52 @@ fn only_the_word_found_lets_a_node_found_a_cluster_and_only_one_process() {
 
     // A node with data, or one that has lost them.
     fs::write(machine.path("/var/lib/epicepoch/data"), "data").expect("written");
-    for _ in 0..2 {
-        let (is_done, text) = machine.install(&[]);
-        assert!(is_done, "{text}");
-        assert_eq!((started(&text), machine.may_found()), ((true, false), false), "{text}");
-        assert_eq!(read(&machine.path("/var/lib/epicepoch/data")), "data");
+    let (is_done, text) = machine.install(&[]);
+    assert!(is_done && !machine.may_found(), "{text}");
+    assert_eq!(read(&machine.path("/var/lib/epicepoch/data")), "data");
+}
+
+#[test]
+fn a_node_that_has_ended_is_not_started_by_a_new_certificate() {
+    let machine = Machine::new();
+    assert!(machine.install(&["--found"]).0);
+    let is_enabled = |text: &str| text.contains("systemctl enable epicepoch\n");
+    let (is_done, text) = machine.install(&[]);
+    assert!(is_done && text.contains("The node runs on") && !is_enabled(&text), "{text}");
+    assert_eq!(started(&text), (false, false), "{text}");
+    machine.end_process();
+    for arguments in [&[][..], &["--settings"], &["--program"]] {
+        let (is_done, text) = machine.install(arguments);
+        assert!(
+            is_done && text.contains("systemctl status epicepoch") && !is_enabled(&text),
+            "{text}"
+        );
+        assert_eq!(started(&text), (false, false), "{text}");
     }
+}
+
+#[test]
+fn the_key_of_another_node_is_not_installed() {
+    let machine = Machine::new();
+    assert!(machine.install(&["--found"]).0);
+    machine.end_process();
+    let from = machine.home.path().join("out/node-1");
+    let settings = read(&from.join("epicepoch.toml"));
+    assert!(settings.contains("\nnode_id = 1\n"), "{settings}");
+    let other = settings.replace("\nnode_id = 1\n", "\nnode_id = 12\n");
+    fs::write(from.join("epicepoch.toml"), other).expect("written");
+    fs::write(from.join("node.key"), "another").expect("written");
+    for arguments in [&[][..], &["--settings"], &["--found"]] {
+        let (is_done, text) = machine.install(arguments);
+        assert!(
+            !is_done && text.contains("is for node 12") && text.contains("has node 1 "),
+            "{text}"
+        );
+        assert_ne!(read(&machine.path("/etc/epicepoch/node.key")), "another");
+    }
+    fs::remove_dir_all(machine.path("/etc/epicepoch")).expect("removed");
+    assert!(machine.install(&[]).0);
+    assert_eq!(read(&machine.path("/etc/epicepoch/node.key")), "another");
 }
 
 #[test]
@@ -172,8 +215,7 @@ fn a_running_node_is_not_told_to_found_and_every_run_without_the_word_ends_it() 
     machine.end_process();
     assert!(machine.install(&["--found"]).0 && machine.may_found());
     let (is_done, text) = machine.install(&[]);
-    assert!(is_done, "{text}");
-    assert_eq!((started(&text), machine.may_found()), ((true, false), false), "{text}");
+    assert!(is_done && !machine.may_found(), "{text}");
 }
 
 #[test]
@@ -261,7 +303,6 @@ fn what_was_changed_on_the_machine_is_kept_and_only_certificates_are_renewed() {
         assert!(text.contains(&format!("/etc/epicepoch/{name}")), "{text}");
         assert_eq!(read(path), "changed", "{name}");
     }
-    machine.end_process();
 
     let (is_done, text) = machine.install(&["--settings"]);
     assert!(is_done && read(&program).contains("9.8.7"), "{text}");
@@ -269,7 +310,6 @@ fn what_was_changed_on_the_machine_is_kept_and_only_certificates_are_renewed() {
         assert_ne!(read(path), "changed", "{}", path.display());
         assert_eq!(read(Path::new(&format!("{}.before", path.display()))), "changed");
     }
-    machine.end_process();
 
     assert!(machine.install(&["--program"]).0);
     assert_eq!(fs::read(&program).expect("read"), fs::read("/bin/true").expect("read"));
