@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Arg, ArgMatches, Command};
-use epicepoch_config::Environment;
-use epicepoch_config::whole_number;
+use epicepoch_config::{Environment, host_and_port, whole_number};
 use epicepoch_wire::http::{PATH_ADMIN_MEMBERS, PATH_ADMIN_TRANSFER};
 use serde_json::Value;
 
@@ -225,15 +224,15 @@ impl Rolling<'_> {
         self.check_signal()?;
         let addr = seen.iter().find(|it| it.node == node).map(|it| it.addr.clone());
         let addr = addr.ok_or_else(|| anyhow!("node {node} is not a member any more"))?;
+        let host = host_of(&addr)?;
         self.print(&format!("node {node}: restarting"));
         let from = Instant::now();
-        let host = addr.rsplit_once(':').map_or(addr.as_str(), |(host, _)| host);
         let (output, errors) = self.streams();
         let status = Process::new("sh")
             .args(["-c", command])
             .env("EPICEPOCH_NODE_ID", node.to_string())
             .env("EPICEPOCH_NODE_ADDR", &addr)
-            .env("EPICEPOCH_NODE_HOST", host.trim_matches(['[', ']']))
+            .env("EPICEPOCH_NODE_HOST", host)
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors)
@@ -454,6 +453,18 @@ fn members(document: &Value) -> Option<Vec<Seen>> {
     rows.collect()
 }
 
+/// Returns the host of a client address, without brackets. A member announces its address itself,
+/// and may lie. So whatever a shell or ssh could take for more than a host is refused.
+fn host_of(addr: &str) -> Result<&str, anyhow::Error> {
+    let host = host_and_port(addr).map(|(host, _)| host.trim_matches(['[', ']']));
+    host.filter(|host| !host.starts_with('-')).ok_or_else(|| {
+        anyhow!(
+            "its client address is {addr:?}, and that has no host for the command: see its \
+             ADVERTISE_ADDR, and whether it is a node of yours"
+        )
+    })
+}
+
 /// Returns the order of the restarts: learners first, because no majority needs them, and the
 /// leader last.
 fn order(seen: &[Seen], wanted: Option<&[u64]>) -> Result<Vec<u64>, anyhow::Error> {
@@ -577,6 +588,21 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0, "{text}");
+    }
+
+    #[test]
+    fn only_a_host_gets_into_the_command() {
+        for (addr, host) in
+            [("n1.example:8080", "n1.example"), ("[::1]:80", "::1"), ("10.0.0.1:1", "10.0.0.1")]
+        {
+            assert_eq!(host_of(addr).expect("a host"), host);
+        }
+        for addr in
+            ["-oProxyCommand=x:8080", "-n:1", "n;x:1", "$(x):1", "n 1:1", "n", ":1", "[x]:1"]
+        {
+            let error = host_of(addr).expect_err(addr).to_string();
+            assert!(error.contains("ADVERTISE_ADDR"), "{error}");
+        }
     }
 
     #[test]
