@@ -17,6 +17,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_config::{
     CERT_FILE_DEFAULT, Config, Environment, Given, KEY_FILE_DEFAULT, Logging, Scope,
 };
+use epicepoch_server::consensus::restore::backup_of_stopped;
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::{Node, RunError, StartError};
 use epicepoch_wire::NodeId;
@@ -162,17 +163,26 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Rejects a directory with data of a cluster of another size. Its replicated membership would
-    /// not match the number of nodes that are started.
+    /// Rejects a directory with a cluster whose members are not the nodes that are started. Nodes
+    /// that have ended before they founded a cluster have left a directory without members. A node
+    /// whose data cannot be read reports that itself when it starts.
     fn check_data(&self) -> Result<(), Failure> {
-        let found = (1..=NODES_MAX).filter(|id| self.node_dir(*id).exists()).count();
-        if found == 0 || found == usize::from(self.nodes) {
+        let members = |id| backup_of_stopped(&self.node_dir(id), 0, 0).ok().map(|it| it.members);
+        let Some(members) = (1..=NODES_MAX).find_map(members) else { return Ok(()) };
+        // Other members run elsewhere.
+        let is_here = |id: &u16| {
+            let is_member = members.iter().any(|it| it.node == NodeId(u64::from(*id)));
+            is_member && self.node_dir(*id).exists()
+        };
+        let here: Vec<u16> = (1..=NODES_MAX).filter(is_here).collect();
+        if here.iter().copied().eq(1..=self.nodes) {
             return Ok(());
         }
-        let dir = self.data_dir.display();
+        let (dir, count) = (self.data_dir.display(), here.len());
+        let names = here.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         Err(Failure::usage(anyhow!(
-            "{dir} holds the data of {found} nodes, but --nodes is {}; allowed is --nodes {found}, \
-             another --data-dir, or none of the old data",
+            "{dir} holds a cluster of the nodes {names}, but --nodes is {}; allowed is --nodes \
+             {count}, another --data-dir, or none of the old data",
             self.nodes
         )))
     }
@@ -350,6 +360,10 @@ const LEADER_POLL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use epicepoch_link::unused_port;
+
     use super::*;
     use crate::commands;
 
@@ -399,14 +413,56 @@ mod tests {
     }
 
     #[test]
-    fn ports_beyond_the_last_and_other_sizes_of_old_data_are_refused() {
+    fn ports_beyond_the_last_are_refused() {
         assert_eq!(layout(&["--http-port-base", "65534"]).expect_err("too high").code, 2);
         assert_eq!(layout(&["--http-port-base", "60003"]).expect_err("a clash").code, 2);
+    }
+
+    /// The first of `COUNT` unused ports in a row.
+    fn ports<const COUNT: u16>() -> u16 {
+        loop {
+            let first = unused_port();
+            if (1..COUNT).all(|step| unused_port() == first + step) {
+                return first;
+            }
+        }
+    }
+
+    #[test]
+    fn a_start_on_a_busy_port_leaves_nothing_in_the_way_and_another_size_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(dir.path().join("node-1")).expect("made");
-        let data = format!("--data-dir={}", dir.path().display());
-        let failure = layout(&[&data]).expect_err("one node of three");
-        assert!(failure.error.to_string().contains("--nodes 1"), "{:#}", failure.error);
-        layout(&[&data, "--nodes=1"]).expect("the same size");
+        let http = ports::<8>();
+        let raft = http + 4;
+        let flags = [
+            format!("--data-dir={}", dir.path().display()),
+            format!("--http-port-base={http}"),
+            format!("--raft-port-base={raft}"),
+        ];
+        let with = |nodes| flags.each_ref().map(String::as_str).into_iter().chain([nodes]);
+        let sized = |nodes| layout(&with(nodes).collect::<Vec<_>>());
+
+        let busy = TcpListener::bind((LOOPBACK, http)).expect("unused");
+        let failure = start_all(sized("--nodes=2").expect("valid"), None).expect_err("busy");
+        assert!(format!("{:#}", failure.error).contains("--http-port-base"), "{:#}", failure.error);
+        assert!(dir.path().join("node-2").exists(), "node 2 has begun");
+        drop(busy);
+
+        let nodes = start_all(sized("--nodes=2").expect("nothing is founded"), None);
+        let nodes = nodes.unwrap_or_else(|failure| panic!("{:#}", failure.error));
+        let until = Instant::now() + LEADER_WAIT_MAX;
+        while !nodes.values().any(|node| node.is_leader()) {
+            assert!(Instant::now() < until, "no leader");
+            thread::sleep(LEADER_POLL);
+        }
+        stop_all(&nodes);
+        for node in nodes.values() {
+            node.wait().expect("it stops");
+        }
+        drop(nodes);
+        for other in ["--nodes=1", "--nodes=3"] {
+            let failure = sized(other).expect_err("two nodes");
+            assert!(failure.error.to_string().contains("is --nodes 2,"), "{:#}", failure.error);
+        }
+        sized("--nodes=2").expect("the same size");
     }
 }
