@@ -1,7 +1,7 @@
 //! `epicepoch certs renew`: signs certificates anew for the same owners, with the same names, new
 //! keys and a new validity. It never changes an authority.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -62,26 +62,15 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(anyhow!("--{KEY} is for one certificate: renew one at a time")));
     }
     let mut all: Vec<Renewed> = Vec::new();
+    // Held until this returns.
+    let mut locks: Vec<File> = Vec::new();
     for path in matches.get_many::<String>(NAMES).into_iter().flatten() {
         let old = Path::new(path);
-        let bytes = PemFile::new("FILE", old).read().map_err(Failure::usage)?;
-        let certificate = CertificateDer::from_pem_slice(&bytes)
-            .map_err(|error| Failure::usage(anyhow!("{path} holds no certificate: {error}")))?;
-        let issued = authority
-            .renew(&certificate, validity(matches))
-            .with_context(|| path.clone())
-            .map_err(Failure::usage)?;
-        let name = old.file_name().map(PathBuf::from).unwrap_or_default();
         let old_key = given_key.map_or_else(|| old.with_extension("key"), PathBuf::from);
-        let (certificate, key) = if let Some(out) = &out {
-            let key_name = old_key.file_name().map(PathBuf::from).unwrap_or_default();
-            (out.join(name), out.join(key_name))
-        } else {
-            // A new certificate without its key in the right file would stop the next start.
-            Pair::load(PemFile::new("FILE", old), PemFile::new("its key", &old_key))
-                .context("nothing is replaced; name the key of the certificate with --key-file")
-                .map_err(Failure::usage)?;
-            (old.to_owned(), old_key)
+        let moved = |out: &PathBuf, to: &Path| out.join(to.file_name().unwrap_or_default());
+        let (certificate, key) = match &out {
+            Some(out) => (moved(out, old), moved(out, &old_key)),
+            None => (old.to_owned(), old_key.clone()),
         };
         for path in [&key, &certificate] {
             let is_used = |other: &Renewed| [&other.key, &other.certificate].contains(&path);
@@ -89,6 +78,23 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
                 let shown = path.display();
                 return Err(Failure::usage(anyhow!("{shown} would be written twice")));
             }
+        }
+        if out.is_none() {
+            locks.extend(lock(old)?);
+            finish_interrupted(old, &old_key)?;
+        }
+        let bytes = PemFile::new("FILE", old).read().map_err(Failure::usage)?;
+        let described = CertificateDer::from_pem_slice(&bytes)
+            .map_err(|error| Failure::usage(anyhow!("{path} holds no certificate: {error}")))?;
+        let issued = authority
+            .renew(&described, validity(matches))
+            .with_context(|| path.clone())
+            .map_err(Failure::usage)?;
+        if out.is_none() {
+            // A new certificate without its key in the right file would stop the next start.
+            Pair::load(PemFile::new("FILE", old), PemFile::new("its key", &old_key))
+                .context("nothing is replaced; name the key of the certificate with --key-file")
+                .map_err(Failure::usage)?;
         }
         all.push(Renewed { certificate, key, issued });
     }
@@ -181,6 +187,33 @@ fn replace(all: &[Renewed]) -> Result<(usize, Result<(), Failure>), Failure> {
         }
     }
     Ok((beside.len(), Ok(())))
+}
+
+/// Locks a certificate against another renewal in place, whose files beside the old ones have the
+/// same names. A renewal that begins later finds another file, and this one has done with it. A
+/// missing file is reported later, and some file systems have no locks.
+fn lock(certificate: &Path) -> Result<Option<File>, Failure> {
+    let Ok(file) = File::open(certificate) else { return Ok(None) };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(anyhow!(
+            "another command renews {} now; nothing is replaced; run this again once it has ended",
+            certificate.display()
+        )
+        .into()),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Puts the certificate in place whose key an interrupted renewal has replaced already.
+fn finish_interrupted(certificate: &Path, key: &Path) -> Result<(), Failure> {
+    let (new, key) = (beside(certificate), PemFile::new("its key", key));
+    let fits = |path: &Path| Pair::load(PemFile::new("FILE", path), key.clone()).is_ok();
+    if !fits(certificate) && fits(&new) {
+        let what = || format!("{} belongs to the key, and cannot be put in place", new.display());
+        fs::rename(&new, certificate).with_context(what)?;
+    }
+    Ok(())
 }
 
 /// Returns the path of a new file before it replaces the old one.
@@ -286,6 +319,29 @@ mod tests {
         assert!(dir.is_pair("cert.pem", "key.pem"));
         assert_ne!(dir.files(), before);
         assert_eq!(dir.files().len(), before.len(), "no other file appears");
+    }
+
+    #[test]
+    fn a_renewal_that_was_interrupted_between_key_and_certificate_is_finished() {
+        let dir = Directory::with(&[("a.pem", "a.key"), ("b.pem", "b.key")]);
+        fs::rename(dir.path("b.key"), dir.path("a.key")).expect("renamed");
+        fs::rename(dir.path("b.pem"), dir.path("a.pem.renewed")).expect("renamed");
+        assert!(!dir.is_pair("a.pem", "a.key"));
+        dir.renew("a.pem").expect("renewed");
+        assert!(dir.is_pair("a.pem", "a.key") && !dir.path("a.pem.renewed").exists());
+    }
+
+    #[test]
+    fn two_renewals_of_one_certificate_do_not_run_at_once() {
+        let dir = Directory::with(&[("a.pem", "a.key"), ("b.pem", "b.key")]);
+        let before = dir.files();
+        let other = lock(&dir.path("b.pem")).expect("free").expect("it exists");
+        let failure = dir.renew("a.pem b.pem").expect_err("it is locked");
+        assert!(failure.error.to_string().contains("run this again"), "{:#}", failure.error);
+        assert!(dir.files() == before, "nothing is replaced");
+        drop(other);
+        dir.renew("a.pem b.pem").expect("renewed");
+        assert!(dir.is_pair("a.pem", "a.key") && dir.is_pair("b.pem", "b.key"));
     }
 
     #[test]
