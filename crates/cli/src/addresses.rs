@@ -179,7 +179,10 @@ fn timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
 /// Runs a future to its end on a new runtime.
 pub(crate) fn block_on<T>(question: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(question))
+    let answer = runtime.block_on(question);
+    // A name that is being resolved must not hold up the answer. Dropping the runtime would wait.
+    runtime.shutdown_background();
+    Ok(answer)
 }
 
 /// Splits a list into addresses. An item that is only a port means that port on localhost.
