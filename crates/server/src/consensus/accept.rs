@@ -60,8 +60,7 @@ pub(super) struct Accepted {
     pub(super) inbox: Rc<Inbox>,
     /// The ids whose removal this node has applied.
     pub(super) removed: RefCell<BTreeSet<NodeId>>,
-    /// The newest inbound Raft link of each peer.
-    alive: RefCell<BTreeMap<NodeId, Alive>>,
+    newest: Newest,
     refusals: LoggedRefusals,
     /// The connections that have not sent their hello yet.
     handshakes: Handshakes,
@@ -71,11 +70,52 @@ pub(super) struct Accepted {
     proved_at: RefCell<BTreeMap<NodeId, Key>>,
 }
 
+/// An inbound Raft link.
 #[derive(Clone, Copy)]
 struct Alive {
     boot: BootId,
     heard_at: Instant,
     link: u64,
+}
+
+/// The newest inbound Raft link of each peer.
+#[derive(Default)]
+struct Newest(RefCell<BTreeMap<NodeId, Alive>>);
+
+impl Newest {
+    /// Records a new link. Returns false, and records nothing, if another process of the node is
+    /// connected.
+    fn begin(&self, node: NodeId, link: Alive) -> bool {
+        let mut links = self.0.borrow_mut();
+        let is_another = links.get(&node).is_some_and(|other| {
+            let silence = link.heard_at.saturating_duration_since(other.heard_at);
+            other.boot != link.boot && silence < ALIVE_WITHIN
+        });
+        if !is_another {
+            links.insert(node, link);
+        }
+        !is_another
+    }
+
+    /// Records that a link was heard. If a newer link had taken its place and has ended, this one is
+    /// the newest again.
+    fn record_heard(&self, node: NodeId, link: Alive) {
+        let mut links = self.0.borrow_mut();
+        let newest = links.entry(node).or_insert(link);
+        if newest.link == link.link {
+            *newest = link;
+        }
+    }
+
+    /// Forgets a link that has ended. Returns whether it was the newest.
+    fn end(&self, node: NodeId, link: u64) -> bool {
+        let mut links = self.0.borrow_mut();
+        let is_newest = links.get(&node).is_some_and(|newest| newest.link == link);
+        if is_newest {
+            links.remove(&node);
+        }
+        is_newest
+    }
 }
 
 impl Accepted {
@@ -91,7 +131,7 @@ impl Accepted {
             faults,
             inbox,
             removed: RefCell::default(),
-            alive: RefCell::default(),
+            newest: Newest::default(),
             refusals: LoggedRefusals::default(),
             handshakes: handshakes(),
             proved_at: RefCell::default(),
@@ -178,6 +218,8 @@ impl Accepted {
                 self.record_proved(node, from.ip(), &stream);
                 let welcome = self.shared.hello(hello.link, node);
                 if !self.send(&mut stream, FrameKind::Welcome, |out| welcome.encode(out)).await {
+                    // The answer has recorded a Raft link.
+                    self.close(node, link).await;
                     return;
                 }
                 match hello.link {
@@ -219,19 +261,13 @@ impl Accepted {
             return Answer::Refused(refusal);
         }
         if hello.link == LinkKind::Raft {
-            let now = Instant::now();
-            let alive = Alive { boot: hello.boot, heard_at: now, link };
-            let mut links = self.alive.borrow_mut();
-            let other = links.get(&node).filter(|other| {
-                other.boot != hello.boot && other.heard_at.elapsed() < ALIVE_WITHIN
-            });
-            if other.is_some() {
+            let alive = Alive { boot: hello.boot, heard_at: Instant::now(), link };
+            if !self.newest.begin(node, alive) {
                 let text = format!(
                     "another process runs as node {node} and is connected: stop one of them"
                 );
                 return Answer::Refused(Refusal::new(RefusalCode::DuplicateNode, text));
             }
-            links.insert(node, alive);
         }
         Answer::Welcome
     }
@@ -334,11 +370,8 @@ impl Accepted {
                 tracing::warn!(peer = node.0, "a frame of another node or cluster: link closed");
                 break;
             }
-            if let Some(alive) = self.alive.borrow_mut().get_mut(&node)
-                && alive.link == link
-            {
-                alive.heard_at = Instant::now();
-            }
+            let alive = Alive { boot: peer.boot, heard_at: Instant::now(), link };
+            self.newest.record_heard(node, alive);
             // The link of a peer that was removed, or that is known by now to be rolled back, is
             // closed. The peer dials again and then gets the refusal.
             let is_rolled_back = self.shared.core.check_peer(peer).is_err();
@@ -360,16 +393,21 @@ impl Accepted {
                     let pong = pong(&self.shared, &self.faults, sent_ns, reads_intervals);
                     let me = self.shared.identity.node;
                     write_frame(&mut frames, FrameKind::Pong, cluster, me, |out| pong.encode(out));
-                    if write_frames(&mut writer, &mut frames).await.is_err() {
+                    // A peer that never reads must not hold up the end of its link.
+                    let write = timeout(SILENCE_MAX, write_frames(&mut writer, &mut frames));
+                    if !matches!(write.await, Ok(Ok(()))) {
                         break;
                     }
                 }
                 _ => break,
             }
         }
-        let is_last = self.alive.borrow().get(&node).is_some_and(|alive| alive.link == link);
-        if is_last {
-            self.alive.borrow_mut().remove(&node);
+        self.close(node, link).await;
+    }
+
+    /// Forgets a link that has ended, and reports its end if it was the newest of its node.
+    async fn close(&self, node: NodeId, link: u64) {
+        if self.newest.end(node, link) {
             self.inbox.send(Event::Closed { node }).await;
         }
     }
@@ -448,6 +486,27 @@ mod tests {
 
     use super::super::fixture::{logged, shared_with};
     use super::*;
+
+    #[test]
+    fn a_link_that_ends_before_its_welcome_leaves_the_older_one_in_place() {
+        let (links, node, now) = (Newest::default(), NodeId(2), Instant::now());
+        let at = |link, boot, ms| Alive {
+            boot: BootId(boot),
+            heard_at: now + Duration::from_millis(ms),
+            link,
+        };
+        assert!(links.begin(node, at(1, 7, 0)));
+        assert!(links.begin(node, at(2, 7, 100)), "the same process connects again");
+        assert!(!links.begin(node, at(3, 8, 200)), "another process, while the first is heard");
+        links.record_heard(node, at(1, 7, 300));
+        assert!(links.begin(node, at(4, 8, 700)), "nothing was heard on the newest link");
+        assert!(links.end(node, 4) && !links.end(node, 1), "its welcome was not sent");
+
+        links.record_heard(node, at(1, 7, 800));
+        assert!(!links.begin(node, at(5, 8, 900)), "the older link counts again");
+        assert!(links.end(node, 1), "its end is reported");
+        assert!(links.0.borrow().is_empty());
+    }
 
     #[test]
     fn only_a_peer_that_reads_intervals_is_told_one() {

@@ -90,6 +90,11 @@ impl Link {
         self.is_up.notify_waiters();
     }
 
+    /// Whether the link is connected, so that it sends what is queued.
+    pub(super) fn is_connected(&self) -> bool {
+        self.reads.get().is_some()
+    }
+
     /// Queues a message. Returns whether there was space; if not, the message is dropped.
     pub(super) fn send(&self, message: RaftMessage) -> bool {
         self.queue.try_send(message).is_ok()

@@ -565,10 +565,18 @@ impl Plane {
     fn send(&mut self, Outgoing { to, message }: Outgoing) {
         let kind = message.kind;
         let metrics = &self.metrics.consensus;
-        if self.links.get(&to).is_some_and(|link| link.send(message)) {
-            metrics.raft_messages_sent.add(1);
-        } else {
-            metrics.raft_messages_dropped.add(1);
+        let link = self.links.get(&to);
+        let is_queued = link.is_some_and(|link| link.send(message));
+        // What is queued while the peer is down is dropped, and counts as neither.
+        if link.is_some_and(Link::is_connected) {
+            let count = if is_queued {
+                &metrics.raft_messages_sent
+            } else {
+                &metrics.raft_messages_dropped
+            };
+            count.add(1);
+        }
+        if !is_queued {
             self.node.handle_unsent(self.shared.clock.monotonic_ns(), to, kind);
         }
     }
