@@ -449,6 +449,11 @@ impl Replica {
         self.preference.prefer(settings.leader_zones.clone());
         let is_lease_off = settings.lease_ms == 0;
         self.settings.published = Some(settings);
+        if self.state.mode() == Mode::Interval {
+            // S14: an advance that is under way stays without an answer. Interval timestamps begin
+            // above the ceiling of now, and not above a later one.
+            self.reservation.advance = None;
+        }
         self.publish();
         if is_lease_off {
             self.release_lease();

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use epicepoch_core::placement::Placement;
-use epicepoch_core::replica::{AdvanceError, HandOver, ReplicaConfig, Report, SettingsError};
+use epicepoch_core::replica::{
+    ADVANCE_AHEAD_NS, AdvanceError, HandOver, ReplicaConfig, Report, SettingsError,
+};
 use epicepoch_core::state::{
     COMPACT_WIDTH_MIN_NS, Command, FORMAT_OF_CLOSING, FORMAT_OF_COMPACT, FORMAT_OF_INTERVALS,
     FORMAT_OF_SETTINGS, FORMATS, Outcome, State,
@@ -464,4 +466,27 @@ fn interval_mode_withdraws_the_grant_and_names_the_ceiling() {
     assert_eq!(bench.shared.published().opening.map(|it| it.ceiling), Some(ceiling));
     let advance = bench.replica.plan_advance(Epoch(u64::MAX / 2), u64::MAX);
     assert_eq!(advance, Err(AdvanceError::Intervals));
+}
+
+/// S14: interval timestamps may be below an epoch to which an operator has begun to move.
+#[test]
+fn an_advance_that_interval_mode_overtakes_is_not_reported_as_done() {
+    let mut bench = led(FORMAT_OF_CLOSING);
+    for _ in 0..8 * ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+    }
+    assert_eq!(change(&mut bench, 7, &intervals()), Ok(()));
+    let to = Epoch(bench.replica.ceiling().0 + 1_000_000_000);
+    let advance = bench.replica.advance(bench.now_ns, to, ADVANCE_AHEAD_NS);
+    assert!(advance.is_ok_and(|it| !it.is_done), "the mode is not applied yet");
+    for _ in 0..20 * ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+    }
+    let published = bench.shared.published();
+    assert!(
+        published.mode == Mode::Interval && published.opening.is_some_and(|it| it.ceiling < to)
+    );
+    assert!(!bench.reports.contains(&Report::Advanced { to }));
 }
