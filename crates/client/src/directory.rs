@@ -260,6 +260,12 @@ impl Directory {
         self.cluster.as_deref()
     }
 
+    /// Whether an answer names the cluster of the first answer. Answers with timestamps must,
+    /// because a node that names no cluster, or one of zeros, may belong to any.
+    pub(crate) fn is_own_cluster(&self, cluster: Option<&str>) -> bool {
+        self.cluster.is_some() && self.cluster() == cluster
+    }
+
     /// Returns the error for a node at `addr` that belongs to another cluster; `found` names that
     /// cluster.
     pub(crate) fn another_cluster(&self, addr: &str, found: String) -> AnotherCluster {

@@ -14,7 +14,6 @@ use thiserror::Error;
 
 use crate::client::Client;
 use crate::clock::now;
-use crate::directory::Directory;
 use crate::error::{AnotherCluster, AskError, BadAnswer, FailedAttempt};
 use crate::members::Members;
 pub(crate) use turns::Turns;
@@ -337,8 +336,7 @@ impl Client {
             return Err(refusal_of(addr, target, &answer));
         }
         let foreign = |what: String| BadAnswer::Foreign { addr: addr.to_owned(), what };
-        let is_named = |directory: &mut Directory| directory.cluster() == answer.cluster;
-        if answer.cluster.is_none() || !self.with_directory(is_named) {
+        if !self.with_directory(|directory| directory.is_own_cluster(answer.cluster)) {
             return Err(foreign("an interval of no cluster".to_owned()).into());
         }
         let bytes = answer.body.try_into();

@@ -308,7 +308,7 @@ impl Pursuit {
         let Goal::Timestamps(count) = self.goal else {
             return self.end_badly(addr, "timestamps that nobody asked for".to_owned());
         };
-        if directory.cluster().is_none() || answer.cluster.is_none() {
+        if !directory.is_own_cluster(answer.cluster) {
             return self.end_badly(addr, "timestamps of no cluster".to_owned());
         }
         let bytes = answer.body.try_into().ok();
@@ -337,7 +337,7 @@ impl Pursuit {
         answer: &Answer<'_>,
         now: Instant,
     ) {
-        if directory.cluster().is_none() || answer.cluster.is_none() {
+        if !directory.is_own_cluster(answer.cluster) {
             return self.end_badly(addr, "a timestamp of no cluster".to_owned());
         }
         let Ok(bytes) = answer.body.try_into() else {

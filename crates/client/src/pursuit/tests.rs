@@ -294,6 +294,40 @@ fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
 }
 
 #[test]
+fn a_client_that_knows_its_cluster_takes_no_timestamps_of_a_node_that_names_none() {
+    let given = range(5, 0, 1);
+    for goal in [Goal::Timestamps(1), Goal::Latest] {
+        for cluster in [Some(NONE), None, Some("0.1"), Some(CLUSTER)] {
+            let answered = match goal {
+                Goal::Latest => answer(200, given.first().to_bytes().to_vec()),
+                Goal::Timestamps(_) | Goal::Members => stamped(given),
+            };
+            let mut world = World::new(&["x:9"], goal);
+            world.reply(led_by("b:2"));
+            world.reply(Given { cluster: cluster.map(str::to_owned), ..answered });
+            match world.end() {
+                End::Timestamps(_) | End::Latest(_) => assert_eq!(cluster, Some(CLUSTER)),
+                End::BadAnswer(error @ BadAnswer::Foreign { .. }) => {
+                    assert_ne!(cluster, Some(CLUSTER));
+                    assert!(error.to_string().contains("of no cluster"), "{error}");
+                    assert_eq!(world.directory.highest(), None, "it counts for nothing");
+                }
+                end => panic!("{cluster:?}: {end:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_timestamps_fix_the_cluster_of_a_client_that_accepts_any() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.directory.set_leader("x:9".to_owned());
+    world.reply_from("x:9", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    assert_eq!(world.directory.cluster(), Some(CLUSTER));
+}
+
+#[test]
 fn a_node_that_has_not_joined_does_not_say_who_the_members_are() {
     let mut world = World::new(&["x:9", "y:9"], Goal::Members);
     let none = answer(200, r#"{"leader":null,"members":[]}"#);
