@@ -26,6 +26,8 @@ pub(crate) struct Link {
     /// The receive buffer. The first `filled` bytes are received bytes.
     input: Box<[u8]>,
     filled: usize,
+    /// Whether bytes behind the welcome arrived together with it, and were not reported yet.
+    has_unreported: bool,
 }
 
 impl Link {
@@ -40,8 +42,7 @@ impl Link {
     ) -> Result<(Self, Welcome), OpenError> {
         let stream = dialer.dial(addr).await;
         let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
-        let input = vec![0; INPUT_LEN].into_boxed_slice();
-        let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
+        let mut link = Self::new(stream, Vec::new());
         let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
         let cluster_name = cluster_name.unwrap_or_default().to_owned();
         let token = dialer.token();
@@ -92,8 +93,14 @@ impl Link {
             };
             let length = frame.len();
             link.consume(length);
+            link.has_unreported = link.filled > 0;
             return Ok((link, welcome));
         }
+    }
+
+    fn new(stream: Socket, out: Vec<u8>) -> Self {
+        let input = vec![0; INPUT_LEN].into_boxed_slice();
+        Self { stream, out, written: 0, input, filled: 0, has_unreported: false }
     }
 
     async fn exchange(&mut self) -> io::Result<()> {
@@ -119,6 +126,11 @@ impl Link {
     /// Sends the waiting bytes. Is ready when bytes have arrived. No byte is lost if the caller
     /// stops polling.
     pub(crate) fn poll_exchange(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.has_unreported) {
+            // Perhaps nothing more arrives than the end of the connection. So these bytes are
+            // reported before anything is sent or read.
+            return Poll::Ready(Ok(()));
+        }
         while self.written < self.out.len() {
             let rest = &self.out[self.written..];
             match Pin::new(&mut self.stream).poll_write(context, rest)? {
@@ -246,8 +258,7 @@ mod tests {
         let addr = listener.local_addr().unwrap().to_string();
         let stream = Dialer::new(None, Alpn::Native).dial(&addr).await.unwrap();
         let (mut node, _) = listener.accept().await.unwrap();
-        let input = vec![0; INPUT_LEN].into_boxed_slice();
-        let mut link = Link { stream, out: vec![1; 3], written: 0, input, filled: 0 };
+        let mut link = Link::new(stream, vec![1; 3]);
         let mut got = [0; 3];
         tokio::select! {
             end = link.exchange() => panic!("nothing has arrived: {end:?}"),

@@ -4,6 +4,7 @@ mod hedging;
 mod node;
 mod options;
 mod spans;
+mod welcome;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use epicepoch_client::{Epoch, EpochIndex, Timestamp};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
-use epicepoch_wire::native::message::goodbye;
+use epicepoch_wire::native::message::{goodbye, ping};
 use epicepoch_wire::native::{
     COUNT_MAX, ClientHello, ErrorFrame, FEATURE_LATEST, LeaderNotice, Request,
     TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
@@ -54,6 +54,14 @@ pub(crate) enum Play {
     /// Answers after a random time, which is long for one request in eight. The node takes the
     /// timestamps before or after that time, at random.
     Jitter,
+    /// Sends a welcome that names no leader, and the leader in the same write.
+    WelcomeAndTell,
+    /// Sends a welcome and says goodbye in the same write, then closes the connection.
+    WelcomeAndLeave,
+    /// Sends a welcome and a refusal in the same write, then closes the connection.
+    WelcomeAndRefuse(ErrorCode),
+    /// Sends a welcome and a ping in the same write. Answers requests only after the pong.
+    WelcomeAndPing,
 }
 
 /// The timestamps, leader and members that all nodes of a cluster share.
@@ -152,7 +160,7 @@ impl Node {
             Some(())
         });
         let mut input = Vec::new();
-        let mut kept = Vec::new();
+        let (mut kept, mut has_pong) = (Vec::new(), false);
         while reader.read_buf(&mut input).await.ok()? > 0 {
             let mut taken = 0;
             while let Some(frame) = split(&input[taken..], TO_SERVER_TAIL_LEN_MAX).unwrap() {
@@ -167,8 +175,9 @@ impl Node {
                     }
                     ToServer::ClientHello(hello) => {
                         assert!(hello.agent.starts_with("epicepoch-rust/"), "{}", hello.agent);
-                        self.welcome().encode(&mut out);
+                        self.greet(play, &mut out);
                     }
+                    ToServer::Pong(_) => has_pong = true,
                     ToServer::Request(request) => {
                         self.asked.lock().unwrap().push(request.count());
                         if self.play(play, request, nth, &mut kept, &mut out, &say).is_none() {
@@ -183,11 +192,40 @@ impl Node {
                     }
                     other => panic!("{other:?}"),
                 }
+                if has_pong {
+                    out.extend(kept.drain(..).flat_map(|request| self.answer(request)));
+                }
                 say.send(out).ok()?;
+                if matches!(play, Play::WelcomeAndLeave | Play::WelcomeAndRefuse(_)) {
+                    drop(say);
+                    self.peers.lock().unwrap().clear();
+                    return writing.await.ok()?;
+                }
             }
             input.drain(..taken);
         }
         None
+    }
+
+    /// Appends the welcome, and what `play` sends behind it.
+    fn greet(&self, play: Play, out: &mut Vec<u8>) {
+        let mut welcome = self.welcome();
+        if play == Play::WelcomeAndTell {
+            welcome.leader = None;
+        }
+        welcome.encode(out);
+        if play == Play::WelcomeAndTell {
+            out.extend(self.leader_notice());
+        }
+        if play == Play::WelcomeAndLeave {
+            out.extend(goodbye());
+        }
+        if let Play::WelcomeAndRefuse(code) = play {
+            ErrorFrame { code: code as u16, closes: true, id: 0, text: "" }.encode(out);
+        }
+        if play == Play::WelcomeAndPing {
+            out.extend(ping(7));
+        }
     }
 
     /// Handles one request as `play` says. Returns `None` if the connection must be closed.
@@ -213,7 +251,7 @@ impl Node {
             ErrorFrame { code: code as u16, closes: false, id, text: "" }.encode(out);
         };
         match play {
-            Play::Keep => kept.push(request),
+            Play::Keep | Play::WelcomeAndPing => kept.push(request),
             Play::RefuseAndRelease(code) => {
                 refusal(code, out);
                 let answers = kept.drain(..).flat_map(|request| self.answer(request)).collect();
@@ -254,8 +292,8 @@ impl Node {
             | Play::AnyName
             | Play::Lead => out.extend(self.answer(request)),
             Play::Refuse(code) => refusal(code, out),
-            Play::HangUp => return None,
-            Play::Silence | Play::Mute => {}
+            Play::HangUp | Play::WelcomeAndLeave | Play::WelcomeAndRefuse(_) => return None,
+            Play::Silence | Play::Mute | Play::WelcomeAndTell => {}
         }
         Some(())
     }
