@@ -25,6 +25,7 @@ use crate::intervals::Turns;
 use crate::members::{Build, Members, is_address};
 use crate::observer::Observer;
 use crate::pursuit::{Action, End, Goal, Pursuit};
+use crate::resolver::Resolver;
 use crate::session::{LATEST, Session, Settings};
 use crate::tls::Tls;
 use crate::token::TokenSource;
@@ -162,6 +163,15 @@ impl Client {
         addrs: impl IntoIterator<Item = A>,
         options: Options,
     ) -> Result<Self, NewClientError> {
+        Self::resolving(addrs, options, Resolver::default())
+    }
+
+    /// Does what [`Self::new`] does. The client looks up names with `resolver`.
+    fn resolving<A: Into<String>>(
+        addrs: impl IntoIterator<Item = A>,
+        options: Options,
+        resolver: Resolver,
+    ) -> Result<Self, NewClientError> {
         let addrs: Vec<String> = addrs.into_iter().map(Into::into).collect();
         if addrs.is_empty() {
             return Err(NewClientError::NoAddress);
@@ -181,6 +191,7 @@ impl Client {
             return Err(NewClientError::ObserverOverHttp);
         }
         options.check_durations()?;
+        let resolver = Arc::new(resolver);
         let session = Session::new(Settings {
             addrs,
             seed: options.seed,
@@ -198,9 +209,9 @@ impl Client {
             options.guarantee,
             options.timestamp_format,
             options.observer.clone(),
-            options.dialer(Alpn::Native),
+            options.dialer(Alpn::Native, resolver.clone()),
         ));
-        let transport = Transport::new(options.dialer(Alpn::Http1));
+        let transport = Transport::new(options.dialer(Alpn::Http1, resolver));
         let shared = Shared {
             core,
             transport,
@@ -479,9 +490,9 @@ impl Options {
     /// that long, and every clock can represent a time that far away.
     pub const DURATION_MAX: Duration = DURATION_MAX;
 
-    fn dialer(&self, alpn: Alpn) -> Dialer {
+    fn dialer(&self, alpn: Alpn, resolver: Arc<Resolver>) -> Dialer {
         let source = self.token_source.clone().or_else(|| self.token.clone().map(Into::into));
-        Dialer::new(self.tls.as_ref(), alpn).with_token_source(source)
+        Dialer::new(self.tls.as_ref(), alpn).with_token_source(source).with_resolver(resolver)
     }
 
     fn check_durations(&self) -> Result<(), NewClientError> {
@@ -579,3 +590,6 @@ async fn before<'a>(
         Err(_elapsed) => Err(FailedAttempt::Silent { addr: addr.to_owned() }),
     }
 }
+
+#[cfg(test)]
+mod tests;

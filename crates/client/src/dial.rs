@@ -22,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::resolver::Resolver;
 use crate::tls::Tls;
 use crate::token::TokenSource;
 
@@ -51,13 +52,18 @@ impl Alpn {
 pub struct Dialer {
     tls: Option<(Tls, Arc<ClientConfig>)>,
     token: Option<TokenSource>,
+    resolver: Arc<Resolver>,
 }
 
 impl Dialer {
     /// Creates a dialer for the protocol `alpn`. It uses TLS if `tls` is given.
     #[must_use]
     pub fn new(tls: Option<&Tls>, alpn: Alpn) -> Self {
-        Self { tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))), token: None }
+        Self {
+            tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))),
+            token: None,
+            resolver: Arc::default(),
+        }
     }
 
     /// Adds the token that the protocol over the connection will send.
@@ -72,6 +78,11 @@ impl Dialer {
         Self { token, ..self }
     }
 
+    /// Shares lookups of names with other dialers that have this resolver.
+    pub(crate) fn with_resolver(self, resolver: Arc<Resolver>) -> Self {
+        Self { resolver, ..self }
+    }
+
     /// Whether connections have TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
@@ -84,12 +95,16 @@ impl Dialer {
         self.token.as_ref()?.token()
     }
 
-    /// Connects to `addr`, which is `host:port`, with Nagle's algorithm off.
+    /// Connects to `addr`, which is `host:port`, with Nagle's algorithm off. If the future is dropped
+    /// while it looks up the host, the lookup goes on, and the next attempt uses its result.
     ///
     /// # Errors
     /// No connection can be made, or the handshake fails.
     pub async fn dial(&self, addr: &str) -> io::Result<Socket> {
-        self.secure(TcpStream::connect(addr).await?, addr).await
+        let addrs = self.resolver.resolve(addr).await?;
+        let connected = TcpStream::connect(&addrs[..]).await;
+        let stream = connected.inspect_err(|_| self.resolver.forget(addr))?;
+        self.secure(stream, addr).await
     }
 
     /// Connects to `addr`. The node's certificate must be for the host of `name`, which is
@@ -135,7 +150,8 @@ impl Dialer {
 impl std::fmt::Debug for Dialer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let is_tls = self.tls.is_some();
-        out.debug_struct("Dialer").field("is_tls", &is_tls).field("token", &self.token).finish()
+        let mut out = out.debug_struct("Dialer");
+        out.field("is_tls", &is_tls).field("token", &self.token).finish_non_exhaustive()
     }
 }
 
@@ -366,10 +382,32 @@ impl Write for BlockingSocket {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::error::FailedAttempt;
+
+    #[tokio::test]
+    async fn addresses_that_refuse_are_looked_up_again_and_others_are_kept() {
+        let (alive, gone) = (listening(), listening());
+        let (well, moved) = (alive.local_addr().unwrap(), gone.local_addr().unwrap());
+        drop(gone);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = begun.clone();
+        let resolver = Resolver::with(move |_| {
+            Ok(vec![if count.fetch_add(1, Ordering::SeqCst) == 0 { moved } else { well }])
+        });
+        let dialer = Dialer::new(None, Alpn::Native).with_resolver(Arc::new(resolver));
+        dialer.dial("n2:1").await.expect_err("nothing listens there any more");
+        dialer.dial("n2:1").await.unwrap();
+        dialer.dial("n2:1").await.unwrap();
+        assert_eq!(begun.load(Ordering::SeqCst), 2);
+    }
+
+    fn listening() -> std::net::TcpListener {
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap()
+    }
 
     #[test]
     fn the_host_of_an_address_is_what_a_certificate_names() {

@@ -23,6 +23,7 @@
 //! - [`token`]: a token that may change while a client runs.
 //! - [`tls`]: the authorities that a client trusts, and its certificate.
 //! - [`dial`]: connections to nodes.
+//! - `resolver`: lookups of names, which attempts to connect share.
 //! - [`wall_time`]: timestamps and `SystemTime`.
 //! - [`session`]: the decisions over the native protocol: which node to ask, what to send and when
 //!   to send it again, and which caller gets which part of an answer. For drivers with their own
@@ -47,6 +48,7 @@ mod link;
 pub mod members;
 pub mod observer;
 mod pursuit;
+mod resolver;
 pub mod session;
 pub mod tls;
 pub mod token;

@@ -1,0 +1,53 @@
+//! Tests of the names that a client is given, with a scripted resolver.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use super::*;
+
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+fn client(via: Via, attempt_timeout: Duration, resolver: Resolver) -> Client {
+    let options = Options { via, attempt_timeout, timeout: WAIT_MAX, ..Options::default() };
+    Client::resolving(["n2:8080"], options, resolver).unwrap()
+}
+
+/// A node that accepts connections, and its address.
+async fn listening() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// Makes a call, and returns when its connection has arrived.
+async fn reaches(client: Client, node: &TcpListener) {
+    let call = tokio::spawn(async move { client.timestamp().await });
+    timeout(WAIT_MAX, node.accept()).await.expect("the node is reached").unwrap();
+    call.abort();
+}
+
+#[tokio::test]
+async fn a_lookup_that_outlasts_an_attempt_is_not_begun_again_and_serves_later_calls() {
+    for via in [Via::Native, Via::Http] {
+        let (node, addr) = listening().await;
+        let (answer, answers) = mpsc::channel();
+        let (begun, answers) = (Arc::new(AtomicUsize::new(0)), Mutex::new(answers));
+        let count = begun.clone();
+        let resolver = Resolver::with(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            answers.lock().unwrap().recv_timeout(WAIT_MAX).map_err(io::Error::other)
+        });
+        let client = client(via, Duration::from_millis(10), resolver);
+        let error = client.timestamps_before(1, now() + Duration::from_millis(200)).await;
+        let is_late = matches!(error, Err(TimestampsError::DeadlineExceeded { .. }));
+        assert!(is_late, "{via:?}: {error:?}");
+        answer.send(vec![addr]).unwrap();
+        reaches(client, &node).await;
+        assert_eq!(begun.load(Ordering::SeqCst), 1, "{via:?}");
+    }
+}
