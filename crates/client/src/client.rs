@@ -492,7 +492,10 @@ impl Options {
 
     fn dialer(&self, alpn: Alpn, resolver: Arc<Resolver>) -> Dialer {
         let source = self.token_source.clone().or_else(|| self.token.clone().map(Into::into));
-        Dialer::new(self.tls.as_ref(), alpn).with_token_source(source).with_resolver(resolver)
+        Dialer::new(self.tls.as_ref(), alpn)
+            .with_token_source(source)
+            .with_resolver(resolver)
+            .with_attempt_timeout(self.attempt_timeout)
     }
 
     fn check_durations(&self) -> Result<(), NewClientError> {

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream as BlockingStream};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use epicepoch_certs::rustls::pki_types::ServerName;
 use epicepoch_certs::rustls::{
@@ -22,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::race::{connect, next_after};
 use crate::resolver::Resolver;
 use crate::tls::Tls;
 use crate::token::TokenSource;
@@ -53,6 +55,8 @@ pub struct Dialer {
     tls: Option<(Tls, Arc<ClientConfig>)>,
     token: Option<TokenSource>,
     resolver: Arc<Resolver>,
+    /// The time that the caller of [`Self::dial`] gives it, if known.
+    attempt_timeout: Option<Duration>,
 }
 
 impl Dialer {
@@ -63,6 +67,7 @@ impl Dialer {
             tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))),
             token: None,
             resolver: Arc::default(),
+            attempt_timeout: None,
         }
     }
 
@@ -83,6 +88,11 @@ impl Dialer {
         Self { resolver, ..self }
     }
 
+    /// Tells the dialer that its callers wait for at most this long.
+    pub(crate) fn with_attempt_timeout(self, attempt_timeout: Duration) -> Self {
+        Self { attempt_timeout: Some(attempt_timeout), ..self }
+    }
+
     /// Whether connections have TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
@@ -95,14 +105,17 @@ impl Dialer {
         self.token.as_ref()?.token()
     }
 
-    /// Connects to `addr`, which is `host:port`, with Nagle's algorithm off. If the future is dropped
-    /// while it looks up the host, the lookup goes on, and the next attempt uses its result.
+    /// Connects to `addr`, which is `host:port`, with Nagle's algorithm off. If the host has
+    /// several addresses and one does not answer soon, the next one is tried beside it. If the
+    /// future is dropped during the lookup of the host, the lookup goes on, and the next attempt
+    /// uses its result.
     ///
     /// # Errors
     /// No connection can be made, or the handshake fails.
     pub async fn dial(&self, addr: &str) -> io::Result<Socket> {
         let addrs = self.resolver.resolve(addr).await?;
-        let connected = TcpStream::connect(&addrs[..]).await;
+        let next_after = next_after(addrs.len(), self.attempt_timeout);
+        let connected = connect(addrs, next_after, TcpStream::connect).await;
         let stream = connected.inspect_err(|_| self.resolver.forget(addr))?;
         self.secure(stream, addr).await
     }
@@ -383,7 +396,7 @@ impl Write for BlockingSocket {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
     use crate::error::FailedAttempt;

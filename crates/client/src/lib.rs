@@ -23,6 +23,7 @@
 //! - [`token`]: a token that may change while a client runs.
 //! - [`tls`]: the authorities that a client trusts, and its certificate.
 //! - [`dial`]: connections to nodes.
+//! - `race`: one connection to a host of several addresses.
 //! - `resolver`: lookups of names, which attempts to connect share.
 //! - [`wall_time`]: timestamps and `SystemTime`.
 //! - [`session`]: the decisions over the native protocol: which node to ask, what to send and when
@@ -48,6 +49,7 @@ mod link;
 pub mod members;
 pub mod observer;
 mod pursuit;
+mod race;
 mod resolver;
 pub mod session;
 pub mod tls;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -29,6 +30,35 @@ async fn reaches(client: Client, node: &TcpListener) {
     let call = tokio::spawn(async move { client.timestamp().await });
     timeout(WAIT_MAX, node.accept()).await.expect("the node is reached").unwrap();
     call.abort();
+}
+
+/// An address at which nothing answers, while the sockets live. The queue of the listener is full.
+fn silent() -> io::Result<(SocketAddr, Vec<Socket>)> {
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None);
+    let listener = socket()?;
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    listener.listen(0)?;
+    let addr = listener.local_addr()?;
+    let mut sockets = vec![listener];
+    for _ in 0..4 {
+        let queued = socket()?;
+        queued.set_nonblocking(true)?;
+        // The connection is in progress, or will never be made.
+        let _ = queued.connect(&addr);
+        sockets.push(queued);
+    }
+    Ok((addr.as_socket().expect("an address of IP"), sockets))
+}
+
+#[tokio::test]
+async fn a_host_whose_first_address_is_silent_is_reached_within_an_attempt() {
+    let (silent, _sockets) = silent().unwrap();
+    for via in [Via::Native, Via::Http] {
+        let (node, addr) = listening().await;
+        let resolver = Resolver::with(move |_| Ok(vec![silent, addr]));
+        // The attempt is shorter than the longest wait for an address.
+        reaches(client(via, Duration::from_millis(100), resolver), &node).await;
+    }
 }
 
 #[tokio::test]
