@@ -73,9 +73,9 @@ pub(crate) fn client_arguments() -> [Arg; 7] {
             .help("File whose first token is sent to nodes [env: EPICEPOCH_TOKEN_FILE]")
             .long_help(
                 "File whose first token is sent to nodes. A token of OPS_TOKEN_FILE serves every \
-                 command; one of CLIENT_TOKEN_FILE serves get, status, probe and bench. With both \
-                 variables set, each command sends the token that it needs. With only the second, \
-                 these four send its token over TLS or if every address is a loopback address.\n[env: \
+                 command; one of CLIENT_TOKEN_FILE serves get, latest, status, probe and bench. With \
+                 both variables set, each command sends the token that it needs. With only the second, \
+                 these five send its token over TLS or if every address is a loopback address.\n[env: \
                  EPICEPOCH_TOKEN_FILE]\n[env: EPICEPOCH_OPS_TOKEN_FILE, which operators' commands \
                  prefer]",
             ),

@@ -36,7 +36,7 @@ pub(crate) fn command() -> Command {
              LAG     the leader's wall clock minus the epoch of its last answer: below \
              EPOCH_INTERVAL_MS under load\n  \
              LEAD    the ceiling minus the node's wall clock: normally about RESERVATION_MS\n  \
-             CEILING the lowest epoch that no leader owns yet, as this node has applied it\n\n\
+             CEILING the highest epoch that a leader has ever owned, as this node has applied it\n\n\
              If epochs are ahead of the clocks, the command shows how long it takes until time has \
              caught up (recoversInMs). This is the leader's last epoch minus the time that it \
              trusts; if no node leads, it is the lead.\n\n\

@@ -46,9 +46,9 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Run a whole cluster in one process on loopback, for development. The first start \
              founds the cluster; its data is kept. Node 1 leads. This command chooses the settings \
-             that differ from node to node (such as NODE_ID, PEERS, CLUSTER and HTTP_PORT) and \
-             ignores their variables. It takes all other settings of `epicepoch serve`, as flags or \
-             variables, but no file: CONFIG is ignored.",
+             of the groups \"Node and cluster\" and \"Addresses\" (such as PEERS, CLUSTER and \
+             HTTP_PORT) or leaves them out, and ignores their variables. It takes all other \
+             settings of `epicepoch serve`, as flags or variables, but no file: CONFIG is ignored.",
         )
         .after_help("Then:\n  curl -fsS localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
         .arg(

@@ -424,8 +424,8 @@ impl Page<'_, '_> {
         )?;
         self.histogram(
             "fsync_duration",
-            "Time of one durable write to the data directory. If it exceeds an election timeout, a \
-             leader gives leadership away.",
+            "Time of one durable write to the data directory. A leader whose write takes much longer \
+             than an election timeout hands over to a voter with a faster disk.",
             Some(&Unit::Seconds),
             &Sum::new([&consensus.fsync_ns].into_iter(), NS_PER_SECOND),
         )?;
