@@ -120,12 +120,17 @@ func (d *directory) succeed(addr string) {
 	delete(d.suspects, addr)
 }
 
-// backoff returns two pauses before the next attempt: one while callers wait, and one while none
-// waits. Both double with each failure, each up to its own limit. Up to half of a pause is random,
-// so that clients that lost the same leader do not return at the same moment.
+// backoff records a failed attempt, and returns the pauses of [backoff].
 func (d *directory) backoff() (pause, idle time.Duration) {
-	grown := backoffMin << min(d.failedAttempts, backoffDoublings)
 	d.failedAttempts++
+	return backoff(d.failedAttempts - 1)
+}
+
+// backoff returns two pauses before the next attempt: one while callers wait, and one while none
+// waits. Both double with each earlier failure, each up to its own limit. Up to half of a pause is
+// random, so that clients that lost the same leader do not return at the same moment.
+func backoff(failures int) (pause, idle time.Duration) {
+	grown := backoffMin << min(failures, backoffDoublings)
 	return jitter(min(grown, backoffMax)), jitter(min(grown, idleMax))
 }
 

@@ -74,9 +74,14 @@ type hedger struct {
 	next        string
 	triedLeader bool
 	notBefore   time.Time
+	// idleUntil is the time before which no second connection is opened while no call waits.
+	idleUntil time.Time
 	// late counts the second connections in a row that took too long to open. Each doubles the time
 	// for the next one, because a handshake may take longer than timeout.
 	late int
+	// failures counts the second connections in a row that could not be used. They let the pause
+	// before the next one grow.
+	failures int
 	// copies are the requests that were sent over conn and have no answer there yet.
 	copies map[uint64]asked
 	// burnt are the requests that were answered over the second connection and not yet over the
@@ -138,7 +143,7 @@ func (h *hedger) turn(now time.Time) {
 		h.copies[b.id] = asked{count: b.count, isLatest: isLatest, floor: c.highest, at: now}
 		out.frames = request.appendTo(out.frames)
 	}
-	if h.conn == nil && !h.opening && c.conn != nil && !c.closed && now.After(h.notBefore) {
+	if h.conn == nil && !h.opening && c.conn != nil && !c.closed && h.mayOpen(now) {
 		addr := h.next
 		if addr == "" && !h.triedLeader {
 			addr = c.conn.addr
@@ -152,6 +157,24 @@ func (h *hedger) turn(now time.Time) {
 		conn.out.write(out.frames)
 	}
 	requestsPool.Put(out)
+}
+
+// mayOpen returns whether the pause before the next second connection is over. A call that waits ends
+// the longer pause of an idle client. The caller holds mu.
+func (h *hedger) mayOpen(now time.Time) bool {
+	isAwaited := h.c.inFlight > 0 || len(h.c.pending) > 0
+	return now.After(h.notBefore) && (isAwaited || now.After(h.idleUntil))
+}
+
+// wait lets the pause before the next second connection grow, because this one could not be used.
+// The pause begins now, but not before the time again. The caller holds mu.
+func (h *hedger) wait(again time.Time) {
+	if now := time.Now(); again.Before(now) {
+		again = now
+	}
+	pause, idle := backoff(h.failures)
+	h.failures++
+	h.notBefore, h.idleUntil = again.Add(pause), again.Add(idle)
 }
 
 // leave closes the second connection and forgets its copies. The hedger opens no other one before
@@ -201,18 +224,19 @@ func (h *hedger) open(addr, leader string) {
 	}
 	c.dirMu.Unlock()
 	c.mu.Lock()
-	h.opening, h.next, h.notBefore = false, hint, again
+	h.opening, h.next = false, hint
 	if isTimeout(err) && limit < c.o.attemptTimeout {
 		h.late++
 	}
 	if conn == nil || c.closed {
+		h.wait(again)
 		c.mu.Unlock()
 		if conn != nil {
 			conn.net.Close()
 		}
 		return
 	}
-	h.conn, h.late = conn, 0
+	h.conn, h.late, h.failures, h.idleUntil = conn, 0, 0, time.Time{}
 	clear(h.copies)
 	c.mu.Unlock()
 	c.ended.Add(1)

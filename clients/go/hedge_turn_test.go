@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -83,6 +84,16 @@ func TestATurnOpensOneSecondConnectionAtATime(t *testing.T) {
 		"the client is closed":     {func(h *hedger) { h.c.closed = true }, nil},
 		"the pause is not over":    {func(h *hedger) { h.notBefore = now }, nil},
 		"the pause has been ended": {func(h *hedger) { h.notBefore = now.Add(-1) }, []string{"leader:1"}},
+		"an idle client pauses":    {func(h *hedger) { h.idleUntil = now }, nil},
+		"the idle pause is over":   {func(h *hedger) { h.idleUntil = now.Add(-1) }, []string{"leader:1"}},
+		"a request ends the idle pause": {func(h *hedger) {
+			h.idleUntil = now
+			h.c.inFlight = 1
+		}, []string{"leader:1"}},
+		"a call ends the idle pause": {func(h *hedger) {
+			h.idleUntil = now
+			h.c.pending = []*batch{newBatch()}
+		}, []string{"leader:1"}},
 	} {
 		c := between(t)
 		c.ctx, c.conn = t.Context(), idleConnection(t, "leader:1")
@@ -155,12 +166,81 @@ func TestASecondConnectionThatIsLateGivesTheNextOneTwiceTheTime(t *testing.T) {
 		}
 		c.ended.Add(1)
 		c.hedge.open(leader.addr(), "leader:1")
-		// A node that was slow to connect is no reason to wait with the next attempt.
-		if pause := time.Until(c.hedge.notBefore); given != one.limit || pause > time.Hour {
+		// A node that was slow to connect is no reason to wait for long with the next attempt.
+		if pause := time.Until(c.hedge.notBefore); given != one.limit || pause > time.Hour+backoffMax {
 			t.Errorf("%d: %s: %v, and a pause of %v", at, one.is, given, pause)
 		}
 	}
 	c.ended.Wait()
+}
+
+// A slow link needs more time for TCP and the hello than the first limit of a second connection.
+func TestASecondConnectionOverASlowLinkOpensInTheEnd(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{next: 1}
+	leader.ask = source.serve
+	const attempt = 2400 * time.Millisecond
+	leader.onHello = func() *welcome {
+		time.Sleep(attempt / 6) // The way of a hello and its answer. The first limit is attempt / 8.
+		return leader.welcome(leader)
+	}
+	client := dial(t, []string{leader.addr()}, WithHedgeAfter(hedgeAfter), WithAttemptTimeout(attempt))
+	isOpen := func() bool {
+		client.mu.Lock()
+		defer client.mu.Unlock()
+		return client.hedge.conn != nil
+	}
+	for end := time.Now().Add(30 * time.Second); !isOpen(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it never opens,", leader.met.Load(), "connections")
+		}
+	}
+}
+
+func TestTheSecondConnectionIsDialledMoreAndMoreSeldom(t *testing.T) {
+	const dials, first = 12, 20 * time.Millisecond
+	for name, fail := range map[string]func(leader *node){
+		"silence":   func(*node) {},
+		"a refusal": func(leader *node) { leader.refuseHello(18, "no token") },
+	} {
+		leader := startNode(t, 1)
+		var tries atomic.Int64
+		over := make(chan time.Time, 1)
+		leader.onHello = func() *welcome {
+			if leader.met.Load() == 1 {
+				return leader.welcome(leader)
+			}
+			if tries.Add(1) == dials {
+				over <- time.Now()
+			}
+			fail(leader)
+			return nil
+		}
+		began := time.Now()
+		dial(t, []string{leader.addr()}, WithHedgeAfter(first), WithAttemptTimeout(4*first))
+		// While no call waits, the pause doubles from 1 ms. Up to half of it is left out.
+		var least time.Duration
+		for at := range dials - 1 {
+			least += first + backoffMin<<at/2
+		}
+		select {
+		case end := <-over:
+			if took := end.Sub(began); took < least {
+				t.Errorf("%s: %d dials in %v, and not in %v", name, dials, took, least)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("%s: only %d dials", name, tries.Load())
+		}
+	}
+}
+
+func TestAnOpenSecondConnectionEndsTheGrowthOfThePause(t *testing.T) {
+	leader, c := startNode(t, 1), between(t)
+	leader.behind = func() []byte { return head{kind: kindGoodbye}.appendTo(nil) }
+	c.conn, c.hedge.failures, c.hedge.idleUntil = idleConnection(t, "leader:1"), 100, time.Now().Add(time.Hour)
+	c.hedge.openAndWait(t, leader.addr())
+	if h := c.hedge; h.failures != 0 || !h.idleUntil.IsZero() {
+		t.Error(h.failures, "failures, idle until", h.idleUntil)
+	}
 }
 
 func TestTheSecondConnectionFollowsTheHintOfAFollower(t *testing.T) {
