@@ -1,13 +1,18 @@
 """Tests of hedging: which of two answers the caller gets, and what happens to the other one."""
 
 import asyncio
+import contextlib
 import random
-from typing import Any, Callable, NamedTuple, Optional
+import unittest
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, Callable, NamedTuple, Optional, cast
 from unittest import mock
 
 from epicepoch import (
     Client,
     Member,
+    Options,
     ProtocolError,
     Timestamp,
     TimestampRange,
@@ -17,9 +22,12 @@ from epicepoch import (
     hedge,
 )
 from epicepoch.connection import Connection, connect
+from epicepoch.directory import Directory
 from epicepoch.frame import Head, Welcome
+from epicepoch.hedge import Hedger
+from epicepoch.session import Session
 
-from .node import Case, Node, Peer, later, notice, session, timed, until
+from .node import Case, Node, Peer, encoded, later, notice, session, timed, until
 
 AFTER = 0.02
 ATTEMPT = 8.0
@@ -53,6 +61,71 @@ class Hand:
         found = next(one for one in self.kept if wanted(one))
         self.kept.remove(found)
         return found
+
+
+class Scripted:
+    """A session whose clock a test moves, with a leader. Work is done when it is begun."""
+
+    options = Options(attempt_timeout=0.5)
+    cluster = None
+
+    def __init__(self, is_busy: bool) -> None:
+        self.now = 0.0
+        self.loop = SimpleNamespace(time=lambda: self.now)
+        self.connection = SimpleNamespace(addr="leader:1")
+        self.directory = Directory(["leader:1"])
+        batch = SimpleNamespace(sent=float("inf"))
+        self.requests = SimpleNamespace(
+            in_flight={1: batch} if is_busy else {}, is_awaited=lambda: False
+        )
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(StopIteration):
+            work.send(None)
+
+
+class Pauses(unittest.TestCase):
+    """Tests of when the second connection is dialled. They have their own clock."""
+
+    def dials(self, seconds: float, is_silent: bool, is_busy: bool) -> list[tuple[float, float]]:
+        """Return when a node was dialled that never answers or refuses everything, and how long
+        the client would have waited for it."""
+        session, dials = Scripted(is_busy), []
+
+        async def connect(addr: str, options: Options, cluster: None, limit: float) -> Connection:
+            dials.append((session.now, limit))
+            if is_silent:
+                session.now += limit
+                raise UnreachableError("silent") from asyncio.TimeoutError()
+            raise UnreachableError("refused")
+
+        hedger = Hedger(cast(Session, session), AFTER)
+        with mock.patch.object(hedge, "connect", connect):
+            while session.now < seconds:
+                hedger._turn(session.now)
+                session.now += 0.005
+        return dials
+
+    def test_a_silent_node_gets_more_time_up_to_the_attempt_timeout(self) -> None:
+        limits = [limit for _, limit in self.dials(10, is_silent=True, is_busy=True)]
+        self.assertEqual(limits[:3], [0.0625, 0.125, 0.25])
+        self.assertEqual(set(limits[3:]), {0.5})
+
+    def test_the_second_connection_is_dialled_more_and_more_seldom(self) -> None:
+        # The pause doubles from 1 ms to 50 ms, and while no call waits, to 5 s. Up to half of it is
+        # left out. Before the pause, the client waits for the node.
+        for is_silent, is_busy, fewest, most in (
+            (True, True, 16, 22),
+            (False, True, 80, 118),
+            (True, False, 8, 14),
+            (False, False, 10, 16),
+        ):
+            with self.subTest(is_silent=is_silent, is_busy=is_busy):
+                dials = self.dials(10, is_silent, is_busy)
+                self.assertIn(len(dials), range(fewest, most + 1))
+
+    def test_pauses_are_random(self) -> None:
+        self.assertNotEqual(self.dials(1, False, True), self.dials(1, False, True))
 
 
 class Hedging(Case):
@@ -283,6 +356,32 @@ class Hedging(Case):
         # A notice that names no leader ends the connection.
         second.say(notice(0, ""))
         await until(lambda: not second.is_open)
+
+    async def test_a_second_connection_over_a_slow_link_opens_in_the_end(self) -> None:
+        """A slow link needs more time for TCP and the hello than the first limit of a second
+        connection."""
+        leader, attempt = await self.node(), 2.4
+
+        def on_hello() -> None:
+            # The way of a hello and its answer. The first limit is attempt / 8.
+            later(attempt / 6, leader.peers[-1].say, encoded(leader.welcome(leader)))
+
+        leader.on_hello = on_hello
+        client = await self.client(leader, hedge_after=AFTER, attempt_timeout=attempt)
+        await until(lambda: session(client).hedger.connection)
+
+    async def test_an_open_second_connection_ends_the_growth_of_the_pause(self) -> None:
+        leader = await self.node()
+        client = await self.hedging(leader)
+        hedger = session(client).hedger
+        await until(lambda: hedger.connection)
+        hedger._failures, hedger._late, hedger._idle_until = 100, 1, float("inf")
+        hedger.leave()
+        call = self.call(client)  # A call ends the pause of an idle client.
+        leader.ask = lambda *_: None
+        await until(lambda: hedger.connection)
+        self.assertEqual((hedger._failures, hedger._late, hedger._idle_until), (0, 0, 0))
+        call.cancel()
 
     async def test_answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is(self) -> None:
         """The answers of a request and its copy come in any order. Even so, a call's timestamps

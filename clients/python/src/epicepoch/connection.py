@@ -301,8 +301,8 @@ async def connect(
         return connection
     except EpicEpochError as error:
         raise located(addr, error) from None
-    except asyncio.TimeoutError:
-        raise UnreachableError(f"{addr} did not answer in time") from None
+    except asyncio.TimeoutError as error:
+        raise UnreachableError(f"{addr} did not answer in time") from error
     except Exception as error:
         # Such an error comes from the system, from TLS, or from a bad address in a hint.
         raise unreachable(addr, error) from error

@@ -77,11 +77,16 @@ class Directory:
         self._suspects.pop(addr, None)
 
     def backoff(self) -> tuple[float, float]:
-        """Return two pauses before the next attempt: one while callers wait, and one while none
-        waits. Both double with each failure, each up to its own limit."""
-        grown = BACKOFF_MIN * (1 << min(self.failed_attempts, BACKOFF_DOUBLINGS))
+        """Record a failed attempt, and return the two pauses of ``backoff``."""
         self.failed_attempts += 1
-        return jitter(min(grown, BACKOFF_MAX)), jitter(min(grown, IDLE_MAX))
+        return backoff(self.failed_attempts - 1)
+
+
+def backoff(failures: int) -> tuple[float, float]:
+    """Return two pauses before the next attempt: one while callers wait, and one while none waits.
+    Both double with each earlier failure, each up to its own limit."""
+    grown = BACKOFF_MIN * (1 << min(failures, BACKOFF_DOUBLINGS))
+    return jitter(min(grown, BACKOFF_MAX)), jitter(min(grown, IDLE_MAX))
 
 
 def jitter(longest: float) -> float:

@@ -7,6 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Optional
 
 from .connection import Connection, connect
+from .directory import backoff
 from .errors import (
     EpicEpochError,
     NotLeaderError,
@@ -59,6 +60,13 @@ class Hedger:
         tries the leader first, and then one address after another."""
         self._tried_leader = False
         self._not_before = 0.0
+        self._idle_until = 0.0
+        """While no call waits, no second connection is opened before this time."""
+        self._late = 0
+        """How many second connections in a row took too long to open. Each doubles the time for the
+        next one, because a handshake may take longer than ``_timeout``."""
+        self._failures = 0
+        """How many second connections in a row could not be used."""
         self._answered = float("-inf")
         """The time at which the second connection last brought an answer."""
 
@@ -80,10 +88,17 @@ class Hedger:
             frames = self._repeat(now, self.connection)
             if frames:
                 self.connection.write(frames)
-        elif not self._opening and now > self._not_before:
+        elif not self._opening and self._may_open(now):
             addr = self._next or ("" if self._tried_leader else leader.addr)
             self._next, self._tried_leader, self._opening = "", True, True
             session.begin(self._open(addr or session.directory.other(leader.addr)))
+
+    def _may_open(self, now: float) -> bool:
+        """Return whether the pause before the next second connection is over. A call that waits
+        ends the longer pause of an idle client."""
+        requests = self.session.requests
+        is_awaited = bool(requests.in_flight) or requests.is_awaited()
+        return now > self._not_before and (is_awaited or now > self._idle_until)
 
     def _repeat(self, now: float, connection: Connection) -> bytes:
         frames = b""
@@ -113,16 +128,20 @@ class Hedger:
 
     async def _open(self, addr: str) -> None:
         session = self.session
+        attempt_timeout = session.options.attempt_timeout
         until = session.loop.time() + self._timeout
-        hint = ""
+        limit = max(self._timeout, min(self._timeout * (1 << self._late), attempt_timeout))
+        hint, is_open = "", False
         try:
-            connection = await connect(addr, session.options, session.cluster, self._timeout)
+            connection = await connect(addr, session.options, session.cluster, limit)
             if connection.ended.done():
                 return
             welcome = connection.welcome
             if welcome.leads:
                 self.connection = connection
                 self.copies.clear()
+                is_open = True
+                self._late, self._failures, self._idle_until = 0, 0, 0.0
                 connection.on_end = lambda error: self._ended(connection, error)
                 connection.receive(lambda head, tail: self._receive(connection, head, tail))
                 return
@@ -131,12 +150,24 @@ class Hedger:
                 hint = welcome.leader.addr
         except WrongClusterError as error:
             session.fail(error)
-        except EpicEpochError:
-            pass  # The leader answers, or its own connection will say why not.
+        except EpicEpochError as error:
+            # The leader answers, or its own connection will say why not.
+            if isinstance(error.__cause__, asyncio.TimeoutError) and limit < attempt_timeout:
+                self._late += 1
         finally:
-            self._opening, self._not_before = False, until
-            suspect = session.directory.is_suspect(hint, session.loop.time())
-            self._next = "" if suspect else hint
+            self._opening = False
+            if not is_open:
+                self._wait(until)
+                suspect = session.directory.is_suspect(hint, session.loop.time())
+                self._next = "" if suspect else hint
+
+    def _wait(self, until: float) -> None:
+        """Let the pause before the next second connection grow, because this one could not be used.
+        The pause begins now, but not before the given time."""
+        until = max(until, self.session.loop.time())
+        pause, idle = backoff(self._failures)
+        self._failures += 1
+        self._not_before, self._idle_until = until + pause, until + idle
 
     def _ended(self, connection: Connection, why: EpicEpochError) -> None:
         if self.connection is connection:
