@@ -23,6 +23,11 @@ final class Deadline {
         return new Deadline(System.nanoTime() + nanos);
     }
 
+    /** Returns this deadline, moved by a time to a later one. */
+    Deadline plus(long nanos) {
+        return new Deadline(at + nanos);
+    }
+
     /** Returns the time that is left, in nanoseconds; 0 or less if it is over. */
     long left() {
         return at - System.nanoTime();

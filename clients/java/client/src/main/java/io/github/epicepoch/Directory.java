@@ -140,13 +140,18 @@ final class Directory {
         failedAttempts = 0;
     }
 
+    /** Records a failed attempt, and returns the pauses before the next one. */
+    synchronized Backoff backoff() {
+        return backoff(failedAttempts++);
+    }
+
     /**
      * Returns two pauses before the next attempt: one while callers wait, and one while none waits.
-     * Both double with each failure. Up to half of a pause is random, so that clients that lost the
-     * same leader do not return at the same moment.
+     * Both double with each earlier failure. Up to half of a pause is random, so that clients that
+     * lost the same leader do not return at the same moment.
      */
-    synchronized Backoff backoff() {
-        long grown = BACKOFF_MIN << Math.min(failedAttempts++, BACKOFF_DOUBLINGS);
+    static Backoff backoff(int failures) {
+        long grown = BACKOFF_MIN << Math.min(failures, BACKOFF_DOUBLINGS);
         return new Backoff(
                 jitter(Math.min(grown, BACKOFF_MAX)), jitter(Math.min(grown, IDLE_BACKOFF_MAX)));
     }

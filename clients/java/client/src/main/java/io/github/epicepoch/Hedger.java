@@ -46,6 +46,15 @@ final class Hedger {
 
     private boolean triedLeader;
     private Deadline notBefore = Deadline.after(0);
+    /** While no call waits, no second connection is opened before this time. */
+    private Deadline idleUntil = notBefore;
+    /**
+     * How many second connections in a row took too long to open. Each doubles the time for the
+     * next one, because a handshake may take longer than the timeout.
+     */
+    private int late;
+    /** How many second connections in a row could not be used. */
+    private int failures;
     /** The requests that were sent over the second connection and have no answer there yet. */
     private final Map<Long, Asked> copies = new HashMap<>();
     /**
@@ -82,17 +91,38 @@ final class Hedger {
             Connection leader = requests.leader();
             to = second;
             frames = leader == null || to == null ? null : copy(now);
-            if (second == null && !opening && leader != null && notBefore.isOver()) {
+            if (second == null && !opening && leader != null && mayOpen()) {
                 String address = next != null || triedLeader ? next : leader.address;
                 next = null;
                 triedLeader = true;
                 opening = true;
-                threads.run(() -> open(address, leader.address));
+                long grown = Math.min(timeout << late, options.attemptTimeout());
+                long limit = Math.max(timeout, grown);
+                threads.run(() -> open(address, leader.address, limit));
             }
         } finally {
             requests.lock.unlock();
         }
         Requests.send(to, frames);
+    }
+
+    /**
+     * Returns whether the pause before the next second connection is over. A call that waits ends
+     * the longer pause of an idle client.
+     */
+    private boolean mayOpen() {
+        return notBefore.isOver() && (requests.isAwaited() || idleUntil.isOver());
+    }
+
+    /**
+     * Lets the pause before the next second connection grow, because this one could not be used.
+     * The pause begins now, but not before the given time.
+     */
+    private void pause(Deadline until) {
+        Deadline begin = until.isOver() ? Deadline.after(0) : until;
+        Directory.Backoff backoff = Directory.backoff(failures++);
+        notBefore = begin.plus(backoff.pause());
+        idleUntil = begin.plus(backoff.idle());
     }
 
     /** Returns the frames of the requests that are to be sent again, or null if there are none. */
@@ -136,14 +166,17 @@ final class Hedger {
      * Opens the second connection and reads it until it ends.
      *
      * @param address the node, or null for the next one that is not the leader
+     * @param limit how long this may take, in nanoseconds
      */
-    private void open(String address, String leader) {
+    private void open(String address, String leader, long limit) {
         Deadline until = Deadline.after(timeout);
+        Deadline deadline = Deadline.after(limit);
+        boolean isLate = false;
         Connection to = null;
         String hint = null;
         try {
             String target = address != null ? address : directory.other(leader);
-            to = Connection.open(options, target, directory.cluster(), until);
+            to = Connection.open(options, target, directory.cluster(), deadline);
             Member named = to.welcome.leader;
             if (!to.welcome.leads()) {
                 to.leave(Connection.LEFT);
@@ -153,6 +186,7 @@ final class Hedger {
                 }
             }
         } catch (EpicEpochException error) {
+            isLate = deadline.isOver();
             // Any other error says nothing about the leader, whose connection is in use.
             if (error instanceof WrongClusterException) {
                 requests.fail(error);
@@ -164,9 +198,16 @@ final class Hedger {
         try {
             opening = false;
             next = hint;
-            notBefore = until;
             second = to;
             copies.clear();
+            if (to != null) {
+                late = 0;
+                failures = 0;
+                idleUntil = Deadline.after(0);
+            } else {
+                late += isLate && limit < options.attemptTimeout() ? 1 : 0;
+                pause(until);
+            }
         } finally {
             requests.lock.unlock();
         }

@@ -667,6 +667,11 @@ final class Requests {
         }
     }
 
+    /** Returns whether a request waits, or is in flight. The caller holds the lock. */
+    boolean isAwaited() {
+        return inFlight > 0 || !pending.isEmpty();
+    }
+
     /** Waits until a call wants a leader, or until the deadline. */
     void awaitCalls(Deadline deadline) throws InterruptedException {
         lock.lock();

@@ -21,6 +21,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
@@ -251,7 +252,6 @@ class HedgingTest extends Scene {
     void aRefusedSecondConnectionEndsNoCall() throws Exception {
         Hand hand = new Hand();
         ScriptedNode leader = leader(hand);
-        int code = ErrorCode.UNAUTHORIZED.number();
         AtomicInteger refused = new AtomicInteger();
         leader.onHello =
                 () -> {
@@ -259,7 +259,7 @@ class HedgingTest extends Scene {
                         return leader.welcome(leader).toBytes();
                     }
                     refused.incrementAndGet();
-                    return ScriptedNode.frame(Frame.ERROR, 0, code, 0, new byte[0]);
+                    return refusal();
                 };
         EpicEpochClient client =
                 connect(builder(leader).hedgeAfter(HEDGE).attemptTimeout(Duration.ofSeconds(4)));
@@ -269,6 +269,119 @@ class HedgingTest extends Scene {
         await("the second connection is tried again", () -> refused.get() >= 2);
         first.answer(5);
         expect(5, call);
+    }
+
+    /** A slow link needs more time for TCP and the hello than the first limit. */
+    @Test
+    void aSecondConnectionOverASlowLinkOpensInTheEnd() throws Exception {
+        Duration attempt = Duration.ofMillis(2_400);
+        Oracle oracle = new Oracle();
+        ScheduledExecutorService timer = timer();
+        AtomicBoolean hedged = new AtomicBoolean();
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            if (to.number > 1) {
+                                hedged.set(true);
+                            }
+                            long after = to.number > 1 ? 0 : 3 * HEDGE.toMillis();
+                            timer.schedule(
+                                    () -> oracle.asked(to, id, count),
+                                    after,
+                                    TimeUnit.MILLISECONDS);
+                        });
+        leader.onHello =
+                () -> {
+                    // The way of a hello and its answer. The first limit is an eighth of an
+                    // attempt's time.
+                    pass(attempt.dividedBy(6));
+                    return leader.welcome(leader).toBytes();
+                };
+        EpicEpochClient client =
+                connect(builder(leader).hedgeAfter(HEDGE).attemptTimeout(attempt));
+        for (int call = 0; !hedged.get(); call++) {
+            assertTrue(call < 500, leader.met + " connections");
+            client.timestamp();
+        }
+    }
+
+    private static void pass(Duration time) {
+        try {
+            Thread.sleep(time.toMillis());
+        } catch (InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /**
+     * While no call waits, the pause before the second connection doubles from 1 ms. Up to half of
+     * it is left out.
+     */
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void theSecondConnectionIsDialledMoreAndMoreSeldom(boolean isSilent) throws Exception {
+        int dials = 12;
+        AtomicInteger tries = new AtomicInteger();
+        AtomicLong ended = new AtomicLong();
+        ScriptedNode leader = leader(new Oracle());
+        leader.onHello =
+                () -> {
+                    if (leader.met.get() == 1) {
+                        return leader.welcome(leader).toBytes();
+                    }
+                    if (tries.incrementAndGet() == dials) {
+                        ended.set(System.nanoTime());
+                    }
+                    return isSilent ? null : refusal();
+                };
+        long began = System.nanoTime();
+        connect(builder(leader).hedgeAfter(HEDGE).attemptTimeout(HEDGE.multipliedBy(4)));
+        await("the second connection is dialled", () -> tries.get() >= dials);
+        long least = 0;
+        for (int at = 0; at < dials - 1; at++) {
+            least += HEDGE.toNanos() + (Directory.BACKOFF_MIN << at) / 2;
+        }
+        long took = ended.get() - began;
+        assertTrue(took >= least, dials + " dials in " + took + " ns");
+    }
+
+    /** A client without calls would take at least 9 s for these dials. This takes 3 s. */
+    @Test
+    void callsThatWaitKeepThePauseShort() throws Exception {
+        int dials = 16;
+        Oracle oracle = new Oracle();
+        ScheduledExecutorService timer = timer();
+        AtomicInteger tries = new AtomicInteger();
+        long after = HEDGE.toMillis() / 2;
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) ->
+                                timer.schedule(
+                                        () -> oracle.asked(to, id, count),
+                                        after,
+                                        TimeUnit.MILLISECONDS));
+        leader.onHello =
+                () -> {
+                    if (leader.met.get() == 1) {
+                        return leader.welcome(leader).toBytes();
+                    }
+                    tries.incrementAndGet();
+                    return refusal();
+                };
+        EpicEpochClient client =
+                connect(builder(leader).hedgeAfter(HEDGE).attemptTimeout(HEDGE.multipliedBy(40)));
+        long began = System.nanoTime();
+        for (int call = 0; tries.get() < dials && call < 2_000; call++) {
+            client.timestamp();
+        }
+        long took = System.nanoTime() - began;
+        assertTrue(tries.get() >= dials, tries + " dials");
+        assertTrue(took < Duration.ofSeconds(9).toNanos(), took + " ns");
+    }
+
+    private static byte[] refusal() {
+        int code = ErrorCode.UNAUTHORIZED.number();
+        return ScriptedNode.frame(Frame.ERROR, 0, code, 0, new byte[0]);
     }
 
     @Test
