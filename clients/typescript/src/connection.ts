@@ -45,6 +45,8 @@ const OUTBOX_MAX = 64 * 1024;
 export const LEFT = "the connection was left";
 export const SILENT = "it did not answer in time";
 const DOES_NOT_READ = "it does not read";
+/** The cause of an attempt to connect that took too long. */
+export class LateError extends Error {}
 /** The first byte of a TLS server's answer to anything but TLS (RFC 8446, section 5.1). */
 const TLS_ALERT = 0x15;
 /**
@@ -310,7 +312,7 @@ export class Connection {
 
   #expire(): void {
     if (!this.welcome) {
-      this.leave(new Error(SILENT));
+      this.leave(new LateError(SILENT));
     }
   }
 }

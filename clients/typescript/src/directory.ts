@@ -99,18 +99,28 @@ export class Directory {
     this.#suspects.delete(addr);
   }
 
-  /**
-   * Returns two pauses before the next attempt, in milliseconds: one while callers wait, and one
-   * while none waits. Both double with each failure, each up to its own limit.
-   */
-  backoff(): { pause: number; idle: number } {
-    const grown = BACKOFF_MIN_MS * 2 ** Math.min(this.failedAttempts, DOUBLINGS_MAX);
-    this.failedAttempts++;
-    return {
-      pause: jitter(Math.min(grown, BACKOFF_MAX_MS)),
-      idle: jitter(Math.min(grown, IDLE_MAX_MS)),
-    };
+  /** Records a failed attempt, and returns the pauses of {@link backoff}. */
+  backoff(): Backoff {
+    return backoff(this.failedAttempts++);
   }
+}
+
+/**
+ * Two pauses before the next attempt, in milliseconds: one while callers wait, and one while none
+ * waits.
+ */
+export interface Backoff {
+  readonly pause: number;
+  readonly idle: number;
+}
+
+/** Returns pauses that double with each earlier failure, each up to its own limit. */
+export function backoff(failures: number): Backoff {
+  const grown = BACKOFF_MIN_MS * 2 ** Math.min(failures, DOUBLINGS_MAX);
+  return {
+    pause: jitter(Math.min(grown, BACKOFF_MAX_MS)),
+    idle: jitter(Math.min(grown, IDLE_MAX_MS)),
+  };
 }
 
 /**

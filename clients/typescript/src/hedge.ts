@@ -5,8 +5,15 @@
  */
 
 import { checkAnswer, requestOf, type Asked } from "./batch.js";
-import { Connection, LEFT } from "./connection.js";
-import { isRefusal, ProtocolError, WentBackwardsError, WrongClusterError } from "./errors.js";
+import { Connection, LateError, LEFT } from "./connection.js";
+import { backoff } from "./directory.js";
+import {
+  isRefusal,
+  ProtocolError,
+  UnreachableError,
+  WentBackwardsError,
+  WrongClusterError,
+} from "./errors.js";
 import {
   encodeRequests,
   Kind,
@@ -49,6 +56,15 @@ export class Hedge {
   #hint: string | undefined;
   #hasTriedLeader = false;
   #notBefore = 0;
+  /** While no call waits, no second connection is opened before this time. */
+  #idleUntil = 0;
+  /**
+   * How many second connections in a row took too long to open. Each doubles the time for the next
+   * one, because a handshake may take longer than `#nodeTimeout`.
+   */
+  #late = 0;
+  /** How many second connections in a row could not be used. */
+  #failures = 0;
   /** Requests that were sent over the second connection and have no answer there yet. */
   readonly #copies = new Map<bigint, Sent>();
   /** The burnt requests: answered over the second connection and not yet over the first. */
@@ -124,13 +140,32 @@ export class Hedge {
     }
     if (this.#connection) {
       this.#repeat(this.#connection, now);
-    } else if (!this.#isOpening && now >= this.#notBefore) {
+    } else if (!this.#isOpening && this.#mayOpen(now)) {
       const first = this.#hasTriedLeader ? this.#session.directory.other(leader.addr) : leader.addr;
       const addr = this.#hint ?? first;
       this.#hint = undefined;
       this.#hasTriedLeader = true;
       void this.#open(addr);
     }
+  }
+
+  /**
+   * Returns whether the pause before the next second connection is over. A call that waits ends the
+   * longer pause of an idle client.
+   */
+  #mayOpen(now: number): boolean {
+    return now >= this.#notBefore && (this.#session.isAwaited || now >= this.#idleUntil);
+  }
+
+  /**
+   * Lets the pause before the next second connection grow, because this one could not be used. The
+   * pause begins now, but not before `until`.
+   */
+  #wait(until: number): void {
+    const begin = Math.max(until, performance.now());
+    const { pause, idle } = backoff(this.#failures++);
+    this.#notBefore = begin + pause;
+    this.#idleUntil = begin + idle;
   }
 
   /** Sends the slow requests a second time. */
@@ -167,14 +202,18 @@ export class Hedge {
   /** Opens the second connection, and uses it until it ends. */
   async #open(addr: string): Promise<void> {
     const { settings, cluster, closing, directory } = this.#session;
+    const { attemptTimeout } = settings;
     const until = performance.now() + this.#nodeTimeout;
+    const grown = Math.min(this.#nodeTimeout * 2 ** this.#late, attemptTimeout);
+    const within = Math.max(this.#nodeTimeout, grown);
     this.#isOpening = true;
-    this.#notBefore = until;
     let connection: Connection;
     try {
-      const within = this.#nodeTimeout;
       connection = await Connection.open(settings, addr, cluster, within, closing.signal);
     } catch (error) {
+      const isLate = error instanceof UnreachableError && error.cause instanceof LateError;
+      this.#late += isLate && within < attemptTimeout ? 1 : 0;
+      this.#wait(until);
       // After every other error, the leader answers, or its own connection will say why not.
       if (error instanceof WrongClusterError && !this.#session.isClosed) {
         this.#fail(error);
@@ -186,6 +225,7 @@ export class Hedge {
     const { leader, node } = connection.welcome;
     if (leader?.node !== node || this.#session.isClosed) {
       connection.leave(new Error(LEFT));
+      this.#wait(until);
       if (leader && !directory.isSuspect(leader.addr, performance.now())) {
         this.#hint = leader.addr;
       }
@@ -193,6 +233,9 @@ export class Hedge {
     }
     this.#connection = connection;
     this.#copies.clear();
+    this.#late = 0;
+    this.#failures = 0;
+    this.#idleUntil = 0;
     connection.listen((frame) => this.#handle(connection, frame));
     const why = await connection.ended;
     if (this.#connection === connection) {

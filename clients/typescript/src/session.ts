@@ -120,6 +120,11 @@ export class Session {
     return this.closing.signal.aborted;
   }
 
+  /** Whether a call waits for its answer. */
+  get isAwaited(): boolean {
+    return this.#waiting > 0;
+  }
+
   /** Waits until the first leader is found, at most as long as the setting `timeout`. */
   opened(signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {

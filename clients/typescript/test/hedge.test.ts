@@ -14,7 +14,17 @@ import {
   type Options,
 } from "../src/index.js";
 import { Kind } from "../src/frame.js";
-import { connect, Hand, Node, Oracle, pause, random, until, type Peer } from "./node.js";
+import {
+  connect,
+  encodeWelcome,
+  Hand,
+  Node,
+  Oracle,
+  pause,
+  random,
+  until,
+  type Peer,
+} from "./node.js";
 
 const AFTER = 20;
 /**
@@ -249,6 +259,77 @@ for (const why of ["no token", "a refusal"]) {
     assert.equal(client.leader, leader.addr);
   });
 }
+
+test("a second connection over a slow link opens in the end", async (t) => {
+  const [leader, oracle, isMain] = [await Node.start(t), new Oracle(), firstOnly()];
+  const attemptTimeout = 2_400;
+  leader.onHello = () => {
+    const [to, hello] = [[...leader.peers].at(-1) as Peer, encodeWelcome(leader.welcome(leader))];
+    // The way of a hello and its answer. The first limit is an eighth of the attempt timeout.
+    setTimeout(() => to.socket.write(hello), attemptTimeout / 6);
+    return undefined;
+  };
+  let isHedged = false;
+  leader.ask = (to, id, count) => {
+    isHedged ||= !isMain(to);
+    setTimeout(() => oracle.serve(to, id, count), isMain(to) ? 3 * AFTER : 0);
+  };
+  const client = await hedging(t, leader, { attemptTimeout });
+  for (let call = 0; !isHedged; call++) {
+    assert.ok(call < 500, `${leader.met} connections`);
+    await client.timestamp();
+  }
+});
+
+for (const why of ["silence", "a refusal"]) {
+  test(`the second connection is dialled more and more seldom: ${why}`, async (t) => {
+    const leader = await Node.start(t);
+    const [first, dials] = [20, 12];
+    let [tries, ended] = [0, 0];
+    leader.onHello = () => {
+      if (leader.met === 1) {
+        return leader.welcome(leader);
+      }
+      if (++tries === dials) {
+        ended = performance.now();
+      }
+      if (why === "a refusal") {
+        [...leader.peers].at(-1)?.refuse(0n, 18, "no token");
+      }
+      return undefined;
+    };
+    const began = performance.now();
+    await connect(t, leader, { hedgeAfter: first, attemptTimeout: 4 * first });
+    await until(() => ended);
+    // While no call waits, the pause doubles from 1 ms. Up to half of it is left out.
+    const pauses = Array.from({ length: dials - 1 }, (_, at) => first + 2 ** at / 2);
+    const least = pauses.reduce((sum, one) => sum + one) - dials; // Timers may fire early.
+    assert.ok(ended - began > least, `${dials} dials in ${ended - began} ms`);
+  });
+}
+
+test("while calls wait, the pause before the second connection stays short", async (t) => {
+  const [leader, oracle] = [await Node.start(t), new Oracle()];
+  const [first, dials] = [20, 16];
+  let tries = 0;
+  leader.onHello = () => {
+    if (leader.peers.size === 1) {
+      return leader.welcome(leader);
+    }
+    tries++;
+    [...leader.peers].at(-1)?.refuse(0n, 18, "no token");
+    return undefined;
+  };
+  leader.ask = (to, id, count) => setTimeout(() => oracle.serve(to, id, count), first / 2);
+  const client = await connect(t, leader, { hedgeAfter: first, attemptTimeout: 8 * first });
+  const began = performance.now();
+  for (let call = 0; tries < dials && call < 2_000; call++) {
+    await client.timestamp();
+  }
+  // A client without calls would take at least 9 s, as the test above shows. This takes 0.8 s.
+  const took = performance.now() - began;
+  assert.ok(tries >= dials && took < 9_000, `${tries} dials in ${took} ms`);
+});
 
 test("closing while the second connection opens leaves nothing behind", async (t) => {
   const leader = await Node.start(t);
