@@ -9,6 +9,8 @@ import asyncio
 import socket
 from typing import Any
 
+from .resolver import RESOLVER
+
 NEXT_ADDRESS_AFTER = 0.25
 """How long an address is tried before the next one, in seconds, unless the timeout is short. RFC
 8305 recommends this time."""
@@ -59,10 +61,10 @@ async def dial(host: str, port: int, timeout: float) -> socket.socket:
 
 async def lookup(host: str, port: int) -> list[Any]:
     """Return the addresses of a host, as ``socket.getaddrinfo`` does."""
-    loop = asyncio.get_running_loop()
     try:
         # A literal address needs no other thread.
         flags = socket.AI_NUMERICHOST
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except socket.gaierror:
-        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await RESOLVER.resolve(host)
+        return [(*one[:4], (one[4][0], port, *one[4][2:])) for one in found]
