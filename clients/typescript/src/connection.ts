@@ -3,7 +3,7 @@
  * and never sends a request again.
  */
 
-import { connect as connectTcp, type Socket } from "node:net";
+import { connect as connectTcp, type LookupFunction, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 
 import {
@@ -30,6 +30,7 @@ import {
   type Welcome,
 } from "./frame.js";
 import { currentToken, splitAddress, type Settings } from "./options.js";
+import { resolver } from "./resolver.js";
 
 /** This client's name and version in its hello. */
 const AGENT = "epicepoch-ts/0.1";
@@ -323,13 +324,20 @@ function dial(settings: Settings, addr: string): Socket {
     throw new UnreachableError(addr, "this is not host:port");
   }
   const { tls } = settings;
+  let giveUp = () => {};
+  const lookup: LookupFunction = (...asked) => {
+    giveUp = resolver.lookup(...asked);
+  };
   try {
-    if (!tls) {
-      return connectTcp({ ...to, noDelay: true });
+    let socket: Socket;
+    if (tls) {
+      const given = typeof tls === "function" ? tls() : tls;
+      const own = { ...to, ALPNProtocols: [ALPN] };
+      socket = connectTls({ lookup, minVersion: "TLSv1.3", ...given, ...own }).setNoDelay(true);
+    } else {
+      socket = connectTcp({ ...to, lookup, noDelay: true });
     }
-    const given = typeof tls === "function" ? tls() : tls;
-    const own = { ...to, ALPNProtocols: [ALPN] };
-    return connectTls({ minVersion: "TLSv1.3", ...given, ...own }).setNoDelay(true);
+    return socket.once("close", () => giveUp());
   } catch (error) {
     throw new UnreachableError(addr, error);
   }
