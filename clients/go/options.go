@@ -50,18 +50,15 @@ type Hooks struct {
 }
 
 func defaults() options {
-	var dialer net.Dialer
 	return options{
 		attemptTimeout: 500 * time.Millisecond,
 		callTimeout:    2 * time.Second,
 		inFlight:       4,
 		refresh:        30 * time.Second,
 		token:          func() string { return "" },
-		dial: func(ctx context.Context, addr string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", addr)
-		},
-		log:      slog.New(slog.DiscardHandler),
-		callsMax: 1 << 20,
+		dial:           nodeNames.dial,
+		log:            slog.New(slog.DiscardHandler),
+		callsMax:       1 << 20,
 	}
 }
 
