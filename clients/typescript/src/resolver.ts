@@ -26,7 +26,7 @@ const KEPT_MS = 30_000;
 type Failure = NodeJS.ErrnoException | null;
 type Callback = Parameters<LookupFunction>[2];
 type Waiter = (error: Failure, found: LookupAddress[]) => void;
-/** Looks up a name, as `dns.lookup` does. */
+/** Looks up a name, as `dns.lookup` does: it never calls back before it returns. */
 type Look = (
   host: string,
   options: LookupOptions & { all: true },
