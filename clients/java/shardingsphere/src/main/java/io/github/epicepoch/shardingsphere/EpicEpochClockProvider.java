@@ -11,6 +11,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.time.Duration;
+import java.util.List;
 import java.util.Properties;
 import org.apache.shardingsphere.globalclock.provider.GlobalClockProvider;
 
@@ -24,11 +25,25 @@ import org.apache.shardingsphere.globalclock.provider.GlobalClockProvider;
  *
  * <p>The property {@code addresses} is required. It has the host:port of members, with commas
  * between them. The other properties are optional: {@code clusterName}, {@code timeoutMillis},
- * {@code tokenFile}, {@code caFile}, {@code certFile} and {@code keyFile}.
+ * {@code tokenFile}, {@code caFile}, {@code certFile} and {@code keyFile}. Other properties are
+ * refused, because a misspelt {@code caFile} would otherwise mean plain text. {@code certFile} and
+ * {@code keyFile} need each other and {@code caFile}. Without {@code caFile}, connections are in
+ * plain text, and anyone on the network path can read the token.
  */
 public final class EpicEpochClockProvider implements GlobalClockProvider {
     private static final long MILLI = 1_000_000;
     private static final int INDEX_BITS = 18;
+
+    /** ShardingSphere passes exactly the properties of its settings, and adds none of its own. */
+    private static final List<String> KNOWN =
+            List.of(
+                    "addresses",
+                    "clusterName",
+                    "timeoutMillis",
+                    "tokenFile",
+                    "caFile",
+                    "certFile",
+                    "keyFile");
 
     private Properties properties = new Properties();
     private EpicEpochClient client;
@@ -40,8 +55,14 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
     /** Creates a provider. ShardingSphere calls this; programs do not. */
     public EpicEpochClockProvider() {}
 
+    /**
+     * Takes the properties. ShardingSphere calls this; programs do not.
+     *
+     * @throws IllegalArgumentException if a property is unknown, or needs another one
+     */
     @Override
     public synchronized void init(Properties given) {
+        check(given);
         if (client != null && !given.equals(properties)) {
             client.close();
             client = null;
@@ -104,6 +125,32 @@ public final class EpicEpochClockProvider implements GlobalClockProvider {
                             + " timestamps are compact");
         }
         return Long.divideUnsigned(timestamp.epoch(), MILLI) << INDEX_BITS | timestamp.index();
+    }
+
+    private static void check(Properties given) {
+        for (Object name : given.keySet()) {
+            require(
+                    KNOWN.contains(name),
+                    "the property " + name + " is unknown: correct or remove it; known are "
+                            + String.join(", ", KNOWN));
+        }
+        requireWith(given, "certFile", "caFile");
+        requireWith(given, "keyFile", "caFile");
+        requireWith(given, "certFile", "keyFile");
+        requireWith(given, "keyFile", "certFile");
+    }
+
+    private static void requireWith(Properties given, String name, String other) {
+        require(
+                !given.containsKey(name) || given.containsKey(other),
+                "the property " + name + " needs the property " + other + ": set it, or remove "
+                        + name);
+    }
+
+    private static void require(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new IllegalArgumentException(otherwise);
+        }
     }
 
     private EpicEpochClient client() throws InterruptedException {

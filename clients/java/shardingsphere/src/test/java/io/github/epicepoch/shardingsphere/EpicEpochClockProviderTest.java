@@ -21,6 +21,9 @@ import java.util.concurrent.CompletableFuture;
 import org.apache.shardingsphere.globalclock.provider.GlobalClockProvider;
 import org.apache.shardingsphere.infra.spi.type.typed.TypedSPILoader;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class EpicEpochClockProviderTest {
     private static final long MILLIS = 1_700_000_000_123L;
@@ -117,6 +120,48 @@ class EpicEpochClockProviderTest {
             provider = provider(free, 300);
         }
         assertThrows(DeadlineExceededException.class, provider::getNextTimestamp);
+    }
+
+    /** Such settings ask for TLS. Plain text would give away the token. */
+    @ParameterizedTest
+    @CsvSource({
+        "certFile keyFile, certFile needs the property caFile",
+        "keyFile, keyFile needs the property caFile",
+        "caFile certFile, certFile needs the property keyFile",
+        "caFile keyFile, keyFile needs the property certFile",
+        "tokenFile cafile, cafile is unknown",
+        "tls, tls is unknown"
+    })
+    void settingsThatAskForTlsNeverMeanPlainText(String names, String why) {
+        Properties properties = new Properties();
+        properties.setProperty("addresses", "127.0.0.1:1");
+        for (String name : names.split(" ")) {
+            properties.setProperty(name, "file.pem");
+        }
+        var error =
+                assertThrows(
+                        IllegalArgumentException.class,
+                        () ->
+                                TypedSPILoader.getService(
+                                        GlobalClockProvider.class, "TSO.epicepoch", properties));
+        assertTrue(error.getMessage().startsWith("the property " + why), error.getMessage());
+    }
+
+    /** The first attempt to connect reads the files. */
+    @ParameterizedTest
+    @ValueSource(strings = {"caFile", "caFile certFile keyFile"})
+    void aMissingFileOfTlsNeverMeansPlainText(String names) throws IOException {
+        try (ServerSocket node = node(MILLIS * 1_000_000)) {
+            Properties properties = new Properties();
+            properties.setProperty("addresses", "127.0.0.1:" + node.getLocalPort());
+            for (String name : names.split(" ")) {
+                properties.setProperty(name, "no-such-file.pem");
+            }
+            GlobalClockProvider provider =
+                    TypedSPILoader.getService(
+                            GlobalClockProvider.class, "TSO.epicepoch", properties);
+            assertThrows(IllegalArgumentException.class, provider::getNextTimestamp);
+        }
     }
 
     /** Otherwise each thread makes an attempt of its own, one after another. */
