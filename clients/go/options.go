@@ -28,6 +28,7 @@ type options struct {
 	fixedToken     string // the token of WithToken; "" if the token is a source's
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
 	tls            func() *tls.Config // nil for plain TCP
+	lacksTLS       bool               // the config of WithTLS was nil
 	log            *slog.Logger
 	hooks          Hooks
 	callsMax       int // most calls of [Client.Go] that wait
@@ -77,6 +78,8 @@ func (o *options) check() error {
 		return ErrToken
 	case o.token == nil:
 		return errors.New("epicepoch: the source of tokens is nil")
+	case o.lacksTLS:
+		return errors.New("epicepoch: the config of WithTLS is nil: give one, or leave WithTLS out for plain TCP")
 	case o.dial == nil:
 		return errors.New("epicepoch: the dialer is nil")
 	case o.log == nil:

@@ -21,13 +21,15 @@ var errNoTLS = errors.New("this port does not speak TLS: leave WithTLS out, or s
 
 // WithTLS uses TLS on every connection, also on those that the function of [WithDialer] makes. A
 // node's certificate must be valid for the host that was dialled, unless config sets another
-// ServerName. Set RootCAs to the cluster's authority (ca.pem). If the nodes ask for a client
-// certificate (CLIENT_CA_FILE), set Certificates or GetClientCertificate. The config is copied, so
-// later changes to it have no effect; use [WithTLSSource] to change authorities while the client
-// runs. The client uses TLS 1.3 or newer, unless the config allows 1.2. Default: plain TCP.
+// ServerName. Set RootCAs to the cluster's authority (ca.pem); without it, the client trusts the
+// authorities of the system. If the nodes ask for a client certificate (CLIENT_CA_FILE), set
+// Certificates or GetClientCertificate. The config is copied, so later changes to it have no effect;
+// use [WithTLSSource] to change authorities while the client runs. The client uses TLS 1.3 or newer,
+// unless the config allows 1.2. If config is nil, [Dial] returns an error, because plain text could
+// give away the token. Default: plain TCP.
 func WithTLS(config *tls.Config) Option {
 	if config == nil {
-		return func(o *options) { o.tls = nil }
+		return func(o *options) { o.lacksTLS = true }
 	}
 	own := config.Clone()
 	return WithTLSSource(func() *tls.Config { return own })
@@ -40,7 +42,7 @@ func WithTLSSource(source func() *tls.Config) Option {
 	if source == nil {
 		source = func() *tls.Config { return nil }
 	}
-	return func(o *options) { o.tls = source }
+	return func(o *options) { o.tls, o.lacksTLS = source, false }
 }
 
 // connect makes a connection, with TLS if configured.

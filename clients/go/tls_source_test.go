@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"math/big"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -78,6 +79,34 @@ func TestTLS12IsUsedOnlyIfTheConfigAllowsIt(t *testing.T) {
 			if want := newest == tls.VersionTLS13 || oldest == tls.VersionTLS12; (err == nil) != want {
 				t.Errorf("the node speaks %x, the config allows %x: %v", newest, oldest, err)
 			}
+		}
+	}
+}
+
+func TestAConfigOfTLSThatIsNilNeverMeansPlainText(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{next: 1}
+	leader.ask = source.serve
+	client, err := Dial(within(t, 10*time.Second), []string{leader.addr()}, WithToken("secret"), WithTLS(nil))
+	if err == nil {
+		client.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "WithTLS is nil") || leader.met.Load() != 0 {
+		t.Error(err, leader.met.Load(), "connections")
+	}
+	// The last option counts.
+	for _, one := range []struct {
+		opts     []Option
+		lacksTLS bool
+	}{
+		{[]Option{WithTLS(nil), WithTLS(&tls.Config{})}, false},
+		{[]Option{WithTLS(&tls.Config{}), WithTLS(nil)}, true},
+	} {
+		o := defaults()
+		for _, opt := range one.opts {
+			opt(&o)
+		}
+		if err := o.check(); (err != nil) != one.lacksTLS {
+			t.Error(err, one.lacksTLS)
 		}
 	}
 }
