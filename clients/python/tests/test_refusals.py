@@ -4,7 +4,7 @@ often it asks."""
 import asyncio
 import socket
 import ssl
-from typing import Any, Callable
+from typing import Any, Callable, cast
 from unittest import mock
 
 from epicepoch import (
@@ -95,6 +95,14 @@ class Refusals(Case):
         self.addAsyncCleanup(client.close)
         error = await self.fails(DeadlineExceededError, client.connect())
         self.assertIn("this port does not speak TLS: leave Options.tls out", str(error))
+
+    async def test_a_function_that_returns_no_context_never_means_plain_text(self) -> None:
+        node = await self.node()
+        tls = cast(Callable[[], ssl.SSLContext], lambda: None)
+        client = self.open(node, tls=tls, token="secret", timeout=0.5)
+        error = await self.fails(DeadlineExceededError, client.connect())
+        self.assertIn("the function of Options.tls returned no SSLContext", str(error))
+        self.assertEqual(node.met, 0)
 
     async def test_a_refusal_of_nothing_breaks_the_protocol(self) -> None:
         for code in (2, 4, 66):

@@ -96,8 +96,9 @@ class Options:
 
     tls: Union[None, ssl.SSLContext, Callable[[], ssl.SSLContext]] = None
     """The TLS context for every connection, or a function that returns the context for each
-    connection. A node's certificate must be valid for the host that is dialled. By default plain
-    TCP."""
+    connection. The client uses the context as it is: which authorities it trusts, which versions
+    it allows, and whether a node's certificate must be valid for the host that is dialled. By
+    default plain TCP."""
 
     tls_server_name: str = ""
     """The name that a node's certificate must be valid for. By default it is the host that is
@@ -139,5 +140,11 @@ class Options:
         return token
 
     def current_tls(self) -> Optional[ssl.SSLContext]:
-        """Return the TLS context for a connection that is made now."""
-        return self.tls() if callable(self.tls) else self.tls
+        """Return the TLS context for a connection that is made now, or None for plain TCP. Raise
+        ValueError if the function has returned no context, which must not mean plain TCP."""
+        if not callable(self.tls):
+            return self.tls
+        context = self.tls()
+        if not isinstance(context, ssl.SSLContext):
+            raise ValueError("the function of Options.tls returned no SSLContext")
+        return context
