@@ -78,9 +78,9 @@ export interface Options {
   timestampFormat?: TimestampFormat;
   /**
    * TLS on every connection, with these options of node:tls: `ca` for the cluster's authority,
-   * `cert` and `key` if nodes ask for a certificate. Without `ca`, the client trusts the authorities
-   * of Node.js. If this is a function, it is called at each connection, so that certificates can
-   * change. Default plain TCP. The client uses TLS 1.3 unless `minVersion` is set.
+   * `cert` and `key` if nodes ask for a certificate. Without `ca`, the client trusts the
+   * authorities of Node.js. If this is a function, it is called at each connection, so that
+   * certificates can change. Default plain TCP. The client uses TLS 1.3 unless `minVersion` is set.
    */
   tls?: ConnectionOptions | (() => ConnectionOptions);
   /**
