@@ -381,6 +381,22 @@ fn a_request_is_checked_before_its_body_comes() {
 }
 
 #[test]
+fn a_client_that_waits_to_be_asked_for_its_body_is_answered_without_it() {
+    let node = serving();
+    let mut client = Raw::new(&node, &[]);
+    let mut block = get("/timestamp");
+    for text in ["expect", "100-continue"] {
+        block.extend(if text == "expect" { &[0][..] } else { &[] });
+        block.push(text.len() as u8);
+        block.extend_from_slice(text.as_bytes());
+    }
+    begin(&mut client, 1, &block);
+    assert_eq!(client.answers(1)[&1].status(), "200");
+    client.ping();
+    assert_eq!(client.resets[&1], code::NO_ERROR, "the body is not needed");
+}
+
+#[test]
 fn heads_of_requests_without_their_bodies_are_limited_and_may_be_sent_again() {
     const PATH_LEN: usize = 3_900;
     let node = serving();

@@ -34,11 +34,14 @@ mod stage;
 
 /// `H3_EXCESSIVE_LOAD` (RFC 9114, 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
+/// `H3_REQUEST_REJECTED`.
+const REQUEST_REJECTED: VarInt = VarInt::from_u32(0x10b);
 /// `H3_NO_ERROR`.
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 /// Types of frames (RFC 9114, 7.2): a header section, and a reserved type without meaning.
 const HEADERS: u8 = 1;
 const UNKNOWN: u8 = 0x21;
+const GOAWAY: u8 = 7;
 
 /// Waits until the server closes the connection, and returns its code.
 async fn ended(quic: &quinn::Connection) -> VarInt {
@@ -448,6 +451,92 @@ fn a_node_that_stops_waits_for_a_request_whose_head_is_on_its_way() {
         assert!(recv.read_to_end(1 << 10).await.unwrap().ends_with(b"ok"));
         assert_eq!(ended(&client.quic).await, NO_ERROR);
         assert!(stopping.join().unwrap());
+    });
+}
+
+/// A request that comes after the GOAWAY is not carried out, as the GOAWAY says.
+#[test]
+fn a_node_that_stops_rejects_what_it_has_announced_to_reject() {
+    let stage = Stage::new();
+    block_on(async {
+        let client = stage.connect_by_hand().await;
+        // The node waits for the rest of this head.
+        let (mut first, mut answer) = client.quic.open_bi().await.unwrap();
+        let head = get_frame("/up");
+        let (last, before) = head.split_last().unwrap();
+        first.write_all(before).await.unwrap();
+        let (mut up, mut known) = client.quic.open_bi().await.unwrap();
+        up.write_all(&head).await.unwrap();
+        up.finish().unwrap();
+        assert!(known.read_to_end(1 << 10).await.unwrap().ends_with(b"ok"));
+        let workers = stage.node.workers.clone();
+        let stopping = std::thread::spawn(move || workers.shutdown(WAIT_MAX));
+        assert_eq!(client.goaway().await, 8, "two requests were taken");
+        let (mut late, mut rejected) = client.quic.open_bi().await.unwrap();
+        late.write_all(&head).await.unwrap();
+        late.finish().unwrap();
+        let end = rejected.read_to_end(1 << 10).await.unwrap_err();
+        let ReadToEndError::Read(quinn::ReadError::Reset(code)) = end else { panic!("{end}") };
+        assert_eq!(code, REQUEST_REJECTED);
+        first.write_all(&[*last]).await.unwrap();
+        first.finish().unwrap();
+        assert!(answer.read_to_end(1 << 10).await.unwrap().ends_with(b"ok"));
+        assert!(stopping.join().unwrap());
+    });
+}
+
+#[test]
+fn a_client_that_announces_its_end_gets_its_whole_answer() {
+    let stage = Stage::new();
+    block_on(async {
+        let mut client = stage.connect_by_hand().await;
+        let (mut send, mut recv) = client.quic.open_bi().await.unwrap();
+        send.write_all(&get_frame("/timestamp?n=65536")).await.unwrap();
+        send.finish().unwrap();
+        client.control.write_all(&[GOAWAY, 1, 0]).await.unwrap();
+        assert!(recv.read_to_end(2 << 20).await.unwrap().len() > 1 << 20);
+        client.quic.close(NO_ERROR, b"");
+        while stage.metric("epicepoch_http3_connections_open") > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_client_that_waits_to_be_asked_for_its_body_is_answered_without_it() {
+    let stage = Stage::new();
+    block_on(async {
+        let client = stage.connect().await;
+        let request = Request::post("https://localhost/timestamp");
+        let request = request.header("expect", "100-continue").body(()).unwrap();
+        let asked = client.requests.clone().send_request(request).await.unwrap();
+        assert_eq!(answer(asked).await.0.status, 200);
+    });
+}
+
+/// The library remembers each of these requests.
+#[test]
+fn a_connection_with_many_requests_without_heads_is_replaced() {
+    let stage = Stage::new();
+    block_on(async {
+        let client = stage.connect_by_hand().await;
+        let head = get_frame("/up");
+        let open = async |head: &[u8]| {
+            let (mut send, recv) = client.quic.open_bi().await?;
+            let _closed = send.write_all(head).await;
+            let _closed = send.finish();
+            Ok::<_, ConnectionError>(recv)
+        };
+        // Each answer allows another request without a head.
+        for turn in 0_u32.. {
+            assert!(turn <= limits::HEADLESS_MAX, "the connection goes on");
+            let Ok(mut recv) = open(&head).await else { break };
+            let _closed = recv.read_to_end(1 << 10).await;
+            let Ok(mut recv) = open(b"").await else { break };
+            let _reset = recv.read_to_end(1 << 10).await;
+        }
+        assert_eq!(ended(&client.quic).await, NO_ERROR);
+        assert_eq!(stage.connect().await.get("/up").await.0.status, 200);
     });
 }
 

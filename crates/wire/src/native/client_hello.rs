@@ -419,7 +419,7 @@ struct Seen(u64);
 
 impl Seen {
     fn check(&mut self, tag: u16) -> Result<(), DecodeError> {
-        if tag > TAG_MEMBER {
+        if tag == 0 || tag > TAG_MEMBER {
             return Ok(());
         }
         let bit = 1 << tag;
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_field_of_a_later_version_may_come_more_than_once() {
-        for tag in [TAG_MEMBER + 1, 63, 64, MUST_UNDERSTAND - 1] {
+        for tag in [0, TAG_MEMBER + 1, 63, 64, MUST_UNDERSTAND - 1] {
             let [high, low] = tag.to_be_bytes();
             let fields = [high, low, 0, 1, 5].repeat(3);
             let mut bytes = Vec::new();

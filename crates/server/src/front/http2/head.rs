@@ -4,7 +4,7 @@
 use epicepoch_wire::http::{HEADER_ADMIN, HEADER_CLUSTER, HEADER_DIRECT, HEADER_REQUEST_ID};
 use epicepoch_wire::http2::hpack::ENTRY_OVERHEAD;
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
@@ -74,7 +74,7 @@ const PATH: usize = 3;
 
 /// The fields that the service reads, and the one that tells a call from other requests. Other fields
 /// are dropped, so a request holds little memory while its body arrives.
-static READ_BY_SERVICE: [HeaderName; 9] = [
+static READ_BY_SERVICE: [HeaderName; 10] = [
     AUTHORIZATION,
     CONTENT_TYPE,
     HeaderName::from_static(HEADER_REQUEST_ID),
@@ -84,6 +84,7 @@ static READ_BY_SERVICE: [HeaderName; 9] = [
     ACCEPT,
     HOST,
     ORIGIN,
+    EXPECT,
 ];
 /// At most this many fields of one name are passed on: the service only has to tell one field from
 /// several.

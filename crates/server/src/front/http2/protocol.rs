@@ -11,6 +11,7 @@ use std::time::Duration;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::http2::frame::{self, Frame, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
 use epicepoch_wire::{Guarantee, TimestampRange};
+use http::header::EXPECT;
 use tokio::time::{Sleep, sleep};
 
 use super::answers::{Echo, Other, ResponseTemplates, Table};
@@ -423,6 +424,9 @@ impl Http2 {
         if self.takes_calls && is_call(&request) {
             return self.begin_call(common, line, id, &request, body_len == Some(0));
         }
+        // A client that expects an interim answer waits with its body, which nobody needs. So it
+        // gets its answer at once (RFC 9110, 10.1.1).
+        let body_len = if request.headers().contains_key(EXPECT) { Some(0) } else { body_len };
         let is_begun = self.exchanges.begin(&self.service, id, *request, body_len);
         if let Some(session) = self.session.as_mut().filter(|_| !is_begun) {
             session.refuse(id, line.outbox.bytes());

@@ -64,7 +64,7 @@ pub struct Session {
     /// The highest stream id that the client has begun.
     last_id: u32,
     /// Streams that this node has ended. Their client may not know it yet.
-    ended: VecDeque<u32>,
+    ended: Ended,
     faults: usize,
     has_settings: bool,
     /// Bytes that may be sent on all streams together.
@@ -76,6 +76,30 @@ pub struct Session {
     /// Whether the connection's window stays as it is, because too much of what came is not used.
     is_held: bool,
     closing: Closing,
+}
+
+/// The ids of ended streams. A client that has not read the settings yet may have begun any number
+/// of streams, so only the latest ids are kept, and the highest of the others.
+#[derive(Debug, Default)]
+struct Ended {
+    latest: VecDeque<u32>,
+    highest_before: u32,
+}
+
+impl Ended {
+    fn push(&mut self, id: u32) {
+        if self.latest.len() == STREAMS_MAX
+            && let Some(earlier) = self.latest.pop_front()
+        {
+            self.highest_before = self.highest_before.max(earlier);
+        }
+        self.latest.push_back(id);
+    }
+
+    /// Whether a stream was ended, or may have been: also true of others below the kept ones.
+    fn has(&self, id: u32) -> bool {
+        id <= self.highest_before || self.latest.contains(&id)
+    }
 }
 
 impl Session {
@@ -107,7 +131,7 @@ impl Session {
             unfinished: None,
             streams: Streams::default(),
             last_id: 0,
-            ended: VecDeque::new(),
+            ended: Ended::default(),
             faults: 0,
             has_settings: false,
             window: WINDOW_AT_FIRST,
@@ -294,7 +318,7 @@ impl Session {
         self.decoder.give_back();
         self.head.give_back();
         self.streams.give_back();
-        self.ended.shrink_to_fit();
+        self.ended.latest.shrink_to_fit();
         if self.unfinished.is_none() {
             self.block = Vec::new();
         }
@@ -314,7 +338,7 @@ impl Session {
         self.reopen_all(out);
         match self.streams.get(id) {
             Some(stream) if stream.is_sending => stream.received += counted,
-            None if self.ended.contains(&id) || id > self.last_id => return Ok(Event::Nothing),
+            None if self.ended.has(id) || id > self.last_id => return Ok(Event::Nothing),
             Some(_) | None => return Err(Fault::CLOSED),
         }
         self.take_body(id, length, frame.has(flag::END_STREAM), out)
@@ -455,14 +479,10 @@ impl Session {
     }
 
     /// Resets a stream. Until the client reads the reset, its frames for that stream are not a
-    /// fault. So the node remembers the last [`STREAMS_MAX`] ended streams; no client has more open
-    /// at once.
+    /// fault.
     fn reset(&mut self, id: u32, code: u32, out: &mut Vec<u8>) {
         self.streams.close(id);
-        if self.ended.len() == STREAMS_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(id);
+        self.ended.push(id);
         frame::put(out, kind::RST_STREAM, 0, id, &code.to_be_bytes());
     }
 }

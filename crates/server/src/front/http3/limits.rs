@@ -29,6 +29,10 @@ pub const TAKEN_BACK_MAX: u32 = 256;
 /// A client may cancel this many requests per second without an answer, for as long as it likes.
 /// While no leader is known, a client with deadlines cancels all its requests.
 pub const TAKEN_BACK_PER_SECOND: u32 = 5_000;
+/// Requests of one connection whose heads did not come. The library keeps the id of each until the
+/// connection ends ([h3#365](https://github.com/hyperium/h3/pull/365)). So after this many, the node
+/// tells the client to use another connection.
+pub const HEADLESS_MAX: u32 = 4_096;
 /// Bytes of one stream that a client may send before the node reads them.
 const STREAM_WINDOW: u32 = 16 << 10;
 /// Bytes of all streams together that a client may send before the node reads them.

@@ -14,13 +14,13 @@ use bytes::{Buf, Bytes};
 use h3::error::{Code, StreamError};
 use h3::quic::SendStream as _;
 use h3::server::{RequestResolver, RequestStream};
-use http::header::{ALT_SVC, CONTENT_LENGTH, DATE};
+use http::header::{ALT_SVC, CONTENT_LENGTH, DATE, EXPECT};
 use http::{Method, Response};
 use http_body::{Body as HttpBody, Frame};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use super::limits::{HEAD_LEN_MAX, STREAMS_MAX};
+use super::limits::{HEAD_LEN_MAX, HEADLESS_MAX, STREAMS_MAX};
 use super::streams::{self, AbuseMeter};
 use crate::front::clients::Clients;
 use crate::front::deadlines::ClientState;
@@ -56,6 +56,8 @@ struct Common {
     date: RefCell<Date>,
     /// Requests that were taken and are not over, also those whose head has not arrived.
     taken: Cell<u32>,
+    /// Requests whose heads did not come.
+    headless: Cell<u32>,
 }
 
 /// Serves a connection until it ends.
@@ -73,8 +75,15 @@ pub(super) async fn serve(
     let service = NodeService::new(clients.sequencer().clone(), state.clone());
     let open = &clients.sequencer().metrics().http3_connections;
     open.set(open.load() + 1);
-    let (date, taken) = (RefCell::default(), Cell::default());
-    let common = Rc::new(Common { clients: clients.clone(), state, service, abuse, date, taken });
+    let common = Rc::new(Common {
+        clients: clients.clone(),
+        state,
+        service,
+        abuse,
+        date: RefCell::default(),
+        taken: Cell::default(),
+        headless: Cell::default(),
+    });
     if let Err(error) = common.serve(&quic).await {
         tracing::debug!(%error, "a client's connection of HTTP/3 ended with an error");
     }
@@ -104,10 +113,11 @@ impl Common {
         // one must not keep its connection for ever.
         let Some(built) = self.while_open(builder.build(streams)).await else { return Ok(()) };
         let mut connection = built?;
-        let is_closing = self.serve_while_open(&mut connection).await?;
+        let is_closing = self.serve_while_open(quic, &mut connection).await?;
         if is_closing {
-            // The GOAWAY allows one request after the latest. The client may send later requests to
-            // other nodes. If the client does not accept the GOAWAY in time, the node goes on.
+            // The GOAWAY names the first request that is not carried out, which comes after the last
+            // one that was taken: the client may send it to another node. If the client does not
+            // accept the GOAWAY in time, the node goes on.
             if let Ok(told) = timeout(LINGER_TIME_MAX, connection.shutdown(1)).await {
                 told?;
             }
@@ -120,8 +130,8 @@ impl Common {
         Ok(())
     }
 
-    /// Runs a future that waits for the client, before its first request. `None` if the connection
-    /// is cut off, or must end because it is idle or the worker closes.
+    /// Runs a future that waits for the client, before its first request or after its last. `None`
+    /// if the connection is cut off, or must end because it is idle or the worker closes.
     async fn while_open<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
         let mut waiting = pin!(waiting);
         poll_fn(|context| {
@@ -139,6 +149,7 @@ impl Common {
     /// the client has gone or was cut off.
     async fn serve_while_open(
         self: &Rc<Self>,
+        quic: &quinn::Connection,
         connection: &mut Connection,
     ) -> Result<bool, h3::error::ConnectionError> {
         loop {
@@ -154,18 +165,24 @@ impl Common {
                 accepting
                     .as_mut()
                     .poll(context)
-                    .map_ok(|request| request.map_or(Next::Cut, Next::Request))
+                    .map_ok(|request| request.map_or(Next::Leaving, Next::Request))
             });
             match next.await? {
                 Next::Request(resolver) => self.take(resolver),
                 Next::Closing => return Ok(true),
                 Next::Cut => return Ok(false),
+                Next::Leaving => {
+                    // The client sends no more requests, and closes when it has read its answers.
+                    // A close by this node would discard what is not sent yet.
+                    let has_gone = self.while_open(quic.closed()).await.is_some();
+                    return Ok(!has_gone && !self.state.is_cut.get());
+                }
             }
         }
     }
 
-    /// Answers the remaining requests, after the client was told of the end. Waits only for a short
-    /// time for heads: their clients may be gone.
+    /// Answers the requests that were taken, after the client was told of the end, and rejects
+    /// others. Waits only for a short time for heads: their clients may be gone.
     async fn finish(
         self: &Rc<Self>,
         connection: &mut Connection,
@@ -186,7 +203,11 @@ impl Common {
                 }
             });
             match next.await? {
-                Some(resolver) => self.take(resolver),
+                // Streams come in their order, so this one is not below that of the GOAWAY. The library
+                // rejects all but the first of these.
+                Some(mut resolver) => {
+                    resolver.frame_stream.reset(Code::H3_REQUEST_REJECTED.value());
+                }
                 None => return Ok(()),
             }
         }
@@ -223,16 +244,24 @@ impl Common {
         let limits = &self.clients.sequencer().shared.config.limits;
         let Ok(head) = timeout(limits.head_timeout, head).await else {
             resolver.frame_stream.reset(Code::H3_REQUEST_INCOMPLETE.value());
+            self.record_headless();
             return Ok(false);
         };
-        let (request, stream) = resolver.accept_with_frame(head)?.resolve().await?;
+        let accepted = resolver.accept_with_frame(head);
+        let accepted = accepted.inspect_err(|_| self.record_headless())?;
+        let (request, stream) = accepted.resolve().await?;
         let (mut sending, receiving) = stream.split();
         let mut body = RequestBody { receiving, begun: Poll::Pending };
-        poll_fn(|context| {
-            body.look_for_end(context);
-            Poll::Ready(())
-        })
-        .await;
+        if request.headers().contains_key(EXPECT) {
+            // The client waits for an answer before it sends its body, which nobody needs.
+            body.begun = Poll::Ready(None);
+        } else {
+            poll_fn(|context| {
+                body.look_for_end(context);
+                Poll::Ready(())
+            })
+            .await;
+        }
         let is_head = *request.method() == Method::HEAD;
         let request = request.map(|()| body);
         // The request counts as in flight until the last byte is written.
@@ -244,6 +273,14 @@ impl Common {
         match timeout(limits.idle_timeout, writing).await {
             Ok(written) => written.map(|()| true),
             Err(_) => Ok(false),
+        }
+    }
+
+    /// Records a request whose head did not come.
+    fn record_headless(&self) {
+        self.headless.set(self.headless.get() + 1);
+        if self.headless.get() == HEADLESS_MAX {
+            self.state.retire();
         }
     }
 
@@ -272,6 +309,8 @@ impl Common {
 #[expect(clippy::large_enum_variant, reason = "it is passed on at once, and never kept")]
 enum Next {
     Request(Resolver),
+    /// The client sends no more requests, and all are answered.
+    Leaving,
     Closing,
     Cut,
 }

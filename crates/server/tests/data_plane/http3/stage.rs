@@ -118,6 +118,27 @@ pub(super) struct ByHand {
     _endpoint: Endpoint,
 }
 
+impl ByHand {
+    /// Waits for a GOAWAY of the server, and returns the id in it.
+    pub(super) async fn goaway(&self) -> u8 {
+        loop {
+            let mut stream = self.quic.accept_uni().await.unwrap();
+            let mut byte = [0];
+            stream.read_exact(&mut byte).await.unwrap();
+            // Type 0 is the control stream. All numbers on it have one byte here.
+            while byte == [0] {
+                let mut head = [0; 2];
+                stream.read_exact(&mut head).await.unwrap();
+                let mut payload = vec![0; head[1].into()];
+                stream.read_exact(&mut payload).await.unwrap();
+                if head[0] == 7 {
+                    return payload[0];
+                }
+            }
+        }
+    }
+}
+
 /// The client of the `h3` crate.
 pub(super) struct Client {
     pub(super) quic: quinn::Connection,

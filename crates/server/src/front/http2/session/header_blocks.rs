@@ -134,7 +134,7 @@ impl Session {
         match self.streams.get(id) {
             Some(stream) if stream.is_sending => {}
             Some(_) => return Err(Fault::CLOSED),
-            None if self.ended.contains(&id) => {
+            None if self.ended.has(id) => {
                 self.decode(block)?;
                 return Ok(Event::Nothing);
             }

@@ -309,6 +309,23 @@ fn an_answer_before_the_end_of_its_request_asks_the_client_to_stop() {
     assert!(fixture.say(&framed(kind::DATA, flag::END_STREAM, 1, b"x")).is_empty());
 }
 
+/// Before a client reads the settings, it may begin any number of requests.
+#[test]
+fn bodies_of_any_number_of_refused_requests_are_no_fault() {
+    let mut fixture = Fixture::new();
+    let ids: Vec<u32> = (0..3 * STREAMS_MAX as u32).map(|nth| 2 * nth + 1).collect();
+    for id in &ids {
+        fixture.say(&headers(*id, flag::END_HEADERS, FIRST));
+    }
+    let refused = &ids[STREAMS_MAX..];
+    assert_eq!(fixture.said().len(), refused.len());
+    for id in refused {
+        let body = framed(kind::DATA, flag::END_STREAM, *id, b"x");
+        assert!(fixture.say(&body).is_empty(), "stream {id}");
+    }
+    assert_eq!(fixture.say(&framed(kind::DATA, flag::END_STREAM, 1, b"x")), ["data 1 1 true"]);
+}
+
 #[test]
 fn streams_beyond_the_limit_are_refused_and_may_be_asked_again() {
     let mut fixture = Fixture::new();
