@@ -387,7 +387,9 @@ mod tests {
     }
 
     fn alone() -> PeerIntervals {
-        PeerIntervals::new(NodeId(7))
+        let mut peers = PeerIntervals::new(NodeId(7));
+        peers.set_voters([NodeId(7)].into_iter());
+        peers
     }
 
     /// Stamps, and makes marks durable as they are asked for.

@@ -43,7 +43,7 @@ use crate::durable::Restored;
 use crate::lease::hold_ns;
 use crate::replica::RestoreError;
 use crate::replica::stopped::committed;
-use crate::state::{COMPACT_WIDTH_MIN_NS, Command, State};
+use crate::state::{COMPACT_WIDTH_MIN_NS, Command, REMOVED_MAX, State};
 
 /// Room above the ceiling of the backup, nanoseconds. It covers two million leaderships that each
 /// raised the ceiling by the least step while it was ahead of the clock. At one leadership a second
@@ -155,6 +155,18 @@ pub enum FloorError {
          the new node an id of its own in PEERS"
     )]
     RemovedId(NodeId),
+    /// The history has removed so many nodes that it could not remove the first members, too. Found a
+    /// new cluster.
+    #[error(
+        "{removed} nodes were removed in the history that is restored, and with the {members} first \
+         members, these are more than the {REMOVED_MAX} that a cluster remembers: found a new cluster"
+    )]
+    TooManyRemoved {
+        /// How many nodes were removed.
+        removed: usize,
+        /// How many first members there are.
+        members: usize,
+    },
     /// No remedy: the old history has used up all epochs, or all history ids.
     #[error("no epoch before the year 2554, or no history id, is left above those of the backup")]
     Exhausted,
@@ -237,7 +249,7 @@ const fn nanos(ms: u64) -> u64 {
 /// `drawn` is random.
 ///
 /// # Errors
-/// When a first member has a removed id, or no history id is left.
+/// When a first member has a removed id, no history id is left, or too many nodes were removed.
 pub fn genesis(
     backup: &Backup,
     members: Vec<Member>,
@@ -248,6 +260,10 @@ pub fn genesis(
     let removed: BTreeSet<NodeId> = backup.removed.iter().copied().collect();
     if let Some(member) = members.iter().find(|member| removed.contains(&member.node)) {
         return Err(FloorError::RemovedId(member.node));
+    }
+    // Every member may be removed later, and no state may remember more nodes than can be read.
+    if removed.len() + members.len() > REMOVED_MAX {
+        return Err(FloorError::TooManyRemoved { removed: removed.len(), members: members.len() });
     }
     // The id rises by the time since the backup. So of two restores of one backup, the later one
     // gets the higher id.

@@ -445,10 +445,13 @@ mod tests {
         published(Mode::Interval, Some(Epoch(1)))
     }
 
+    /// The intervals of a node that is the only voter.
     fn intervals(mark_ns: u64, source: Option<&str>) -> Arc<Intervals> {
         let source = source.map(str::to_owned);
         let stored = Stored { mark_ns, closed: 0 };
-        Arc::new(Intervals::new(NODE, stored, source, Duration::from_millis(10)))
+        let intervals = Intervals::new(NODE, stored, source, Duration::from_millis(10));
+        intervals.set_voters([NODE].into_iter());
+        Arc::new(intervals)
     }
 
     /// A node whose disk acknowledges every mark at once.

@@ -67,8 +67,9 @@ struct Report {
 #[derive(Clone, Debug)]
 pub struct PeerIntervals {
     me: NodeId,
-    /// The other voters, and their last reports.
-    others: BTreeMap<NodeId, Option<Report>>,
+    /// The other voters, and their last reports. `None` until the voters are named: then a node that
+    /// starts does not know yet whether there are others.
+    others: Option<BTreeMap<NodeId, Option<Report>>>,
     /// The last change of the mode by which this node might have given a timestamp, and when it first
     /// might, by its raw clock.
     began: Option<(u64, u64)>,
@@ -78,23 +79,28 @@ pub struct PeerIntervals {
 }
 
 impl PeerIntervals {
-    /// Of a node that knows no other.
+    /// Of a node that does not know the voters yet. Until they are named, it gives no timestamp.
     #[must_use]
     pub const fn new(me: NodeId) -> Self {
-        Self { me, others: BTreeMap::new(), began: None, has_known_majority: false }
+        Self { me, others: None, began: None, has_known_majority: false }
     }
 
     /// Names the voters. What others have told is forgotten.
     pub fn set_voters(&mut self, voters: impl Iterator<Item = NodeId>) {
-        let mut before = std::mem::take(&mut self.others);
+        let mut before = self.others.take().unwrap_or_default();
         let others = voters.filter(|node| *node != self.me);
-        self.others = others.map(|node| (node, before.remove(&node).flatten())).collect();
+        self.others = Some(others.map(|node| (node, before.remove(&node).flatten())).collect());
+    }
+
+    /// The last reports of the other voters.
+    fn reports(&self) -> impl Iterator<Item = &Report> {
+        self.others.iter().flat_map(BTreeMap::values).flatten()
     }
 
     /// The node would give timestamps by this change of the mode from now on, but for the others. Only
     /// the first call for a change counts: a source may have begun to lie before, in quorum mode.
     pub fn begin(&mut self, change: u64, raw_ns: u64) {
-        if self.began.is_none_or(|(last, _)| last < change) {
+        if self.others.is_some() && self.began.is_none_or(|(last, _)| last < change) {
             self.began = Some((change, raw_ns));
             self.has_known_majority = self.knows_majority(raw_ns);
         }
@@ -104,9 +110,9 @@ impl PeerIntervals {
     fn knows_majority(&self, raw_ns: u64) -> bool {
         let is_fresh =
             |report: &&Report| raw_ns.saturating_sub(report.arrived_raw_ns) <= REPORT_AGE_NS_MAX;
-        let known = 1 + self.others.values().flatten().filter(is_fresh).count();
+        let known = 1 + self.reports().filter(is_fresh).count();
         // This node counts, also if it is not a voter.
-        2 * known > self.others.len() + 1
+        self.others.as_ref().is_some_and(|others| 2 * known > others.len() + 1)
     }
 
     /// Takes what a peer tells: the earliest and the latest time when it answered, or `None` if it
@@ -120,7 +126,8 @@ impl PeerIntervals {
         trip_ns: u64,
         arrived_raw_ns: u64,
     ) {
-        let Some(last) = self.others.get_mut(&peer) else { return };
+        let last = self.others.as_mut().and_then(|others| others.get_mut(&peer));
+        let Some(last) = last else { return };
         // An empty interval is a fault of its sender, who refuses by itself.
         let told = told.filter(|(earliest_ns, latest_ns)| earliest_ns <= latest_ns);
         *last = told.filter(|_| trip_ns <= REPORT_TRIP_NS_MAX).map(|(earliest_ns, latest_ns)| {
@@ -138,7 +145,7 @@ impl PeerIntervals {
         let low_ns = i128::from(reading.earliest_ns) - i128::from(reading.raw_until_ns);
         let high_ns = i128::from(reading.latest_ns) - i128::from(reading.raw_from_ns);
         let mut agreement = Agreement { known: 1, agreeing: 1 };
-        for report in self.others.values().flatten() {
+        for report in self.reports() {
             let age_ns = reading.raw_until_ns.saturating_sub(report.arrived_raw_ns);
             if age_ns > REPORT_AGE_NS_MAX {
                 continue;
@@ -163,8 +170,8 @@ impl PeerIntervals {
         }
         let began_ns = self.began.map_or(reading.raw_until_ns, |(_, raw_ns)| raw_ns);
         let is_early = reading.raw_until_ns.saturating_sub(began_ns) < FIRST_REPORTS_NS_MAX;
-        let is_alone = self.others.is_empty();
-        if !is_alone && !self.has_known_majority && is_early {
+        let Some(others) = &self.others else { return Err(Objection::Unheard) };
+        if !others.is_empty() && !self.has_known_majority && is_early {
             return Err(Objection::Unheard);
         }
         Ok(())
@@ -230,6 +237,19 @@ mod tests {
             assert_eq!(right.compare(&reading(RAW, 0, 1)), agreement(3, 2));
             assert_eq!(right.check(&reading(RAW, 0, 1)), Ok(()));
         }
+    }
+
+    /// A node that starts is asked at once, and learns the voters a moment later.
+    #[test]
+    fn a_node_that_does_not_know_the_voters_gives_nothing_and_forgets_that_it_was_asked() {
+        let mut new = PeerIntervals::new(NodeId(1));
+        new.begin(1, RAW);
+        assert_eq!(new.check(&reading(RAW, 0, 1)), Err(Objection::Unheard));
+        new.set_voters((1..=3).map(NodeId));
+        new.begin(1, RAW);
+        assert_eq!(new.check(&reading(RAW, 0, 1)), Err(Objection::Unheard), "nobody is known");
+        report(&mut new, 2, 0, (0, 1), RAW);
+        assert_eq!(new.check(&reading(RAW, 0, 1)), Ok(()));
     }
 
     #[test]
@@ -306,7 +326,7 @@ mod tests {
         assert_eq!(five.check(&at(RAW)), Err(Objection::Unheard), "two of five");
         report(&mut five, 4, 0, (0, 1), RAW);
         assert_eq!(five.check(&at(RAW)), Ok(()));
-        assert_eq!(PeerIntervals::new(NodeId(1)).check(&at(RAW)), Ok(()));
+        assert_eq!(peers(0).check(&at(RAW)), Ok(()), "a node alone");
         // The mode has changed back and there again meanwhile.
         five.begin(1, RAW);
         assert_eq!(five.check(&at(RAW)), Ok(()), "the same change");

@@ -315,6 +315,14 @@ fn a_new_history_keeps_the_cluster_is_higher_and_admits_no_removed_id() {
     assert_eq!((state.ceiling, state.removed.contains(&NodeId(9))), (Epoch(8), true));
     let removed = genesis(&taken(), vec![member(1), member(9)], Epoch(8), TAKEN, 0);
     assert_eq!(removed, Err(FloorError::RemovedId(NodeId(9))));
+    // Both first members may be removed later, and must be remembered, too.
+    let mut worn = taken();
+    worn.removed = (100..100 + REMOVED_MAX as u64 - 2).map(NodeId).collect();
+    assert!(genesis(&worn, members.clone(), Epoch(8), TAKEN, 0).is_ok());
+    worn.removed.push(NodeId(99));
+    let (removed, count) = (REMOVED_MAX - 1, members.len());
+    let refused = Err(FloorError::TooManyRemoved { removed, members: count });
+    assert_eq!(genesis(&worn, members.clone(), Epoch(8), TAKEN, 0), refused);
     let mut last = taken();
     last.history = HistoryId(u64::MAX);
     assert_eq!(genesis(&last, members, Epoch(8), TAKEN, 0), Err(FloorError::Exhausted));

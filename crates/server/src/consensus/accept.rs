@@ -513,6 +513,7 @@ mod tests {
         let shared = shared_with(|config| config.intervals.source = Some("fixed=1ms".to_owned()));
         let told = |reads_intervals| pong(&shared, &Faults::none(), 7, reads_intervals).interval;
         assert_eq!((told(true), told(false)), (None, None), "quorum mode");
+        shared.intervals.set_voters([shared.identity.node].into_iter());
         let nothing = Published::nothing(shared.identity);
         let opening = Some(Opening { ceiling: Epoch(1), change: 1 });
         let published = Published { mode: Mode::Interval, opening, ..nothing };

@@ -496,7 +496,7 @@ fn a_client_that_announces_its_end_gets_its_whole_answer() {
         client.control.write_all(&[GOAWAY, 1, 0]).await.unwrap();
         assert!(recv.read_to_end(2 << 20).await.unwrap().len() > 1 << 20);
         client.quic.close(NO_ERROR, b"");
-        while stage.metric("epicepoch_http3_connections_open") > 0 {
+        while stage.node.metric("epicepoch_http3_connections_open") > 0 {
             tokio::task::yield_now().await;
         }
     });

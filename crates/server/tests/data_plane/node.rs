@@ -151,6 +151,8 @@ impl Cluster {
             config,
             core,
         });
+        // In interval mode, the node is not compared with others.
+        shared.intervals.set_voters([id].into_iter());
         let metrics = Arc::new(Metrics::new(shared.config.workers));
         let workers = front::spawn_workers(shared.clone(), metrics.clone()).unwrap();
         // The real limit is not used, because other tests of this process have descriptors too.

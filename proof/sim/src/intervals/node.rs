@@ -248,7 +248,9 @@ impl Node {
         if self.is(IntervalPlant::PeersIgnored) && is_known
             || self.is(IntervalPlant::HalfIsEnough) && is_half
         {
-            return PeerIntervals::new(self.id);
+            let mut alone = PeerIntervals::new(self.id);
+            alone.set_voters([self.id].into_iter());
+            return alone;
         }
         self.peers.clone()
     }

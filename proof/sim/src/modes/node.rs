@@ -227,7 +227,8 @@ impl Node {
             raw_until_ns: clock_ns,
         };
         // Nodes tell each other nothing of the time here; the simulator of interval mode has that.
-        let peers = PeerIntervals::new(self.id);
+        let mut peers = PeerIntervals::new(self.id);
+        peers.set_voters([self.id].into_iter());
         let run = self.run.as_mut()?;
         let outcome = run.stamper.stamp(opening, reading, &peers, 1);
         if let Some(mark_ns) = run.stamper.poll_mark() {

@@ -126,7 +126,10 @@ impl ByHand {
             let mut byte = [0];
             stream.read_exact(&mut byte).await.unwrap();
             // Type 0 is the control stream. All numbers on it have one byte here.
-            while byte == [0] {
+            if byte != [0] {
+                continue;
+            }
+            loop {
                 let mut head = [0; 2];
                 stream.read_exact(&mut head).await.unwrap();
                 let mut payload = vec![0; head[1].into()];
