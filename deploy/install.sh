@@ -5,8 +5,8 @@
 #     ... --settings                       also for changed settings, tokens, authorities (ca.pem) and unit
 #     ... --program                        also for another program
 # It never touches data. Only the first run on a machine, and --found, start the node: one that has ended may have to
-# stay so, until an operator knows why. Without --settings and --found, it keeps a file of settings that differs from the new one,
-# because an operator may have changed it on this machine.
+# stay so, until an operator knows why. Without --settings and --found, it keeps a file of settings that differs from
+# the new one, because an operator may have changed it on this machine.
 # With DESTDIR set, it only copies the files below that directory: it makes no user and starts nothing.
 set -eu
 from=$(cd "$(dirname "$0")" && pwd)
@@ -66,7 +66,7 @@ joins() { grep -q '^[[:space:]]*join[[:space:]]*=' "$1"; }
 id_of() { sed -n 's/^[[:space:]]*node_id[[:space:]]*=[[:space:]]*\([0-9]*\).*/\1/p' "$1" 2>/dev/null | head -n 1; }
 id=$(id_of "$from/epicepoch.toml") id_here=$(id_of "$settings/epicepoch.toml")
 [ -z "$id" ] || [ -z "$id_here" ] || [ "$id" = "$id_here" ] ||
-    fail "$from is for node $id, and this machine has node $id_here (see $settings/epicepoch.toml): nothing is installed.
+    fail "$from is for node $id, but $settings/epicepoch.toml is of node $id_here: nothing is installed.
 If node $id_here was removed from its cluster for ever, delete $settings and its data in $data first"
 [ -e "$settings/epicepoch.toml" ] && first='' || first=yes
 
@@ -148,9 +148,9 @@ if [ -d "$root/run/systemd/system" ]; then
     else
         case $(systemctl is-active epicepoch || true) in
             inactive | failed | unknown | '')
-                echo 'Installed. The node does not run, and this does not start it. Find out why it ended:'
-                echo '    systemctl status epicepoch'
-                echo 'If it may run again: systemctl enable --now epicepoch'
+                echo 'Installed. The node does not run, and this does not start it. If it has run before, see why it'
+                echo 'ended: systemctl status epicepoch'
+                echo 'If it may run: systemctl enable --now epicepoch'
                 ;;
             *)
                 echo 'Installed. The node runs on, and reads a new certificate and new tokens within seconds.'

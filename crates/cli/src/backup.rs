@@ -130,10 +130,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 /// because a restore must allow for the longest.
 ///
 /// A node answers from the state that it has applied, also while it is cut off. A majority of the
-/// voters has the last changes in its logs. So one node of any such majority has them, and has applied
-/// them, unless it lost its leader between the change and the message that the change is committed.
-/// The voters are those of the newest answer; if
-/// it names none, all members. While voters change, both the old and the new ones count.
+/// voters has the last changes in its logs. So one node of any such majority has them, and has
+/// applied them, unless it lost its leader between the change and the message that the change is
+/// committed. The voters are those of the newest answer; if it names none, all members. While
+/// voters change, both the old and the new ones count.
 fn of_cluster(
     matches: &ArgMatches,
     environment: &Environment,

@@ -17,7 +17,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_config::{
     CERT_FILE_DEFAULT, Config, Environment, Given, KEY_FILE_DEFAULT, Logging, Scope,
 };
-use epicepoch_server::consensus::restore::backup_of_stopped;
+use epicepoch_server::consensus::restore::members_of_stopped;
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::{Node, RunError, StartError};
 use epicepoch_wire::NodeId;
@@ -167,7 +167,7 @@ impl Layout {
     /// that have ended before they founded a cluster have left a directory without members. A node
     /// whose data cannot be read reports that itself when it starts.
     fn check_data(&self) -> Result<(), Failure> {
-        let members = |id| backup_of_stopped(&self.node_dir(id), 0, 0).ok().map(|it| it.members);
+        let members = |id| members_of_stopped(&self.node_dir(id)).ok();
         let Some(members) = (1..=NODES_MAX).find_map(members) else { return Ok(()) };
         // Other members run elsewhere.
         let is_here = |id: &u16| {
@@ -178,12 +178,15 @@ impl Layout {
         if here.iter().copied().eq(1..=self.nodes) {
             return Ok(());
         }
-        let (dir, count) = (self.data_dir.display(), here.len());
+        let (dir, nodes) = (self.data_dir.display(), self.nodes);
+        let size = match here.last() {
+            Some(last) if usize::from(*last) == here.len() => format!("--nodes {last}, "),
+            _ => String::new(),
+        };
         let names = here.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         Err(Failure::usage(anyhow!(
-            "{dir} holds a cluster of the nodes {names}, but --nodes is {}; allowed is --nodes \
-             {count}, another --data-dir, or none of the old data",
-            self.nodes
+            "{dir} holds a cluster of the nodes {names}, but --nodes is {nodes}; allowed is \
+             {size}another --data-dir, or none of the old data"
         )))
     }
 
@@ -360,10 +363,6 @@ const LEADER_POLL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
-    use epicepoch_link::unused_port;
-
     use super::*;
     use crate::commands;
 
@@ -416,53 +415,5 @@ mod tests {
     fn ports_beyond_the_last_are_refused() {
         assert_eq!(layout(&["--http-port-base", "65534"]).expect_err("too high").code, 2);
         assert_eq!(layout(&["--http-port-base", "60003"]).expect_err("a clash").code, 2);
-    }
-
-    /// The first of `COUNT` unused ports in a row.
-    fn ports<const COUNT: u16>() -> u16 {
-        loop {
-            let first = unused_port();
-            if (1..COUNT).all(|step| unused_port() == first + step) {
-                return first;
-            }
-        }
-    }
-
-    #[test]
-    fn a_start_on_a_busy_port_leaves_nothing_in_the_way_and_another_size_is_refused() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let http = ports::<8>();
-        let raft = http + 4;
-        let flags = [
-            format!("--data-dir={}", dir.path().display()),
-            format!("--http-port-base={http}"),
-            format!("--raft-port-base={raft}"),
-        ];
-        let with = |nodes| flags.each_ref().map(String::as_str).into_iter().chain([nodes]);
-        let sized = |nodes| layout(&with(nodes).collect::<Vec<_>>());
-
-        let busy = TcpListener::bind((LOOPBACK, http)).expect("unused");
-        let failure = start_all(sized("--nodes=2").expect("valid"), None).expect_err("busy");
-        assert!(format!("{:#}", failure.error).contains("--http-port-base"), "{:#}", failure.error);
-        assert!(dir.path().join("node-2").exists(), "node 2 has begun");
-        drop(busy);
-
-        let nodes = start_all(sized("--nodes=2").expect("nothing is founded"), None);
-        let nodes = nodes.unwrap_or_else(|failure| panic!("{:#}", failure.error));
-        let until = Instant::now() + LEADER_WAIT_MAX;
-        while !nodes.values().any(|node| node.is_leader()) {
-            assert!(Instant::now() < until, "no leader");
-            thread::sleep(LEADER_POLL);
-        }
-        stop_all(&nodes);
-        for node in nodes.values() {
-            node.wait().expect("it stops");
-        }
-        drop(nodes);
-        for other in ["--nodes=1", "--nodes=3"] {
-            let failure = sized(other).expect_err("two nodes");
-            assert!(failure.error.to_string().contains("is --nodes 2,"), "{:#}", failure.error);
-        }
-        sized("--nodes=2").expect("the same size");
     }
 }

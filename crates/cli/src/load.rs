@@ -1,7 +1,6 @@
 //! The arguments that describe load on a cluster, and their conversion to a configuration of the
 //! load generator.
 
-use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use crate::addresses;
 use crate::arguments::{client_arguments, guarantee, guarantee_of, number, switch, text};
 use crate::expected::{self, Expected};
 use crate::failure::Failure;
+use crate::resolve::resolve;
 
 /// Adds the arguments that every load command has.
 pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'static str) -> Command {
@@ -241,10 +241,14 @@ fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).map_or("", String::as_str)
 }
 
+/// How long the name of a node may take to be looked up. Resolvers ask the second name server after
+/// 5 s.
+const LOOKUP_MAX: Duration = Duration::from_secs(6);
+
 /// Returns the node `id` at the address `name`.
 pub(crate) fn target(id: u64, name: String) -> Result<Target, Failure> {
-    let mut addrs = name.to_socket_addrs().with_context(|| format!("the address {name}"))?;
-    let addr = addrs.next().ok_or_else(|| anyhow!("{name} has no address"))?;
+    let found = resolve(&name, LOOKUP_MAX).with_context(|| format!("the address {name}"))?;
+    let addr = *found.first().ok_or_else(|| anyhow!("{name} has no address"))?;
     Ok(Target { id, name, addr })
 }
 

@@ -60,6 +60,7 @@ mod operator;
 mod output;
 mod output_file;
 mod probe;
+mod resolve;
 mod rolling;
 #[cfg(test)]
 mod scripted;

@@ -2,8 +2,7 @@
 //! the leader. An order that may have arrived is never sent twice.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::sync::mpsc;
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +21,10 @@ use crate::arguments;
 use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::output;
+use crate::resolve::resolve;
 
 /// While no node leads, all given addresses are asked again after this pause.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a name may take to be resolved. Resolvers ask the next name server after 5 s.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long one node may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest time that a node gets to answer whether it leads, before another one is asked.
@@ -396,24 +394,9 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Resolves a name on another thread, because the system's resolver has no limit of ours.
-fn resolve(name: &str, limit: Duration) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(addr) = name.parse() {
-        return Ok(vec![addr]);
-    }
-    let (tell, told) = mpsc::channel();
-    let asked = name.to_owned();
-    thread::spawn(move || {
-        let found = asked.to_socket_addrs().map(Iterator::collect);
-        let _late = tell.send(found);
-    });
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the name was not resolved in time");
-    told.recv_timeout(limit).map_err(late)?
-}
-
 fn connect(dialer: &Dialer, name: &str, deadline: Instant) -> io::Result<BlockingSocket> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for addr in resolve(name, left(deadline).min(RESOLVE_TIMEOUT))? {
+    for addr in resolve(name, left(deadline))? {
         match TcpStream::connect_timeout(&addr, left(deadline).min(CONNECT_TIMEOUT)) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;

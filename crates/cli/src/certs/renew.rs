@@ -1,6 +1,8 @@
 //! `epicepoch certs renew`: signs certificates anew for the same owners, with the same names, new
 //! keys and a new validity. It never changes an authority.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, chown};
@@ -63,7 +65,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     }
     let mut all: Vec<Renewed> = Vec::new();
     // Held until this returns.
-    let mut locks: Vec<File> = Vec::new();
+    let mut locks: BTreeMap<PathBuf, Option<File>> = BTreeMap::new();
     for path in matches.get_many::<String>(NAMES).into_iter().flatten() {
         let old = Path::new(path);
         let old_key = given_key.map_or_else(|| old.with_extension("key"), PathBuf::from);
@@ -80,7 +82,11 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
             }
         }
         if out.is_none() {
-            locks.extend(lock(old)?);
+            let directory = fs::canonicalize(old.parent().unwrap_or(old)).unwrap_or_default();
+            if let Entry::Vacant(free) = locks.entry(directory) {
+                let locked = lock(free.key())?;
+                free.insert(locked);
+            }
             finish_interrupted(old, &old_key)?;
         }
         let bytes = PemFile::new("FILE", old).read().map_err(Failure::usage)?;
@@ -189,16 +195,15 @@ fn replace(all: &[Renewed]) -> Result<(usize, Result<(), Failure>), Failure> {
     Ok((beside.len(), Ok(())))
 }
 
-/// Locks a certificate against another renewal in place, whose files beside the old ones have the
-/// same names. A renewal that begins later finds another file, and this one has done with it. A
-/// missing file is reported later, and some file systems have no locks.
-fn lock(certificate: &Path) -> Result<Option<File>, Failure> {
-    let Ok(file) = File::open(certificate) else { return Ok(None) };
+/// Locks a directory against another renewal in place, whose files beside the old ones have the same
+/// names. A missing directory is reported later, and some file systems have no locks.
+fn lock(directory: &Path) -> Result<Option<File>, Failure> {
+    let Ok(file) = File::open(directory) else { return Ok(None) };
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Err(anyhow!(
-            "another command renews {} now; nothing is replaced; run this again once it has ended",
-            certificate.display()
+            "another command renews certificates in {} now: run this again once it has ended",
+            directory.display()
         )
         .into()),
         Err(TryLockError::Error(_)) => Ok(None),
@@ -332,10 +337,10 @@ mod tests {
     }
 
     #[test]
-    fn two_renewals_of_one_certificate_do_not_run_at_once() {
+    fn two_renewals_in_one_directory_do_not_run_at_once() {
         let dir = Directory::with(&[("a.pem", "a.key"), ("b.pem", "b.key")]);
         let before = dir.files();
-        let other = lock(&dir.path("b.pem")).expect("free").expect("it exists");
+        let other = lock(dir.0.path()).expect("free").expect("it exists");
         let failure = dir.renew("a.pem b.pem").expect_err("it is locked");
         assert!(failure.error.to_string().contains("run this again"), "{:#}", failure.error);
         assert!(dir.files() == before, "nothing is replaced");

@@ -195,7 +195,7 @@ fn the_key_of_another_node_is_not_installed() {
     for arguments in [&[][..], &["--settings"], &["--found"]] {
         let (is_done, text) = machine.install(arguments);
         assert!(
-            !is_done && text.contains("is for node 12") && text.contains("has node 1 "),
+            !is_done && text.contains("is for node 12,") && text.contains("of node 1:"),
             "{text}"
         );
         assert_ne!(read(&machine.path("/etc/epicepoch/node.key")), "another");

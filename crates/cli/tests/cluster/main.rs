@@ -34,6 +34,7 @@ mod together {
     mod clocks;
     mod cluster_settings;
     mod compact;
+    mod dev;
     mod disks;
     mod footprint;
     mod formats;

@@ -142,6 +142,21 @@ pub fn backup_of_stopped(
     Ok(backup)
 }
 
+/// Returns the members of the cluster in the data directory of a stopped node.
+///
+/// # Errors
+/// When the directory cannot be read, or a process uses it.
+pub fn members_of_stopped(path: &Path) -> Result<Vec<Member>, StoppedError> {
+    let Stopped { identity, restored, .. } = Storage::read_stopped(path)?;
+    let around = Surroundings {
+        name: identity.cluster,
+        taken_ns: 0,
+        reservation_ms: 0,
+        clock_offset_max_ms: 0,
+    };
+    Ok(restore::backup_of_directory(&restored, around)?.members)
+}
+
 /// The answer of another first member that is empty, when it came, and how long it took.
 #[derive(Debug)]
 pub(super) struct Answered {

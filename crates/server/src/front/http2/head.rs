@@ -72,8 +72,8 @@ const SCHEME: usize = 1;
 const AUTHORITY: usize = 2;
 const PATH: usize = 3;
 
-/// The fields that the service reads, and the one that tells a call from other requests. Other fields
-/// are dropped, so a request holds little memory while its body arrives.
+/// The fields that are read after this: by the service, to tell a call from other requests, and to
+/// know whether a client waits with its body. Other fields are dropped, so a request holds little memory while its body arrives.
 static READ_BY_SERVICE: [HeaderName; 10] = [
     AUTHORIZATION,
     CONTENT_TYPE,

@@ -424,8 +424,8 @@ impl Http2 {
         if self.takes_calls && is_call(&request) {
             return self.begin_call(common, line, id, &request, body_len == Some(0));
         }
-        // A client that expects an interim answer waits with its body, which nobody needs. So it
-        // gets its answer at once (RFC 9110, 10.1.1).
+        // A client that expects an interim answer waits with its body. Requests here need none, so
+        // it gets its answer at once (RFC 9110, 10.1.1).
         let body_len = if request.headers().contains_key(EXPECT) { Some(0) } else { body_len };
         let is_begun = self.exchanges.begin(&self.service, id, *request, body_len);
         if let Some(session) = self.session.as_mut().filter(|_| !is_begun) {

@@ -253,7 +253,7 @@ impl Common {
         let (mut sending, receiving) = stream.split();
         let mut body = RequestBody { receiving, begun: Poll::Pending };
         if request.headers().contains_key(EXPECT) {
-            // The client waits for an answer before it sends its body, which nobody needs.
+            // The client waits for an answer before it sends its body. Requests here need none.
             body.begun = Poll::Ready(None);
         } else {
             poll_fn(|context| {

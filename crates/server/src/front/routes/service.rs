@@ -268,18 +268,19 @@ impl NodeService {
         // A follower learns of a new MAX_N a heartbeat after the leader has applied it. So only the
         // leader enforces MAX_N. A follower names the leader, and refuses only counts beyond the
         // highest possible MAX_N.
-        // The same holds for the format of timestamps.
-        let query = request.uri().query();
-        let own = Limits::of(&self.sequencer.shared);
-        let limits = if view.is_leading() { own } else { (*MAX_N.end()).into() };
-        let ask = match Ask::parse(query, limits) {
+        // The same holds for the format of timestamps. A node that sends requests on answers in
+        // place of the leader, by what it knows.
+        let limits = if view.is_leading() || may_forward {
+            Limits::of(&self.sequencer.shared)
+        } else {
+            (*MAX_N.end()).into()
+        };
+        let ask = match Ask::parse(request.uri().query(), limits) {
             Ok(ask) => ask,
             Err(bad) => return self.refuse_query(PathLabel::Timestamp, view, bad),
         };
-        // A node that is behind could not spell a compact timestamp. Nor does it know whether the
-        // leader allows a count beyond its own MAX_N.
+        // A node that is behind could not spell a compact timestamp.
         let may_forward = may_forward
-            && Ask::parse(query, own).is_ok()
             && !ask.format.is_compact()
             && ask.guarantee.unwrap_or(Guarantee::Quorum) == Guarantee::Quorum;
         self.wait(rated, PathLabel::Timestamp, ask, may_forward)
