@@ -267,7 +267,8 @@ func (c *Client) Cluster() (cluster Cluster, known bool) {
 }
 
 // Close ends all calls with [ErrClosed], but no [Client.CommitWait], and returns when the client's
-// goroutines have ended.
+// goroutines have ended. The lookup of a node's name may go on: it cannot be ended everywhere, and
+// belongs to no client.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -13,15 +13,13 @@ const (
 	// lookupsMax limits the names that are looked up, or whose answer is kept, at a time. A cluster
 	// has fewer members.
 	lookupsMax = 64
-	// lookupSlow is how long a lookup must take for its answer to be kept for the next attempt. No
-	// attempt timeout is shorter, so every lookup that may be too slow for one attempt serves the
-	// next one.
-	lookupSlow = 10 * time.Millisecond
-	// lookupKept is how long such an answer is kept. The JVM also keeps answers for 30 s.
+	// lookupKept is how long the answer of a slow lookup is kept. The JVM also keeps answers for 30 s.
 	lookupKept = 30 * time.Second
 	// nextAddressAfter is how long an address is tried before the next one, unless the time of the
 	// attempt is short. RFC 8305 recommends this time.
 	nextAddressAfter = 250 * time.Millisecond
+	// addressesMax limits the addresses of a name that are tried: as many as a cluster has members.
+	addressesMax = 64
 )
 
 // names looks up the names of nodes, and connects to them. A lookup takes as long as a name server
@@ -39,7 +37,6 @@ type names struct {
 
 // lookup is a lookup that has begun. The fields after done are set before done is closed.
 type lookup struct {
-	began time.Time
 	done  chan struct{}
 	ended time.Time
 	found []net.IPAddr
@@ -85,10 +82,20 @@ func (n *names) resolve(ctx context.Context, host string) ([]net.IPAddr, error) 
 	if err != nil {
 		return nil, err
 	}
+	return n.await(ctx, host, l)
+}
+
+// await waits for the answer of a lookup. An answer stays for the next attempt unless it reaches an
+// attempt that has at least half of its time left: less may be too short to connect.
+func (n *names) await(ctx context.Context, host string, l *lookup) ([]net.IPAddr, error) {
+	began := time.Now()
 	select {
 	case <-l.done:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("the lookup of %s took too long: %w", host, ctx.Err())
+	}
+	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) >= time.Since(began) {
+		n.forget(host, l)
 	}
 	if l.err == nil && len(l.found) == 0 {
 		return nil, fmt.Errorf("%s has no address", host)
@@ -113,19 +120,26 @@ func (n *names) join(host string) (*lookup, error) {
 	if len(n.lookups) >= lookupsMax && !n.forgetOne() {
 		return nil, fmt.Errorf("the lookup of %s must wait: %d others go on", host, lookupsMax)
 	}
-	l := &lookup{began: time.Now(), done: make(chan struct{})}
+	l := &lookup{done: make(chan struct{})}
 	n.lookups[host] = l
 	go func() {
-		found, err := n.look(context.Background(), host)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		l.found, l.err, l.ended = found, err, time.Now()
-		if err != nil || l.ended.Sub(l.began) < lookupSlow {
-			delete(n.lookups, host)
+		l.found, l.err = n.look(context.Background(), host)
+		l.ended = time.Now()
+		if l.err != nil {
+			n.forget(host, l)
 		}
 		close(l.done)
 	}()
 	return l, nil
+}
+
+// forget forgets a lookup that is over, unless another one of the host has begun.
+func (n *names) forget(host string, l *lookup) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.lookups[host] == l {
+		delete(n.lookups, host)
+	}
 }
 
 // forgetOne forgets a kept answer, and returns whether there was one. The caller holds mu.
@@ -149,11 +163,14 @@ func (l *lookup) isOver() bool {
 }
 
 // dialAny connects to any of these IP addresses. If one does not answer soon, the next one is tried
-// beside it, and the first that accepts is used (Happy Eyeballs, RFC 8305).
+// beside it, and the first that accepts is used (Happy Eyeballs, RFC 8305). When it returns, all other
+// attempts have ended.
 func (n *names) dialAny(ctx context.Context, addrs []string) (net.Conn, error) {
+	addrs = addrs[:min(len(addrs), addressesMax)]
 	pause := nextAddressAfter
 	if deadline, ok := ctx.Deadline(); ok {
-		// The last address has half of the time, however many there are.
+		// The last address has half of the time, however many there are. So the pause may be shorter
+		// than the 10 ms that RFC 8305, section 8, asks for.
 		pause = min(pause, time.Until(deadline)/time.Duration(2*len(addrs)))
 	}
 	type result struct {
@@ -161,18 +178,16 @@ func (n *names) dialAny(ctx context.Context, addrs []string) (net.Conn, error) {
 		err  error
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	results := make(chan result)
 	begun, ended := 0, 0
-	// Another attempt may connect, too, before it notices that it is cancelled.
 	defer func() {
-		go func() {
-			for ; ended < begun; ended++ {
-				if late := <-results; late.conn != nil {
-					late.conn.Close()
-				}
+		cancel()
+		for ; ended < begun; ended++ {
+			// Another attempt may connect, too, before it notices that it is cancelled.
+			if late := <-results; late.conn != nil {
+				late.conn.Close()
 			}
-		}()
+		}
 	}()
 	var next <-chan time.Time
 	var last error

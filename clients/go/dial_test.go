@@ -31,13 +31,6 @@ func scriptedNames() (n *names, asked *atomic.Int64, answers chan struct{}) {
 	return n, asked, answers
 }
 
-// took lets the lookup of a host seem to have begun some time ago.
-func (n *names) took(host string, since time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.lookups[host].began = time.Now().Add(-since)
-}
-
 // waitFor waits until the lookup of a host is over.
 func (n *names) waitFor(t *testing.T, host string) {
 	t.Helper()
@@ -55,7 +48,7 @@ func TestALookupThatTakesLongerThanAnAttemptServesALaterOne(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 1}
 	leader.ask = source.serve
 	n, asked, answers := scriptedNames()
-	var failed atomic.Int64
+	var failed, before atomic.Int64
 	_, port, _ := net.SplitHostPort(leader.addr())
 	client, err := Dial(within(t, 30*time.Second), []string{net.JoinHostPort(aName, port)}, WithDialer(n.dial),
 		WithAttemptTimeout(50*time.Millisecond), WithHooks(Hooks{FailedAttempt: func(err error) {
@@ -63,6 +56,7 @@ func TestALookupThatTakesLongerThanAnAttemptServesALaterOne(t *testing.T) {
 				t.Error(err)
 			}
 			if failed.Add(1) == 3 {
+				before.Store(asked.Load())
 				close(answers)
 			}
 		}}))
@@ -70,30 +64,46 @@ func TestALookupThatTakesLongerThanAnAttemptServesALaterOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if asked.Load() != 1 {
-		t.Error(asked.Load(), "lookups")
+	if before.Load() != 1 {
+		t.Error(before.Load(), "lookups")
 	}
 }
 
-func TestAnAnswerIsKeptForOneAttemptIfItWasSlowAndIsNotOld(t *testing.T) {
+// lateContext is the context of an attempt that has no time left, but goes on.
+type lateContext struct{ context.Context }
+
+func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
+
+func TestAnAnswerIsKeptForOneAttemptIfNoneGotItInTimeAndItIsNotOld(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
 	for name, one := range map[string]struct {
-		took, age time.Duration
-		lookups   int64
+		first   context.Context
+		age     time.Duration
+		lookups int64
 	}{
-		"slow":  {lookupSlow, 0, 1},
-		"old":   {lookupSlow, lookupKept, 2},
-		"quick": {-time.Hour, 0, 2},
+		"nobody waits": {over, 0, 1},
+		"old":          {over, lookupKept, 2},
+		"too late":     {lateContext{within(t, 10*time.Second)}, 0, 1},
+		"in time":      {within(t, 10*time.Second), 0, 2},
 	} {
 		n, asked, answers := scriptedNames()
-		over, cancel := context.WithCancel(t.Context())
-		cancel()
-		if got, err := n.resolve(over, aName); !errors.Is(err, context.Canceled) {
-			t.Error(name, got, err)
+		l, err := n.join(aName)
+		if err != nil {
+			t.Fatal(err)
 		}
-		n.took(aName, one.took)
-		l := n.lookups[aName]
+		if one.first == over {
+			if got, err := n.await(over, aName, l); !errors.Is(err, context.Canceled) {
+				t.Error(name, got, err)
+			}
+		}
 		close(answers)
 		<-l.done
+		if one.first != over {
+			if got, err := n.await(one.first, aName, l); err != nil || len(got) != 1 {
+				t.Error(name, got, err)
+			}
+		}
 		l.ended = l.ended.Add(-one.age)
 		resolve := func(lookups int64) {
 			t.Helper()
@@ -128,7 +138,6 @@ func TestTheNumberOfLookupsIsLimited(t *testing.T) {
 		if _, err := n.join(name(at)); err != nil {
 			t.Fatal(err)
 		}
-		n.took(name(at), lookupSlow)
 	}
 	if l, err := n.join(aName); err == nil {
 		t.Error("one lookup more:", l)
@@ -148,12 +157,20 @@ func TestTheNumberOfLookupsIsLimited(t *testing.T) {
 
 func TestALiteralAddressNeedsNoLookup(t *testing.T) {
 	n, asked, _ := scriptedNames()
-	leader := startNode(t, 1)
-	conn, err := n.dial(within(t, 10*time.Second), leader.addr())
-	if err != nil || asked.Load() != 0 {
-		t.Fatal(err, asked.Load(), "lookups")
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	for _, addr := range []string{"127.0.0.1:1", "[::1]:1", "[fe80::1%eth0]:1"} {
+		n.dialOne = func(_ context.Context, dialed string) (net.Conn, error) {
+			if dialed != addr {
+				t.Error(dialed, "instead of", addr)
+			}
+			return near, nil
+		}
+		if got, err := n.dial(within(t, 10*time.Second), addr); err != nil || got != near || asked.Load() != 0 {
+			t.Error(addr, got, err, asked.Load(), "lookups")
+		}
 	}
-	conn.Close()
 }
 
 func TestAHostWithADeadAddressIsReachedByTheNext(t *testing.T) {
@@ -177,7 +194,11 @@ func TestAHostWithADeadAddressIsReachedByTheNext(t *testing.T) {
 		if err != nil || got != near {
 			t.Error(name, got, err)
 		}
-		<-ended // The attempt at the dead address is given up.
+		select {
+		case <-ended: // The attempt at the dead address is given up before dialAny returns.
+		default:
+			t.Error(name, "goes on")
+		}
 	}
 }
 
@@ -213,5 +234,18 @@ func TestAConnectionThatComesSecondIsClosed(t *testing.T) {
 	peer.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := peer.Read(make([]byte, 1)); isTimeout(err) {
 		t.Error("it stays open")
+	}
+}
+
+func TestOnlySoManyAddressesAreTried(t *testing.T) {
+	n, _, _ := scriptedNames()
+	var tried atomic.Int64
+	n.dialOne = func(context.Context, string) (net.Conn, error) {
+		tried.Add(1)
+		return nil, errors.New("refused")
+	}
+	got, err := n.dialAny(within(t, 10*time.Second), make([]string, 1000))
+	if err == nil || tried.Load() != addressesMax {
+		t.Error(got, err, tried.Load(), "addresses")
 	}
 }
