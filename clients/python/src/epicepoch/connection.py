@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Coroutine
 from typing import Any, Callable, Optional, TypeVar, cast
 
-from .dial import dial
+from .dial import dial, lookup
 from .errors import (
     BadRequestError,
     EpicEpochError,
@@ -82,6 +82,8 @@ class Connection(asyncio.Protocol):
         end."""
         self.blocked_since: Optional[float] = None
         """The time since which bytes wait because the node does not read, or None."""
+        self.silence = f"{addr} did not answer in time"
+        """What to say if the handshake takes too long."""
         self._first_frame: asyncio.Future[tuple[Head, bytes]] = loop.create_future()
         self._outbox = bytearray()
         """The bytes that wait while the node does not read."""
@@ -151,7 +153,11 @@ class Connection(asyncio.Protocol):
             # The function may return a token the next time, so a retry may help.
             raise unreachable(self.addr, error) from error
         self._is_tls = tls is not None
-        sock = await dial(host, int(port), timeout)
+        silence, self.silence = self.silence, f"{self.addr}: the lookup of {host} took too long"
+        began = self._loop.time()
+        addresses = await lookup(host, int(port), timeout)
+        self.silence = silence
+        sock = await dial(addresses, max(timeout - (self._loop.time() - began), 0))
         try:
             name = (options.tls_server_name or host) if self._is_tls else None
             await self._loop.create_connection(
@@ -302,7 +308,7 @@ async def connect(
     except EpicEpochError as error:
         raise located(addr, error) from None
     except asyncio.TimeoutError as error:
-        raise UnreachableError(f"{addr} did not answer in time") from error
+        raise UnreachableError(connection.silence) from error
     except Exception as error:
         # Such an error comes from the system, from TLS, or from a bad address in a hint.
         raise unreachable(addr, error) from error

@@ -16,11 +16,8 @@ from typing import Any, Callable, Optional
 LOOKUPS_MAX = 64
 """The most names that are looked up, or whose answer is kept, at a time. A cluster has fewer
 members."""
-SLOW = 0.01
-"""An answer that took this long, in seconds, is kept for the next attempt. No attempt_timeout is
-shorter, so every lookup that may be too slow for one attempt serves the next one."""
 KEPT = 30.0
-"""How long such an answer is kept, in seconds. The JVM also keeps answers for 30 s."""
+"""How long the answer of a slow lookup is kept, in seconds. The JVM also keeps answers for 30 s."""
 
 Addresses = list[Any]
 """What ``socket.getaddrinfo`` returns, with port 0."""
@@ -30,7 +27,6 @@ class Lookup:
     """A lookup that has begun."""
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
         self.ended: Optional[float] = None
         self.found: Addresses = []
         self.error: Optional[Exception] = None
@@ -49,10 +45,13 @@ class Resolver:
         self._lock = threading.Lock()
         self._lookups: dict[str, Lookup] = {}
 
-    async def resolve(self, host: str) -> Addresses:
-        """Return the addresses of a host. Raise OSError if it has none, or if too many names are
-        being looked up."""
+    async def resolve(self, host: str, timeout: float) -> Addresses:
+        """Return the addresses of a host. The caller limits its whole attempt by this timeout. An
+        answer stays for the next attempt unless it reaches an attempt that has at least half of its
+        time left: less may be too short to connect. Raise OSError if the host has no address, or if
+        too many names are being looked up."""
         loop = asyncio.get_running_loop()
+        began = time.monotonic()
         over: asyncio.Future[None] = loop.create_future()
         with self._lock:
             lookup = self._take(host) or self._begin(host)
@@ -67,7 +66,15 @@ class Resolver:
                 lookup.waiters.pop(over, None)
         if lookup.error is not None:
             raise lookup.error
+        if time.monotonic() - began <= timeout / 2:
+            with self._lock:
+                self._forget(host, lookup)
         return lookup.found
+
+    def _forget(self, host: str, lookup: Lookup) -> None:
+        """Forget a lookup that is over, unless another one of the host has begun."""
+        if self._lookups.get(host) is lookup:
+            del self._lookups[host]
 
     def _take(self, host: str) -> Optional[Lookup]:
         """Return the lookup of this host that goes on, or whose answer is kept. A kept answer
@@ -94,16 +101,24 @@ class Resolver:
         return lookup
 
     def _work(self, host: str, lookup: Lookup) -> None:
+        lookup.error = OSError("the lookup ended without an answer")
         try:
-            lookup.found = self._look(host)
+            lookup.found, lookup.error = self._look(host), None
         except Exception as error:
             lookup.error = error
-        with self._lock:
-            lookup.ended = time.monotonic()
-            is_slow = lookup.ended - lookup.began >= SLOW
-            if lookup.error is not None or not is_slow:
-                self._lookups.pop(host, None)
-            waiters = list(lookup.waiters.items())
+        finally:
+            # Also after an error that ends the thread, such as SystemExit: otherwise all attempts
+            # would wait for this lookup for ever.
+            with self._lock:
+                lookup.ended = time.monotonic()
+                if lookup.error is not None:
+                    self._forget(host, lookup)
+                waiters = list(lookup.waiters.items())
+            self._wake(waiters)
+
+    def _wake(
+        self, waiters: "list[tuple[asyncio.Future[None], asyncio.AbstractEventLoop]]"
+    ) -> None:
         for over, loop in waiters:
             try:
                 loop.call_soon_threadsafe(finish, over)
