@@ -100,12 +100,13 @@ export class Connection {
       // The function may return a token the next time, so a retry may help.
       throw new UnreachableError(addr, error);
     }
-    const socket = dial(settings, addr);
+    const { socket, lookedUp } = dial(settings, addr, within);
     const connection = new Connection(addr, socket, hello, settings.tls !== undefined);
     const leave = () => connection.leave(new Error(LEFT));
     // The answer may have come while this process was busy. So read once more before the attempt
     // counts as failed.
-    const timer = setTimeout(() => setImmediate(() => connection.#expire()), within);
+    const expire = () => connection.#expire(lookedUp());
+    const timer = setTimeout(() => setImmediate(expire), within);
     closing.addEventListener("abort", leave);
     try {
       connection.welcome = await connection.#handshake(clusterName, expected);
@@ -311,22 +312,37 @@ export class Connection {
     }
   }
 
-  #expire(): void {
+  /** Ends a handshake that takes too long, perhaps because the lookup of a host goes on. */
+  #expire(lookedUp: string): void {
     if (!this.welcome) {
-      this.leave(new LateError(SILENT));
+      const why = lookedUp === "" ? SILENT : `the lookup of ${lookedUp} took too long`;
+      this.leave(new LateError(why));
     }
   }
 }
 
-function dial(settings: Settings, addr: string): Socket {
+/**
+ * Begins to connect. The function `lookedUp` returns the host whose lookup the socket waits for, or
+ * the empty string.
+ */
+function dial(
+  settings: Settings,
+  addr: string,
+  within: number,
+): { socket: Socket; lookedUp: () => string } {
   const to = splitAddress(addr);
   if (!to) {
     throw new UnreachableError(addr, "this is not host:port");
   }
   const { tls } = settings;
   let giveUp = () => {};
-  const lookup: LookupFunction = (...asked) => {
-    giveUp = resolver.lookup(...asked);
+  let waitsFor = "";
+  const lookup: LookupFunction = (host, options, callback) => {
+    waitsFor = host;
+    giveUp = resolver.lookup(within, host, options, (...answer) => {
+      waitsFor = "";
+      callback(...answer);
+    });
   };
   try {
     let socket: Socket;
@@ -337,7 +353,8 @@ function dial(settings: Settings, addr: string): Socket {
     } else {
       socket = connectTcp({ ...to, lookup, noDelay: true });
     }
-    return socket.once("close", () => giveUp());
+    socket.once("close", () => giveUp());
+    return { socket, lookedUp: () => waitsFor };
   } catch (error) {
     throw new UnreachableError(addr, error);
   }

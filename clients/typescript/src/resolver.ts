@@ -16,16 +16,19 @@ import type { LookupFunction } from "node:net";
  */
 export const LOOKUPS_MAX = 64;
 /**
- * An answer that took this long, in milliseconds, is kept for the next attempt. No `attemptTimeout`
- * is shorter, so every lookup that may be too slow for one attempt serves the next one.
+ * How long the answer of a slow lookup is kept, in milliseconds. The JVM also keeps answers for 30
+ * s.
  */
-const SLOW_MS = 10;
-/** How long such an answer is kept, in milliseconds. The JVM also keeps answers for 30 s. */
 const KEPT_MS = 30_000;
 
 type Failure = NodeJS.ErrnoException | null;
 type Callback = Parameters<LookupFunction>[2];
-type Waiter = (error: Failure, found: LookupAddress[]) => void;
+/** An attempt that waits for an answer. */
+interface Waiter {
+  readonly hear: (error: Failure, found: LookupAddress[]) => void;
+  /** The time when half of the attempt is over. */
+  readonly half: number;
+}
 /** Looks up a name, as `dns.lookup` does: it never calls back before it returns. */
 type Look = (
   host: string,
@@ -35,7 +38,6 @@ type Look = (
 
 /** A lookup that has begun. */
 interface Lookup {
-  readonly began: number;
   /** The attempts that wait for the answer. */
   readonly waiters: Set<Waiter>;
   /** The answer and when it came. */
@@ -53,13 +55,15 @@ export class Resolver {
   }
 
   /**
-   * Looks up a name for one attempt. The arguments are those of the option `lookup` of a socket.
-   * Returns a function that the attempt calls when it gives up.
+   * Looks up a name for one attempt, which ends after `within` milliseconds. The other arguments
+   * are those of the option `lookup` of a socket. Returns a function that the attempt calls when it
+   * gives up. An answer stays for the next attempt unless it reaches an attempt that has at least
+   * half of its time left: less may be too short to connect.
    */
-  lookup(host: string, options: LookupOptions, callback: Callback): () => void {
+  lookup(within: number, host: string, options: LookupOptions, callback: Callback): () => void {
     const { family = 0, hints = 0 } = options;
     const name = `${host} ${family} ${hints}`;
-    const waiter: Waiter = (error, found) => {
+    const hear = (error: Failure, found: LookupAddress[]) => {
       const [first] = found;
       if (options.all || !first) {
         callback(error, found);
@@ -69,15 +73,16 @@ export class Resolver {
     };
     const kept = this.#take(name);
     if (kept) {
-      process.nextTick(waiter, null, kept);
+      process.nextTick(hear, null, kept);
       return () => {};
     }
     const lookup = this.#lookups.get(name) ?? this.#begin(name, host, options);
     if (!lookup) {
       const text = `the lookup of ${host} must wait: ${LOOKUPS_MAX} others go on`;
-      process.nextTick(waiter, new Error(text), []);
+      process.nextTick(hear, new Error(text), []);
       return () => {};
     }
+    const waiter: Waiter = { hear, half: this.#now() + within / 2 };
     lookup.waiters.add(waiter);
     return () => lookup.waiters.delete(waiter);
   }
@@ -99,18 +104,18 @@ export class Resolver {
       }
       this.#lookups.delete(kept);
     }
-    const lookup: Lookup = { began: this.#now(), waiters: new Set() };
+    const lookup: Lookup = { waiters: new Set() };
     // If this throws, because of an option that the program gave for TLS, no lookup has begun.
     this.#look(host, { ...options, all: true }, (error, found) => {
       const at = this.#now();
-      if (error || at - lookup.began < SLOW_MS) {
+      const waiters = [...lookup.waiters];
+      if (error || waiters.some(({ half }) => at <= half)) {
         this.#lookups.delete(name);
       } else {
         lookup.answer = { found, at };
       }
-      const waiters = [...lookup.waiters];
       lookup.waiters.clear();
-      waiters.forEach((waiter) => waiter(error, error ? [] : found));
+      waiters.forEach(({ hear }) => hear(error, error ? [] : found));
     });
     this.#lookups.set(name, lookup);
     return lookup;
