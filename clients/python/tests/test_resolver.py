@@ -107,7 +107,8 @@ class Lookups(Case):
     async def test_a_lookup_whose_thread_ends_is_an_error(self) -> None:
         self.names.answers.set()
         for lookups in (1, 2):
-            await self.fails(OSError, self.resolve("ended.example", -1))
+            error = await self.fails(OSError, self.resolve("ended.example", -1))
+            self.assertEqual(str(error), "the lookup ended without an answer")
             self.assertEqual(len(self.names.asked), lookups)
 
     async def test_the_number_of_lookups_is_limited(self) -> None:
