@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use epicepoch_client::{Client, FailedAttempt, Observer, Options, TimestampsError};
 use epicepoch_wire::http::ErrorCode;
+use tokio::time::timeout;
 
 use crate::node::{Node, Oracle, Play};
 use crate::{WAIT_MAX, leading, patient};
@@ -40,9 +41,12 @@ async fn a_node_that_leaves_right_behind_the_welcome_is_heard() {
     options.observer = Some(first.clone());
     let client = Client::new([node.addr.to_string()], options).unwrap();
     let call = tokio::spawn(async move { client.timestamp().await });
-    while first.0.lock().unwrap().is_none() {
-        tokio::task::yield_now().await;
-    }
+    let failed = async {
+        while first.0.lock().unwrap().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(WAIT_MAX, failed).await.expect("an attempt fails");
     node.now_plays(Play::Lead);
     call.await.unwrap().unwrap();
     let (addr, code) = (node.addr.to_string(), ErrorCode::ShuttingDown);
