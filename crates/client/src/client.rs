@@ -202,15 +202,8 @@ impl Client {
             guarantee: options.guarantee.unwrap_or_default(),
         })
         .observed(options.observer.is_some());
-        let core = Arc::new(Core::new(
-            session,
-            options.attempt_timeout,
-            options.cluster_name.clone(),
-            options.guarantee,
-            options.timestamp_format,
-            options.observer.clone(),
-            options.dialer(Alpn::Native, resolver.clone()),
-        ));
+        let core =
+            Arc::new(Core::new(session, &options, options.dialer(Alpn::Native, resolver.clone())));
         let transport = Transport::new(options.dialer(Alpn::Http1, resolver));
         let shared = Shared {
             core,
@@ -406,8 +399,7 @@ impl Client {
                 Action::Finish(end) => return end,
                 Action::Wait { until } => tokio::time::sleep_until(until.into()).await,
                 Action::Ask { addr, path, until } => {
-                    let exchange = self.shared.transport.exchange(&addr, &path);
-                    let outcome = before(until, &addr, exchange).await;
+                    let outcome = self.exchange(&addr, &path, until).await;
                     let answer = outcome.as_ref().map(Answered::answer).map_err(Clone::clone);
                     let mut session = core.session();
                     pursuit.handle_outcome(session.directory(), &addr, &path, answer, now());
@@ -441,10 +433,21 @@ impl Client {
     ) -> Result<Answered<'a>, AskError> {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
-        let answered = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
+        let answered = self.exchange(addr, path, until).await?;
         let cluster = answered.answer().cluster;
         self.shared.core.session().directory().check_nameless(addr, cluster)?;
         Ok(answered)
+    }
+
+    async fn exchange<'a>(
+        &'a self,
+        addr: &'a str,
+        path: &str,
+        until: Instant,
+    ) -> Result<Answered<'a>, FailedAttempt> {
+        let exchange = self.shared.transport.exchange(addr, path, until);
+        let outcome = tokio::time::timeout_at(until.into(), exchange).await;
+        outcome.unwrap_or_else(|_| Err(FailedAttempt::Silent { addr: addr.to_owned() }))
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -492,10 +495,7 @@ impl Options {
 
     fn dialer(&self, alpn: Alpn, resolver: Arc<Resolver>) -> Dialer {
         let source = self.token_source.clone().or_else(|| self.token.clone().map(Into::into));
-        Dialer::new(self.tls.as_ref(), alpn)
-            .with_token_source(source)
-            .with_resolver(resolver)
-            .with_attempt_timeout(self.attempt_timeout)
+        Dialer::new(self.tls.as_ref(), alpn).with_token_source(source).with_resolver(resolver)
     }
 
     fn check_durations(&self) -> Result<(), NewClientError> {
@@ -580,17 +580,6 @@ impl Drop for Call<'_> {
         if let Some(slot) = self.slot {
             self.client.shared.core.session().leave(slot);
         }
-    }
-}
-
-async fn before<'a>(
-    until: Instant,
-    addr: &str,
-    exchange: impl Future<Output = Result<Answered<'a>, FailedAttempt>>,
-) -> Result<Answered<'a>, FailedAttempt> {
-    match tokio::time::timeout_at(until.into(), exchange).await {
-        Ok(outcome) => outcome,
-        Err(_elapsed) => Err(FailedAttempt::Silent { addr: addr.to_owned() }),
     }
 }
 

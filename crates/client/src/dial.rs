@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream as BlockingStream};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::Instant;
 
 use epicepoch_certs::rustls::pki_types::ServerName;
 use epicepoch_certs::rustls::{
@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::clock::{DURATION_MAX, now};
 use crate::race::{connect, next_after};
 use crate::resolver::Resolver;
 use crate::tls::Tls;
@@ -55,8 +56,6 @@ pub struct Dialer {
     tls: Option<(Tls, Arc<ClientConfig>)>,
     token: Option<TokenSource>,
     resolver: Arc<Resolver>,
-    /// The time that the caller of [`Self::dial`] gives it, if known.
-    attempt_timeout: Option<Duration>,
 }
 
 impl Dialer {
@@ -67,7 +66,6 @@ impl Dialer {
             tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))),
             token: None,
             resolver: Arc::default(),
-            attempt_timeout: None,
         }
     }
 
@@ -86,11 +84,6 @@ impl Dialer {
     /// Shares lookups of names with other dialers that have this resolver.
     pub(crate) fn with_resolver(self, resolver: Arc<Resolver>) -> Self {
         Self { resolver, ..self }
-    }
-
-    /// Tells the dialer that its callers wait for at most this long.
-    pub(crate) fn with_attempt_timeout(self, attempt_timeout: Duration) -> Self {
-        Self { attempt_timeout: Some(attempt_timeout), ..self }
     }
 
     /// Whether connections have TLS.
@@ -113,8 +106,17 @@ impl Dialer {
     /// # Errors
     /// No connection can be made, or the handshake fails.
     pub async fn dial(&self, addr: &str) -> io::Result<Socket> {
+        self.dial_before(addr, now() + DURATION_MAX).await
+    }
+
+    /// Connects as [`Self::dial`] does, for a caller that drops the future at `until`. So the last
+    /// address of the host is tried some time before `until`.
+    ///
+    /// # Errors
+    /// No connection can be made, or the handshake fails.
+    pub(crate) async fn dial_before(&self, addr: &str, until: Instant) -> io::Result<Socket> {
         let addrs = self.resolver.resolve(addr).await?;
-        let next_after = next_after(addrs.len(), self.attempt_timeout);
+        let next_after = next_after(addrs.len(), until.saturating_duration_since(now()));
         let connected = connect(addrs, next_after, TcpStream::connect).await;
         let stream = connected.inspect_err(|_| self.resolver.forget(addr))?;
         self.secure(stream, addr).await
@@ -396,7 +398,7 @@ impl Write for BlockingSocket {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Instant;
+    use std::time::Duration;
 
     use super::*;
     use crate::error::FailedAttempt;

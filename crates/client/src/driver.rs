@@ -13,6 +13,7 @@ use epicepoch_wire::native::Welcome;
 use epicepoch_wire::{Guarantee, TimestampFormat};
 use tokio::sync::Notify;
 
+use crate::client::Options;
 use crate::clock::now;
 use crate::dial::Dialer;
 use crate::error::{OpenError, TimestampsError};
@@ -25,6 +26,7 @@ use crate::session::{Action, LinkId, Notice, Session};
 pub(crate) struct Core {
     session: Mutex<Session>,
     attempt_timeout: Duration,
+    hedge_after: Option<Duration>,
     /// The required cluster name.
     cluster_name: Option<String>,
     /// The guarantee that each client hello names.
@@ -43,22 +45,15 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(
-        session: Session,
-        attempt_timeout: Duration,
-        cluster_name: Option<String>,
-        guarantee: Option<Guarantee>,
-        timestamp_format: Option<TimestampFormat>,
-        observer: Option<Arc<dyn Observer>>,
-        dialer: Dialer,
-    ) -> Self {
+    pub(crate) fn new(session: Session, options: &Options, dialer: Dialer) -> Self {
         Self {
             session: Mutex::new(session),
-            attempt_timeout,
-            cluster_name,
-            guarantee,
-            timestamp_format,
-            observer,
+            attempt_timeout: options.attempt_timeout,
+            hedge_after: options.hedge_after,
+            cluster_name: options.cluster_name.clone(),
+            guarantee: options.guarantee,
+            timestamp_format: options.timestamp_format,
+            observer: options.observer.clone(),
             dialer,
             notify: Notify::new(),
             is_closed: AtomicBool::new(false),
@@ -98,15 +93,30 @@ impl Core {
         Ok(())
     }
 
-    async fn open(self: Arc<Self>, addr: String) -> Result<(Link, Welcome), OpenError> {
+    /// Connects to the node at `addr`. The caller waits until `until`.
+    async fn open(
+        self: Arc<Self>,
+        addr: String,
+        until: Instant,
+    ) -> Result<(Link, Welcome), OpenError> {
         let asked = (self.guarantee, self.timestamp_format);
-        Link::open(&self.dialer, &addr, self.cluster_name.as_deref(), asked).await
+        Link::open(&self.dialer, (&addr, until), self.cluster_name.as_deref(), asked).await
+    }
+
+    /// How long the session waits until a connection is open.
+    pub(crate) fn open_timeout(&self, is_hedge: bool) -> Duration {
+        match self.hedge_after.filter(|_| is_hedge) {
+            Some(after) => after.max(self.attempt_timeout / HEDGE_FRACTION),
+            None => self.attempt_timeout,
+        }
     }
 
     /// Opens another connection to the node at `addr`, only to read the list of members in its
     /// welcome.
     async fn refresh(self: Arc<Self>, addr: String) {
-        let opening = tokio::time::timeout(self.attempt_timeout, self.clone().open(addr.clone()));
+        let until = now() + self.attempt_timeout;
+        let opening = self.clone().open(addr.clone(), until);
+        let opening = tokio::time::timeout_at(until.into(), opening);
         if let Ok(Ok((_, welcome))) = opening.await {
             self.session().handle_refreshed(&addr, &welcome);
         }
@@ -260,7 +270,8 @@ impl Driver {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Open { link, addr } => {
-                let opening = Box::pin(self.core.clone().open(addr));
+                let until = now() + self.core.open_timeout(link.is_hedge());
+                let opening = Box::pin(self.core.clone().open(addr, until));
                 *self.connection(link) = Connection::Opening(link, opening);
             }
             Action::Close { link } => {
@@ -319,6 +330,9 @@ impl Connection {
     }
 }
 
+/// The session gives a node of the second connection this part of `attempt_timeout`, or
+/// `hedge_after` if that is longer.
+const HEDGE_FRACTION: u32 = 8;
 /// At least this many callers are woken in one turn, or all if there are fewer. If more than four
 /// times as many are to be woken, a quarter of them is woken. Four requests may be in flight, so
 /// all callers are woken before these requests are answered.

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
@@ -31,16 +32,17 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects to `addr` and sends a client hello. If `cluster_name` is given, the node must
-    /// belong to a cluster with this name. If a guarantee is given, all requests of the connection
-    /// ask for it. If a format is given, all timestamps of the connection have it.
+    /// Connects to `addr` and sends a client hello, for a caller that waits until `until`. If
+    /// `cluster_name` is given, the node must belong to a cluster with this name. If a guarantee is
+    /// given, all requests of the connection ask for it. If a format is given, all timestamps of
+    /// the connection have it.
     pub(crate) async fn open(
         dialer: &Dialer,
-        addr: &str,
+        (addr, until): (&str, Instant),
         cluster_name: Option<&str>,
         (guarantee, timestamp_format): (Option<Guarantee>, Option<TimestampFormat>),
     ) -> Result<(Self, Welcome), OpenError> {
-        let stream = dialer.dial(addr).await;
+        let stream = dialer.dial_before(addr, until).await;
         let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
         let mut link = Self::new(stream, Vec::new());
         let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
@@ -188,6 +190,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::clock::{DURATION_MAX, now};
     use crate::dial::Alpn;
 
     #[test]
@@ -220,8 +223,8 @@ mod tests {
                 node.write_all(&frame).await.unwrap();
                 node
             };
-            let (opened, _node) =
-                tokio::join!(Link::open(&dialer, &addr, None, (None, None)), refuse);
+            let to = (addr.as_str(), now() + DURATION_MAX);
+            let (opened, _node) = tokio::join!(Link::open(&dialer, to, None, (None, None)), refuse);
             let text = opened.expect_err("refused").to_string();
             assert!(text.contains("why"), "{text}");
             assert_eq!(text.contains(NO_TOKEN), token.is_none(), "{text}");
@@ -242,8 +245,8 @@ mod tests {
                 node.write_all(&frame).await.unwrap();
                 node
             };
-            let asked = (guarantee, None);
-            let (opened, _node) = tokio::join!(Link::open(&dialer, &addr, None, asked), refuse);
+            let (to, asked) = ((addr.as_str(), now() + DURATION_MAX), (guarantee, None));
+            let (opened, _node) = tokio::join!(Link::open(&dialer, to, None, asked), refuse);
             let error = opened.expect_err("refused");
             assert!(matches!(error, OpenError::BadAnswer(BadAnswer::Refused { .. })), "{error:?}");
             let text = error.to_string();

@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Returns how long one of `count` addresses is tried before the next one. If the caller waits for
-/// at most `attempt_timeout`, the last address has half of that.
-pub(crate) fn next_after(count: usize, attempt_timeout: Option<Duration>) -> Duration {
+/// Returns how long one of `count` addresses is tried before the next one, if the caller waits for
+/// `time`. The last address has at least half of that.
+pub(crate) fn next_after(count: usize, time: Duration) -> Duration {
     let parts = u32::try_from(2 * count.clamp(1, ADDRESSES_MAX)).unwrap_or(u32::MAX);
-    attempt_timeout.map_or(NEXT_AFTER_MAX, |all| NEXT_AFTER_MAX.min(all / parts))
+    NEXT_AFTER_MAX.min(time / parts)
 }
 
 /// Opens a connection to each address in turn, and returns the first that is open. The next address
@@ -142,10 +142,9 @@ mod tests {
         for (attempt_ms, count, expected) in
             [(500, 1, 250), (500, 2, 125), (100, 2, 25), (100, 5, 10), (10_000, 4, 250)]
         {
-            let got = next_after(count, Some(ms(attempt_ms)));
+            let got = next_after(count, ms(attempt_ms));
             assert_eq!(got, ms(expected), "{attempt_ms} {count}");
         }
-        assert_eq!(next_after(2, None), ms(250));
-        assert_eq!(next_after(0, Some(ms(1))), Duration::from_micros(500));
+        assert_eq!(next_after(0, ms(1)), Duration::from_micros(500));
     }
 }

@@ -59,7 +59,8 @@ impl Transport {
         Self { dialer, idle: Mutex::default() }
     }
 
-    /// Asks `addr` for `path`. Dropping the future closes the connection.
+    /// Asks `addr` for `path`. The caller waits until `until`. Dropping the future closes the
+    /// connection.
     ///
     /// If the idle connection that was kept turns out to be closed, the request is sent once more
     /// over a new connection, because a healthy server may close idle connections at any time.
@@ -68,6 +69,7 @@ impl Transport {
         &'a self,
         addr: &'a str,
         path: &str,
+        until: Instant,
     ) -> Result<Answered<'a>, FailedAttempt> {
         if !is_plain(addr) {
             let (addr, reason) = (addr.to_owned(), "the address is not host:port".to_owned());
@@ -84,7 +86,7 @@ impl Transport {
         }
         // In a box, because this is rare, and would make the future of every call several times as
         // long.
-        Box::pin(self.exchange_anew(addr, path, token)).await
+        Box::pin(self.exchange_anew(addr, path, until, token)).await
     }
 
     /// Asks over a new connection.
@@ -92,9 +94,10 @@ impl Transport {
         &'a self,
         addr: &'a str,
         path: &str,
+        until: Instant,
         token: Option<Token>,
     ) -> Result<Answered<'a>, FailedAttempt> {
-        let stream = self.dialer.dial(addr).await;
+        let stream = self.dialer.dial_before(addr, until).await;
         let stream = stream.map_err(|error| FailedAttempt::unreachable(addr, &error))?;
         let mut fresh = Box::new(Connection::new(stream));
         let asked = fresh.ask(addr, path, token.as_ref()).await;

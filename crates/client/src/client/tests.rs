@@ -62,6 +62,32 @@ async fn a_host_whose_first_address_is_silent_is_reached_within_an_attempt() {
 }
 
 #[tokio::test]
+async fn a_host_whose_first_address_is_silent_is_reached_by_a_call_with_little_time() {
+    let (silent, _sockets) = silent().unwrap();
+    let (node, addr) = listening().await;
+    let resolver = Resolver::with(move |_| Ok(vec![silent, addr]));
+    let client = client(Via::Http, WAIT_MAX, resolver);
+    // Over HTTP, an attempt ends with its call.
+    let deadline = now() + Duration::from_millis(200);
+    let call = tokio::spawn(async move { client.timestamps_before(1, deadline).await });
+    timeout(WAIT_MAX, node.accept()).await.expect("the node is reached").unwrap();
+    call.abort();
+}
+
+#[test]
+fn the_second_connection_has_less_time_to_open() {
+    for (hedge_after_ms, expected_ms) in [(10, 50), (70, 70)] {
+        let hedge_after = Some(Duration::from_millis(hedge_after_ms));
+        let attempt_timeout = Duration::from_millis(400);
+        let options = Options { attempt_timeout, hedge_after, ..Options::default() };
+        let client = Client::new(["n2:8080"], options).unwrap();
+        let core = &client.shared.core;
+        assert_eq!(core.open_timeout(true), Duration::from_millis(expected_ms));
+        assert_eq!(core.open_timeout(false), attempt_timeout);
+    }
+}
+
+#[tokio::test]
 async fn a_lookup_that_outlasts_an_attempt_is_not_begun_again_and_serves_later_calls() {
     for via in [Via::Native, Via::Http] {
         let (node, addr) = listening().await;
