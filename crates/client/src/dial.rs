@@ -115,11 +115,22 @@ impl Dialer {
     /// # Errors
     /// No connection can be made, or the handshake fails.
     pub(crate) async fn dial_before(&self, addr: &str, until: Instant) -> io::Result<Socket> {
+        let began = now();
         let addrs = self.resolver.resolve(addr).await?;
-        let next_after = next_after(addrs.len(), until.saturating_duration_since(now()));
-        let connected = connect(addrs, next_after, TcpStream::connect).await;
-        let stream = connected.inspect_err(|_| self.resolver.forget(addr))?;
-        self.secure(stream, addr).await
+        let found = now();
+        let rest = until.saturating_duration_since(found);
+        // If the lookup took most of the time, the next attempt needs its answer: another lookup
+        // would take most of the time again.
+        let is_armed = rest > found.saturating_duration_since(began);
+        let mut forgets = Forgets { resolver: &self.resolver, addr, is_armed };
+        let next_after = next_after(addrs.len(), rest);
+        let opened = async {
+            let stream = connect(addrs, next_after, TcpStream::connect).await?;
+            self.secure(stream, addr).await
+        };
+        let opened = opened.await;
+        forgets.is_armed = opened.is_err();
+        opened
     }
 
     /// Connects to `addr`. The node's certificate must be for the host of `name`, which is
@@ -159,6 +170,22 @@ impl Dialer {
         let session = ClientConnection::new(config.clone(), host(name)?);
         let session = session.map_err(io::Error::other)?;
         Ok(BlockingSocket::Secured(Box::new(StreamOwned::new(session, stream))))
+    }
+}
+
+/// Forgets the addresses of a name when it is dropped while armed: no connection could be made, or
+/// the caller gave up. The node may have moved.
+struct Forgets<'a> {
+    resolver: &'a Resolver,
+    addr: &'a str,
+    is_armed: bool,
+}
+
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.resolver.forget(self.addr);
+        }
     }
 }
 

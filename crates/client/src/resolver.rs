@@ -57,8 +57,8 @@ impl Resolver {
         answer.map_err(|(kind, text)| io::Error::new(kind, text))
     }
 
-    /// Forgets the addresses of a name, because none of them accepts a connection. The node may
-    /// have moved. A lookup that runs goes on.
+    /// Forgets the addresses of a name, because no connection to them was made. The node may have
+    /// moved. A lookup that runs goes on.
     pub(crate) fn forget(&self, addr: &str) {
         self.lock().retain(|name, answered| name != addr || answered.borrow().is_none());
     }

@@ -74,6 +74,47 @@ async fn a_host_whose_first_address_is_silent_is_reached_by_a_call_with_little_t
     call.abort();
 }
 
+/// A dialer that finds a silent address first, and then `addr`. Also the number of lookups.
+fn moving(silent: SocketAddr, addr: SocketAddr) -> (Dialer, Arc<AtomicUsize>) {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = begun.clone();
+    let resolver = Resolver::with(move |_| {
+        Ok(vec![if count.fetch_add(1, Ordering::SeqCst) == 0 { silent } else { addr }])
+    });
+    (Dialer::new(None, Alpn::Native).with_resolver(Arc::new(resolver)), begun)
+}
+
+#[tokio::test]
+async fn a_name_whose_old_address_is_silent_is_looked_up_again() {
+    let (silent, _sockets) = silent().unwrap();
+    let (_node, addr) = listening().await;
+    let (dialer, begun) = moving(silent, addr);
+    let gave_up = timeout(Duration::from_millis(100), dialer.dial("n2:8080")).await;
+    assert!(gave_up.is_err(), "nothing answers at the old address");
+    let moved = timeout(WAIT_MAX, dialer.dial("n2:8080")).await;
+    moved.expect("the new address is found").unwrap();
+    assert_eq!(begun.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn addresses_that_were_found_too_late_are_kept_for_the_next_attempt() {
+    let (silent, _sockets) = silent().unwrap();
+    let (_node, addr) = listening().await;
+    let (dialer, begun) = moving(silent, addr);
+    // The time of these attempts is over before they begin.
+    let over = now();
+    let late = async {
+        while dialer.dial_before("n2:8080", over).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let late = timeout(Duration::from_millis(100), late).await;
+    assert!(late.is_err(), "nothing answers at the address");
+    assert!(timeout(Duration::from_millis(100), dialer.dial("n2:8080")).await.is_err());
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    timeout(WAIT_MAX, dialer.dial("n2:8080")).await.expect("it was looked up again").unwrap();
+}
+
 #[test]
 fn the_second_connection_has_less_time_to_open() {
     for (hedge_after_ms, expected_ms) in [(10, 50), (70, 70)] {
