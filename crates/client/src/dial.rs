@@ -25,7 +25,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::clock::{DURATION_MAX, now};
 use crate::race::{connect, next_after};
-use crate::resolver::Resolver;
+use crate::resolver::{Resolver, SlowLookup};
 use crate::tls::Tls;
 use crate::token::TokenSource;
 
@@ -110,13 +110,19 @@ impl Dialer {
     }
 
     /// Connects as [`Self::dial`] does, for a caller that drops the future at `until`. So the last
-    /// address of the host is tried some time before `until`.
+    /// address of the host is tried some time before `until`. A lookup that takes too long fails
+    /// before `until`, so that the caller learns of it.
     ///
     /// # Errors
-    /// No connection can be made, or the handshake fails.
+    /// No connection can be made, or the handshake fails. If the lookup takes too long, the error
+    /// contains [`SlowLookup`].
     pub(crate) async fn dial_before(&self, addr: &str, until: Instant) -> io::Result<Socket> {
         let began = now();
-        let addrs = self.resolver.resolve(addr).await?;
+        let time = until.saturating_duration_since(began);
+        let lookup_until = began + time / TIME_PARTS * (TIME_PARTS - 1);
+        let lookup = self.resolver.resolve(addr);
+        let addrs = tokio::time::timeout_at(lookup_until.into(), lookup).await;
+        let addrs = addrs.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, SlowLookup))??;
         let found = now();
         let rest = until.saturating_duration_since(found);
         // If the lookup took most of the time, the next attempt needs its answer: another lookup
@@ -421,6 +427,10 @@ impl Write for BlockingSocket {
         }
     }
 }
+
+/// A lookup fails when only the last of this many parts of the time is left, so that the caller
+/// learns of it before it gives up. A connection would hardly be open in the time that is left.
+const TIME_PARTS: u32 = 16;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::clock::DURATION_MAX;
 use crate::dial::TlsFailure;
+use crate::resolver::SlowLookup;
 
 /// Why a client cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -176,6 +177,13 @@ pub enum FailedAttempt {
         /// The address of the node.
         addr: String,
     },
+    /// The lookup of the host's name took too long, so the node was not asked. If this goes on,
+    /// check the name server.
+    #[error("the lookup of {addr} took too long")]
+    SlowLookup {
+        /// The address of the node.
+        addr: String,
+    },
     /// The node refused, but may accept later.
     #[error("{addr} refused with {code}")]
     Refused {
@@ -216,6 +224,7 @@ impl FailedAttempt {
             | Self::Tls { addr, .. }
             | Self::Lost { addr, .. }
             | Self::Silent { addr }
+            | Self::SlowLookup { addr }
             | Self::Refused { addr, .. }
             | Self::NoLeader { addr }
             | Self::Status { addr, .. } => addr,
@@ -234,6 +243,9 @@ impl FailedAttempt {
 
     /// Returns the error for a connection that could not be made.
     pub(crate) fn unreachable(addr: &str, error: &io::Error) -> Self {
+        if error.get_ref().and_then(|inner| inner.downcast_ref::<SlowLookup>()).is_some() {
+            return Self::SlowLookup { addr: addr.to_owned() };
+        }
         Self::tls(addr, error).unwrap_or_else(|| {
             let reason = error.to_string();
             Self::Unreachable { addr: addr.to_owned(), reason }
@@ -252,8 +264,14 @@ impl FailedAttempt {
             Self::Unreachable { .. }
             | Self::Tls { .. }
             | Self::Lost { .. }
-            | Self::Silent { .. } => false,
+            | Self::Silent { .. }
+            | Self::SlowLookup { .. } => false,
         }
+    }
+
+    /// Whether the attempt ended because its time was over.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Self::Silent { .. } | Self::SlowLookup { .. })
     }
 }
 

@@ -216,7 +216,7 @@ impl Client {
         }
         let target = format!("{PATH_INTERVAL}?n={count}");
         let mut last = self.refresh_members(deadline).await?;
-        let mut has_silent = matches!(last, Some(FailedAttempt::Silent { .. }));
+        let mut has_silent = last.as_ref().is_some_and(FailedAttempt::is_late);
         let mut failed_at = last.as_ref().map(|failed| failed.addr().to_owned());
         let mut seen = ModeSeen { is_intervals: self.is_in_interval_mode(), other_mode: None };
         loop {
@@ -245,7 +245,7 @@ impl Client {
                         let is_proof = !has_silent || now() < deadline;
                         self.record_failure(&addr, &error, is_proof);
                         let failed = seen.handle(error)?;
-                        has_silent |= matches!(failed, FailedAttempt::Silent { .. });
+                        has_silent |= failed.is_late();
                         last = Some(failed);
                     }
                 }

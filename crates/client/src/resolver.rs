@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::clock::now;
@@ -20,6 +21,11 @@ type Answer = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 type Answered = watch::Receiver<Option<(Instant, Answer)>>;
 /// Looks up one name (`host:port`), and blocks until there is an answer.
 type Lookup = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// A lookup took longer than its caller could wait. It goes on.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the lookup took too long")]
+pub(crate) struct SlowLookup;
 
 /// Looks up names for all connections of a client.
 pub(crate) struct Resolver {

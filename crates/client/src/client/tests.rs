@@ -115,6 +115,29 @@ async fn addresses_that_were_found_too_late_are_kept_for_the_next_attempt() {
     timeout(WAIT_MAX, dialer.dial("n2:8080")).await.expect("it was looked up again").unwrap();
 }
 
+#[tokio::test]
+async fn a_call_whose_lookup_hangs_says_so() {
+    for via in [Via::Native, Via::Http] {
+        let (answer, answers) = mpsc::channel();
+        let answers = Mutex::new(answers);
+        let resolver = Resolver::with(move |_| {
+            answers.lock().unwrap().recv_timeout(WAIT_MAX).map_err(io::Error::other)
+        });
+        let client = client(via, Duration::from_millis(100), resolver);
+        let says_so = async {
+            let addr = "n2:8080".to_owned();
+            let last = Some(FailedAttempt::SlowLookup { addr });
+            let expected = TimestampsError::DeadlineExceeded { last };
+            // On a busy machine, the client may find first that the time of the attempt is over.
+            while client.timestamps_before(1, now() + Duration::from_millis(350)).await
+                != Err(expected.clone())
+            {}
+        };
+        timeout(WAIT_MAX / 2, says_so).await.expect("the error names the lookup");
+        answer.send(Vec::new()).unwrap();
+    }
+}
+
 #[test]
 fn the_second_connection_has_less_time_to_open() {
     for (hedge_after_ms, expected_ms) in [(10, 50), (70, 70)] {

@@ -43,7 +43,7 @@ impl Turns {
     }
 
     /// Records an attempt that failed. `is_proof` says that the node had enough time, so that it is
-    /// silent if it did not answer.
+    /// silent if it did not answer. If the lookup of its name took too long, it counts as silent.
     pub(super) fn record_failed_attempt(
         &mut self,
         failed: &FailedAttempt,
@@ -55,7 +55,7 @@ impl Turns {
             return self.record_refusal(addr);
         }
         self.certain.take_if(|certain| certain == addr);
-        if !is_proof || !matches!(failed, FailedAttempt::Silent { .. }) {
+        if !is_proof || !failed.is_late() {
             return;
         }
         self.forget_silence(addr);
@@ -99,6 +99,9 @@ mod tests {
             turns.record_failed_attempt(&silent(addr), true, now);
             assert_eq!(order(&mut turns, now), expected);
         }
+        let slow = FailedAttempt::SlowLookup { addr: "b".to_owned() };
+        turns.record_failed_attempt(&slow, true, at(4));
+        assert_eq!(order(&mut turns, at(4)), "acb");
     }
 
     #[test]
