@@ -22,7 +22,7 @@ from epicepoch import (
     UnreachableError,
     WentBackwardsError,
     WrongClusterError,
-    dial,
+    connection,
     frame,
     requests,
 )
@@ -369,7 +369,7 @@ class Leaders(Case):
             kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
             return [(*kind, dead.getsockname()), (*kind, alive)]
 
-        with mock.patch.object(dial, "lookup", lookup):
+        with mock.patch.object(connection, "lookup", lookup):
             client = Client(["twins.example:1"], Options(attempt_timeout=2))
             self.addAsyncCleanup(client.close)
             await client.connect(5)

@@ -17,7 +17,7 @@ use epicepoch_wire::{Guarantee, Timestamp, TimestampFormat, TimestampRange};
 use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
 use crate::directory::Directory;
-use crate::driver::Core;
+use crate::driver::{Core, CoreOptions};
 use crate::error::{
     AskError, BadAnswer, ConnectError, FailedAttempt, MembersError, NewClientError, TimestampsError,
 };
@@ -202,8 +202,16 @@ impl Client {
             guarantee: options.guarantee.unwrap_or_default(),
         })
         .observed(options.observer.is_some());
-        let core =
-            Arc::new(Core::new(session, &options, options.dialer(Alpn::Native, resolver.clone())));
+        let of_core = CoreOptions {
+            attempt_timeout: options.attempt_timeout,
+            hedge_after: options.hedge_after,
+            cluster_name: options.cluster_name.clone(),
+            guarantee: options.guarantee,
+            timestamp_format: options.timestamp_format,
+            observer: options.observer.clone(),
+        };
+        let dialer = options.dialer(Alpn::Native, resolver.clone());
+        let core = Arc::new(Core::new(session, of_core, dialer));
         let transport = Transport::new(options.dialer(Alpn::Http1, resolver));
         let shared = Shared {
             core,

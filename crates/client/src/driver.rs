@@ -13,7 +13,6 @@ use epicepoch_wire::native::Welcome;
 use epicepoch_wire::{Guarantee, TimestampFormat};
 use tokio::sync::Notify;
 
-use crate::client::Options;
 use crate::clock::now;
 use crate::dial::Dialer;
 use crate::error::{OpenError, TimestampsError};
@@ -25,15 +24,7 @@ use crate::session::{Action, LinkId, Notice, Session};
 #[derive(Debug)]
 pub(crate) struct Core {
     session: Mutex<Session>,
-    attempt_timeout: Duration,
-    hedge_after: Option<Duration>,
-    /// The required cluster name.
-    cluster_name: Option<String>,
-    /// The guarantee that each client hello names.
-    guarantee: Option<Guarantee>,
-    /// The format of timestamps that each client hello names.
-    timestamp_format: Option<TimestampFormat>,
-    observer: Option<Arc<dyn Observer>>,
+    options: CoreOptions,
     /// Opens connections of the native protocol.
     dialer: Dialer,
     /// Notified when a caller opens a batch, and when the client is dropped.
@@ -44,16 +35,25 @@ pub(crate) struct Core {
     is_driven: AtomicBool,
 }
 
+/// The options of the client that its connections need.
+#[derive(Debug)]
+pub(crate) struct CoreOptions {
+    pub(crate) attempt_timeout: Duration,
+    pub(crate) hedge_after: Option<Duration>,
+    /// The required cluster name.
+    pub(crate) cluster_name: Option<String>,
+    /// The guarantee that each client hello names.
+    pub(crate) guarantee: Option<Guarantee>,
+    /// The format of timestamps that each client hello names.
+    pub(crate) timestamp_format: Option<TimestampFormat>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+}
+
 impl Core {
-    pub(crate) fn new(session: Session, options: &Options, dialer: Dialer) -> Self {
+    pub(crate) fn new(session: Session, options: CoreOptions, dialer: Dialer) -> Self {
         Self {
             session: Mutex::new(session),
-            attempt_timeout: options.attempt_timeout,
-            hedge_after: options.hedge_after,
-            cluster_name: options.cluster_name.clone(),
-            guarantee: options.guarantee,
-            timestamp_format: options.timestamp_format,
-            observer: options.observer.clone(),
+            options,
             dialer,
             notify: Notify::new(),
             is_closed: AtomicBool::new(false),
@@ -99,22 +99,22 @@ impl Core {
         addr: String,
         until: Instant,
     ) -> Result<(Link, Welcome), OpenError> {
-        let asked = (self.guarantee, self.timestamp_format);
-        Link::open(&self.dialer, (&addr, until), self.cluster_name.as_deref(), asked).await
+        let asked = (self.options.guarantee, self.options.timestamp_format);
+        Link::open(&self.dialer, (&addr, until), self.options.cluster_name.as_deref(), asked).await
     }
 
     /// How long the session waits until a connection is open.
     pub(crate) fn open_timeout(&self, is_hedge: bool) -> Duration {
-        match self.hedge_after.filter(|_| is_hedge) {
-            Some(after) => after.max(self.attempt_timeout / HEDGE_FRACTION),
-            None => self.attempt_timeout,
+        match self.options.hedge_after.filter(|_| is_hedge) {
+            Some(after) => after.max(self.options.attempt_timeout / HEDGE_FRACTION),
+            None => self.options.attempt_timeout,
         }
     }
 
     /// Opens another connection to the node at `addr`, only to read the list of members in its
     /// welcome.
     async fn refresh(self: Arc<Self>, addr: String) {
-        let until = now() + self.attempt_timeout;
+        let until = now() + self.options.attempt_timeout;
         let opening = self.clone().open(addr.clone(), until);
         let opening = tokio::time::timeout_at(until.into(), opening);
         if let Ok(Ok((_, welcome))) = opening.await {
@@ -241,7 +241,7 @@ impl Driver {
             }
         }
         session.take_wakers(&mut self.wakers);
-        if self.core.observer.is_some() {
+        if self.core.options.observer.is_some() {
             session.take_notices(&mut self.notices);
         }
         let timeout = session.timeout();
@@ -251,7 +251,7 @@ impl Driver {
             self.carry_out(next);
             action = self.core.session().poll_action();
         }
-        if let Some(observer) = &self.core.observer {
+        if let Some(observer) = &self.core.options.observer {
             for notice in self.notices.drain(..) {
                 match notice {
                     Notice::Connected(addr) => observer.connected(&addr),
