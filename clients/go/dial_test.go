@@ -82,10 +82,10 @@ func TestAnAnswerIsKeptForOneAttemptIfNoneGotItInTimeAndItIsNotOld(t *testing.T)
 		age     time.Duration
 		lookups int64
 	}{
-		"nobody waits": {over, 0, 1},
-		"old":          {over, lookupKept, 2},
-		"too late":     {lateContext{within(t, 10*time.Second)}, 0, 1},
-		"in time":      {within(t, 10*time.Second), 0, 2},
+		"no attempt waits": {over, 0, 1},
+		"old":              {over, lookupKept, 2},
+		"too late":         {lateContext{within(t, 10*time.Second)}, 0, 1},
+		"in time":          {within(t, 10*time.Second), 0, 2},
 	} {
 		n, asked, answers := scriptedNames()
 		l, err := n.join(aName)

@@ -1,6 +1,6 @@
 //! Looks up the names of nodes within a time limit. The system's lookup has no limit of ours and
-//! cannot be ended, so it runs on a thread. If nobody can wait for it any longer, it goes on, and the
-//! next call for the same name gets its answer.
+//! cannot be ended, so it runs on a thread. A lookup that takes longer than the limit goes on, and
+//! the next call for the same name gets its answer.
 
 use std::collections::BTreeMap;
 use std::io;

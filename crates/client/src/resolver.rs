@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::clock::now;
 
-/// The addresses of a name, or why there are none.
+/// The addresses of a name, or the error of its lookup.
 type Answer = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 /// An answer, and when it came. `None` while the lookup runs.
 type Answered = watch::Receiver<Option<(Instant, Answer)>>;

@@ -247,7 +247,11 @@ mod tests {
         assert_eq!(new.check(&reading(RAW, 0, 1)), Err(Objection::Unheard));
         new.set_voters((1..=3).map(NodeId));
         new.begin(1, RAW);
-        assert_eq!(new.check(&reading(RAW, 0, 1)), Err(Objection::Unheard), "nobody is known");
+        assert_eq!(
+            new.check(&reading(RAW, 0, 1)),
+            Err(Objection::Unheard),
+            "no other voter is known"
+        );
         report(&mut new, 2, 0, (0, 1), RAW);
         assert_eq!(new.check(&reading(RAW, 0, 1)), Ok(()));
     }

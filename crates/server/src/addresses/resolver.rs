@@ -23,7 +23,7 @@ const KEPT: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_secs(1);
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
-/// The addresses of a name, or why there are none.
+/// The addresses of a name, or the error of its lookup.
 type Answer = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 /// Looks up one name (`host:port`), and blocks until there is an answer.
 type Lookup = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;

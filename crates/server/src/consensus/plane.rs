@@ -567,7 +567,8 @@ impl Plane {
         let metrics = &self.metrics.consensus;
         let link = self.links.get(&to);
         let is_queued = link.is_some_and(|link| link.send(message));
-        // What is queued while the peer is down is dropped, and counts as neither.
+        // While the peer is down, queued messages are dropped. They count neither as sent nor as
+        // dropped.
         if link.is_some_and(Link::is_connected) {
             let count = if is_queued {
                 &metrics.raft_messages_sent
