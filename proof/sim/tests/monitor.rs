@@ -32,7 +32,7 @@ fn a_grant_that_outlives_leadership_is_found_although_no_answer_is_wrong() {
 /// These runs are correct, and checkers once took them for wrong. `docs/test-results.md` says why.
 #[test]
 fn runs_that_were_taken_for_wrong_are_clean() {
-    for seed in [307_032_365, 307_045_018, 307_149_064, 307_178_740] {
+    for seed in [307_032_365, 307_045_018, 307_149_064, 307_178_740, 307_489_312] {
         assert_eq!(run(Options::new(seed)).failure, None, "seed {seed}");
     }
 }

@@ -129,8 +129,15 @@ impl World {
                 self.see_offer(id, to, why);
                 self.pause_successor(to);
             }
-            Report::AnswersAgain { .. } => {
-                self.node(id).running_mut().handovers.planned = None;
+            Report::AnswersAgain { is_offered, .. } => {
+                let running = self.node(id).running_mut();
+                running.handovers.planned = None;
+                // The offer of this step gives nothing back, and is seen before this report. A leader
+                // without a range does not show otherwise that it answers again.
+                let who = running.identity;
+                if !is_offered {
+                    self.history.owns_again(who);
+                }
             }
             _ => {}
         }
