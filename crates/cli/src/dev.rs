@@ -241,14 +241,16 @@ impl Layout {
         let list: String = nodes.iter().map(address).collect();
         let addr =
             if port == DEFAULT_PORT { String::new() } else { format!(" --addr localhost:{port}") };
+        // As this program was called: after `cargo run`, its path.
+        let program = std::env::args().next().unwrap_or_else(|| "epicepoch".to_owned());
         let text = format!(
             "\nA cluster of {count} is up, {leads}. Data in {dir}. Ctrl-C stops it.\n\n{list}\n\
              Try, in another terminal:\n\n  \
              curl -fsS localhost:{port}/timestamp | xxd\n  \
              curl -fsS 'localhost:{port}/timestamp?n=3&format=json'\n  \
              curl -fsS localhost:{port}/members\n  \
-             epicepoch get -n 3{addr} | epicepoch decode\n  \
-             epicepoch status{addr}\n\n"
+             {program} get -n 3{addr} | {program} decode\n  \
+             {program} status{addr}\n\n"
         );
         // If standard error is closed, the text is lost and nothing else happens.
         let _unread = io::stderr().write_all(text.as_bytes());

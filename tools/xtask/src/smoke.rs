@@ -176,8 +176,8 @@ pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
     let text = fs::read_to_string("README.md").map_err(|error| format!("README.md: {error}"))?;
     let (_, rest) = text.split_once("\n## Try it\n").ok_or("README.md: no heading \"Try it\"")?;
     let (try_it, rest) = rest.split_once("\n## ").ok_or("README.md ends with \"Try it\"")?;
-    // The second command is the step `tests`.
-    let ([start, _, commands], [examples]) =
+    // The last command is the step `tests`.
+    let ([start, commands, _], [examples]) =
         (&blocks(try_it, "sh")[..], &blocks(try_it, "text")[..])
     else {
         return Err("README.md: \"Try it\" has other blocks than this step expects".to_owned());
