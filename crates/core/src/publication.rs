@@ -250,7 +250,8 @@ impl Shared {
         self.published.store(published);
     }
 
-    /// The epoch of the last timestamp of this node; 0 before the first. No safety decision reads it.
+    /// The epoch of the last timestamp of this node; 0 before the first. It may be behind, never ahead.
+    /// An advance to a lower epoch is done already (S14).
     #[must_use]
     pub fn stamped(&self) -> Epoch {
         Epoch(self.stamped.load(Ordering::Relaxed))

@@ -23,9 +23,19 @@ pub(crate) struct Chrony {
     sequence: u32,
     /// The last answer, which is kept as long as no newer one is there: the clock is compared with it.
     last: Option<Answer>,
-    /// The update of chronyd after which the clock was stepped, Unix seconds. Only a later one knows
-    /// of the step.
-    stepped_after_s: Option<u64>,
+    /// The last step of the clock that was seen, as long as chronyd may not know of it.
+    step: Option<Step>,
+}
+
+/// A step of the clock. chronyd's last update may be from before it, also if this source has not
+/// heard of that update yet. So only an update that comes after an answer to a question asked since
+/// then is surely from after the step.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// chronyd has given no answer since the step was seen.
+    Unanswered,
+    /// The first answer named this update, Unix seconds.
+    Answered(u64),
 }
 
 /// Whether an answer still serves.
@@ -51,7 +61,7 @@ impl Chrony {
     pub(crate) fn new(address: ChronyAddress) -> Self {
         // Another process's answers must not be taken for this one's.
         let sequence = Moment::now().map_or(0, |it| it.real_ns as u32);
-        Self { address, sequence, last: None, stepped_after_s: None }
+        Self { address, sequence, last: None, step: None }
     }
 
     pub(crate) fn read(&mut self) -> Result<Reading, Unknown> {
@@ -59,10 +69,10 @@ impl Chrony {
             let now = Moment::now()?;
             if let Some(answer) = self.last {
                 match answer.serves_at(&now)? {
-                    Serves::Bound(bound_ns) if self.stepped_after_s.is_none() => {
+                    Serves::Bound(bound_ns) if self.step.is_none() => {
                         return Reading::around(now.real_ns, bound_ns, 0);
                     }
-                    Serves::Stepped => self.stepped_after_s = Some(answer.tracking.updated_s),
+                    Serves::Stepped => self.step = Some(Step::Unanswered),
                     Serves::Bound(_) | Serves::TooOld => {}
                 }
             }
@@ -79,14 +89,15 @@ impl Chrony {
     /// Checks that chronyd has compared the clock with its servers since it was stepped. The time of
     /// an update moves a little while the clock is slewed.
     fn check_updated(&mut self, tracking: &Tracking) -> Result<(), Unknown> {
-        match self.stepped_after_s {
+        let updated_s = tracking.updated_s;
+        self.step = match self.step {
+            None => None,
+            Some(Step::Unanswered) => Some(Step::Answered(updated_s)),
             // A step back may put a later update before that one.
-            Some(before_s) if tracking.updated_s.abs_diff(before_s) <= 1 => Err(Unknown::Stepped),
-            Some(_) | None => {
-                self.stepped_after_s = None;
-                Ok(())
-            }
-        }
+            Some(Step::Answered(before_s)) if updated_s.abs_diff(before_s) > 1 => None,
+            step => step,
+        };
+        if self.step.is_none() { Ok(()) } else { Err(Unknown::Stepped) }
     }
 
     fn ask(&mut self) -> Result<Answer, Unknown> {

@@ -127,39 +127,58 @@ fn a_step_or_age_voids_an_answer() {
     assert_eq!(serves(1_700_000_002), Err(Unknown::Stepped));
 }
 
+/// Reads the source beside a chronyd that names this update.
+fn answered(source: &mut Chrony, updated_s: u64) -> Result<Reading, Unknown> {
+    // A busy machine may let the time of an answer pass, so one that did not come is asked for again.
+    for _ in 0..200 {
+        let (other, thread) = responder(move |sequence| vec![reply(sequence, updated_s).to_vec()]);
+        source.address = other.address;
+        let reading = source.read();
+        // The responder may not have been asked at all.
+        if let ChronyAddress::Udp(address) = &source.address {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.send_to(&tracking::request(0), address).unwrap();
+        }
+        thread.join().unwrap();
+        if !matches!(reading, Err(Unknown::Missing(_) | Unknown::Slow)) {
+            return reading;
+        }
+    }
+    panic!("no answer came in time");
+}
+
+/// The clock was stepped since the last answer.
+fn step_by_5_s(source: &mut Chrony) {
+    let last = source.last.as_mut().unwrap();
+    last.answered.real_ns -= 5_000_000_000;
+    last.asked.real_ns -= 5_000_000_000;
+}
+
 /// Another program has stepped the clock by 5 s. chronyd does not know, and states a small bound.
 #[test]
 fn after_a_step_chronyds_answers_do_not_count_until_its_next_update() {
     let now = seconds();
-    let read = |source: &mut Chrony, updated_s| {
-        // A busy machine may let the time of an answer pass, so one that did not come is asked for
-        // again.
-        for _ in 0..200 {
-            let (other, thread) =
-                responder(move |sequence| vec![reply(sequence, updated_s).to_vec()]);
-            source.address = other.address;
-            let reading = source.read();
-            // The responder may not have been asked at all.
-            if let ChronyAddress::Udp(address) = &source.address {
-                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-                socket.send_to(&tracking::request(0), address).unwrap();
-            }
-            thread.join().unwrap();
-            if !matches!(reading, Err(Unknown::Missing(_) | Unknown::Slow)) {
-                return reading;
-            }
-        }
-        panic!("no answer came in time");
-    };
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut source = Chrony::new(ChronyAddress::Udp(gone));
-    assert!(read(&mut source, now - 100).is_ok());
-    let last = source.last.as_mut().unwrap();
-    last.answered.real_ns -= 5_000_000_000;
-    last.asked.real_ns -= 5_000_000_000;
-    assert_eq!(read(&mut source, now - 100), Err(Unknown::Stepped));
-    assert_eq!(read(&mut source, now - 100), Err(Unknown::Stepped));
-    assert!(read(&mut source, now).is_ok());
+    assert!(answered(&mut source, now - 100).is_ok());
+    step_by_5_s(&mut source);
+    assert_eq!(answered(&mut source, now - 100), Err(Unknown::Stepped));
+    assert_eq!(answered(&mut source, now - 100), Err(Unknown::Stepped));
+    assert!(answered(&mut source, now).is_ok());
+}
+
+/// chronyd has compared the clock after this source's last question, and another program has stepped
+/// it after that. The update is new to this source, and yet from before the step.
+#[test]
+fn an_update_between_the_last_answer_and_the_step_does_not_know_of_the_step() {
+    let now = seconds();
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut source = Chrony::new(ChronyAddress::Udp(gone));
+    assert!(answered(&mut source, now - 100).is_ok());
+    step_by_5_s(&mut source);
+    assert_eq!(answered(&mut source, now - 50), Err(Unknown::Stepped));
+    assert_eq!(answered(&mut source, now - 50), Err(Unknown::Stepped));
+    assert!(answered(&mut source, now).is_ok());
 }
 
 #[test]

@@ -3,14 +3,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use crate::segment::{LENGTH, Segment};
 use crate::{OpenError, Reading, Unknown, clock};
 
 #[derive(Debug)]
 pub(crate) struct ClockBound {
+    path: PathBuf,
     file: File,
     /// The marker at the opening. Once it moved, nothing is given.
     disruption: u64,
@@ -21,7 +22,7 @@ impl ClockBound {
         let failed = |reason| OpenError { path: path.display().to_string(), reason };
         let file = File::open(path).map_err(|error| failed(missing(&error)))?;
         let (segment, ()) = stable(&file, || Ok(())).map_err(failed)?;
-        Ok(Self { file, disruption: segment.disruption })
+        Ok(Self { path: path.to_owned(), file, disruption: segment.disruption })
     }
 
     pub(crate) fn read(&mut self) -> Result<Reading, Unknown> {
@@ -31,7 +32,18 @@ impl ClockBound {
         if segment.disruption != self.disruption {
             return Err(Unknown::Disrupted);
         }
+        if coarse_ns.saturating_sub(segment.as_of_ns) > QUIET_NS_MAX && self.is_replaced() {
+            return Err(Unknown::Missing("another file has taken its place".to_owned()));
+        }
         Reading::around(real_ns, segment.bound_at(coarse_ns)?, segment.disruption)
+    }
+
+    /// Whether the path leads to another file than the open one. A daemon that was started again may
+    /// have made one. As long as there is no other file, the open one serves: its bound grows.
+    fn is_replaced(&self) -> bool {
+        let place = |it: std::fs::Metadata| (it.dev(), it.ino());
+        let now = std::fs::metadata(&self.path).map(place);
+        now.is_ok_and(|now| self.file.metadata().map(place).is_ok_and(|open| open != now))
     }
 }
 
@@ -69,6 +81,9 @@ fn missing(error: &io::Error) -> Unknown {
 
 /// How often a segment that changes is read again. The daemon writes once a second.
 const TRIES: usize = 16;
+/// The content may be this old before its file is compared with the path. The daemon writes once a
+/// second.
+const QUIET_NS_MAX: u64 = 3_000_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -120,6 +135,27 @@ mod tests {
         assert_eq!(source.read(), Err(Unknown::Unsynchronized));
         file.as_file().set_len(79).unwrap();
         assert_eq!(source.read(), Err(Unknown::Malformed("segment size")));
+    }
+
+    #[test]
+    fn a_segment_in_the_place_of_a_quiet_one_ends_the_source() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("shm0");
+        let quiet = Segment { as_of_ns: clock::coarse() - QUIET_NS_MAX - 1, ..fresh(40_000) };
+        std::fs::write(&path, encoded(4, &quiet)).unwrap();
+        let mut source = ClockBound::open(&path).unwrap();
+        assert!(source.read().is_ok(), "nothing has taken its place");
+        std::fs::remove_file(&path).unwrap();
+        assert!(source.read().is_ok(), "without a file, the open one serves");
+        std::fs::write(&path, encoded(4, &Segment { disruption: 8, ..fresh(1) })).unwrap();
+        assert!(matches!(source.read(), Err(Unknown::Missing(_))));
+        assert_eq!(ClockBound::open(&path).unwrap().read().unwrap().disruption, 8);
+        // A segment that is still written is not compared with the path.
+        source.file = File::options().write(true).read(true).open(&path).unwrap();
+        std::fs::rename(&path, directory.path().join("moved")).unwrap();
+        std::fs::write(&path, encoded(4, &fresh(2))).unwrap();
+        source.disruption = 8;
+        assert!(source.read().is_ok());
     }
 
     #[test]
