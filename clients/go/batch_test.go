@@ -2,6 +2,7 @@ package epicepoch
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -80,6 +81,45 @@ func (c *Client) wait(batches int) {
 		b := newBatch()
 		b.join(1, nil)
 		c.pending = append(c.pending, b)
+	}
+}
+
+// An attempt timeout that means "never" is above every call timeout.
+func TestACallNeedsATimerIfAnAttemptHasNoLimit(t *testing.T) {
+	c := between(t)
+	c.conn = idleConnection(t, "leader:1")
+	c.o.attemptTimeout = math.MaxInt64
+	if c.isPrompt() {
+		t.Error("no timer ends the call")
+	}
+}
+
+func TestABatchWhoseCallersHaveLeftIsNotSent(t *testing.T) {
+	c := between(t)
+	c.conn, c.inFlightLimit = idleConnection(t, "leader:1"), 1
+	c.wait(3)
+	for _, b := range c.pending[:2] {
+		b.leave()
+	}
+	out := c.seal()
+	if out == nil || len(out.frames) != headSize || c.inFlight != 1 || len(c.pending) != 0 {
+		t.Errorf("%v, %d in flight, %d wait", out, c.inFlight, len(c.pending))
+	}
+}
+
+func TestACallerSendsABatchThatAnotherOneIsSlowToSend(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	client := dial(t, []string{leader.addr()})
+	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	// A caller has opened a batch, and is paused before it sends.
+	client.mu.Lock()
+	client.wait(1)
+	client.mu.Unlock()
+	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -57,6 +57,8 @@ type Client struct {
 	calls atomic.Int64
 	// hedge sends hedged requests; nil without [WithHedgeAfter].
 	hedge *hedger
+	// isRefreshing is true while the members are read.
+	isRefreshing atomic.Bool
 	// stamper asks for interval timestamps.
 	stamper *stamper
 }
@@ -232,11 +234,11 @@ func isLate(deadline time.Time) bool { return time.Until(deadline) <= 0 }
 
 // isPrompt returns whether a request ends before the limit of a call without a deadline, with an
 // answer or an error, so that the call needs no timer. While the client is connected and no request
-// waits, the next one waits until one in flight ends, and then for its answer. A connection whose oldest request is
-// older than the attempt timeout is closed, at most a fifth of this timeout later. The caller holds
-// mu.
+// waits, the next one waits until one in flight ends, and then for its answer. A connection whose
+// oldest request is older than the attempt timeout is closed, at most a fifth of this timeout later.
+// The caller holds mu.
 func (c *Client) isPrompt() bool {
-	return c.conn != nil && len(c.pending) == 0 && c.o.callTimeout >= 4*c.o.attemptTimeout
+	return c.conn != nil && len(c.pending) == 0 && c.o.callTimeout/4 >= c.o.attemptTimeout
 }
 
 // Members returns the client addresses of the cluster's members, as the client last learned them.
@@ -304,7 +306,13 @@ func (c *Client) join(count uint64, call *Call) (b *batch, offset uint64, err er
 	if last := len(c.pending) - 1; last >= 0 && c.pending[last].count+count <= c.countLimit {
 		b = c.pending[last]
 		offset = b.join(count, call)
+		// The next answer sends the batch. Without a request in flight none comes, and the caller
+		// that opened the batch may be paused before it sends.
+		send := c.conn != nil && c.inFlight == 0
 		c.mu.Unlock()
+		if send {
+			c.pump()
+		}
 		return b, offset, nil
 	}
 	b = newBatch()
@@ -350,8 +358,9 @@ var requestsPool = sync.Pool{New: func() any {
 // requestsRoom is the capacity, in bytes, of a new buffer: enough for most writes.
 const requestsRoom = 16 * headSize
 
-// seal moves waiting batches in flight and returns their frames, or nil if no batch can be sent.
-// The caller holds mu.
+// seal moves waiting batches in flight and returns their frames, or nil if no batch can be sent. It
+// drops batches whose callers have all left, so that the oracle does not work for nobody. The caller
+// holds mu.
 func (c *Client) seal() *requests {
 	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.inFlightLimit {
 		return nil
@@ -367,6 +376,10 @@ func (c *Client) seal() *requests {
 	for len(c.pending) > 0 && c.inFlight < c.inFlightLimit {
 		b := c.pending[0]
 		c.pending = slices.Delete(c.pending, 0, 1)
+		if b.waiting() == 0 {
+			b.leave()
+			continue
+		}
 		// Take the next id whose slot is free.
 		for c.lastID++; c.slots[c.lastID%inFlightMax] != nil; c.lastID++ {
 		}
@@ -376,6 +389,10 @@ func (c *Client) seal() *requests {
 		var request head
 		request, b.isLatest = c.conn.request(b.id, b.count)
 		out.frames = request.appendTo(out.frames)
+	}
+	if len(out.frames) == 0 {
+		requestsPool.Put(out)
+		return nil
 	}
 	return out
 }

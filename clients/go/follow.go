@@ -307,11 +307,15 @@ func (c *Client) read(conn *connection) error {
 	}
 }
 
+// watchMax is the longest pause between two looks of watch. Nodes close connections that are idle for
+// a second or more, also if an attempt may take longer.
+const watchMax = 100 * time.Millisecond
+
 // watch finds requests without an answer, keeps an idle connection alive, and refreshes the
 // members.
 func (c *Client) watch() {
 	defer c.ended.Done()
-	ticker := time.NewTicker(c.o.attemptTimeout / 5)
+	ticker := time.NewTicker(min(c.o.attemptTimeout/5, watchMax))
 	defer ticker.Stop()
 	refreshed, pinged := time.Now(), time.Now()
 	for {
@@ -329,7 +333,7 @@ func (c *Client) watch() {
 		case stuck:
 			c.o.log.Warn("the leader does not answer", "addr", conn.addr)
 			conn.out.leave(errSilent)
-		case now.Sub(refreshed) > c.o.refresh:
+		case now.Sub(refreshed) > c.o.refresh && c.isRefreshing.CompareAndSwap(false, true):
 			refreshed = now
 			// The refresh waits for a node, so it has its own goroutine. Meanwhile this loop still
 			// notices a silent leader.
@@ -359,6 +363,7 @@ func (c *Client) oldest(now time.Time) (age time.Duration) {
 // refresh learns the members from a new handshake.
 func (c *Client) refresh(addr string) {
 	defer c.ended.Done()
+	defer c.isRefreshing.Store(false)
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)
 	defer cancel()
 	conn, err := connect(ctx, &c.o, addr, c.expected())

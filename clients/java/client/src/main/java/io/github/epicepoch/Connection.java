@@ -181,6 +181,10 @@ final class Connection {
                 if (leader != null) {
                     return leader;
                 }
+                // A node that never stops to send other frames is left, too.
+                if (deadline.isOver() || Thread.currentThread().isInterrupted()) {
+                    return null;
+                }
             }
         } catch (MalformedException error) {
             throw failure(address, error);

@@ -15,6 +15,11 @@ final class LeaderTracker {
      * each other.
      */
     private static final int HOPS_MAX = 3;
+    /**
+     * The longest pause between two looks for silence and idleness, nanoseconds. Nodes close
+     * connections that are idle for a second or more, also if an attempt may take longer.
+     */
+    private static final long WATCH_MAX = TimeUnit.MILLISECONDS.toNanos(100);
 
     private final Options options;
     private final Threads threads;
@@ -48,7 +53,7 @@ final class LeaderTracker {
 
     void start() {
         threads.run(this::run);
-        threads.every(options.attemptTimeout() / 5, this::watch);
+        threads.every(Math.min(options.attemptTimeout() / 5, WATCH_MAX), this::watch);
     }
 
     private void run() {

@@ -235,7 +235,10 @@ final class Requests {
         send(to, frames);
     }
 
-    /** Moves waiting batches in flight. Returns their frames, or null if there are none. */
+    /**
+     * Moves waiting batches in flight. Returns their frames, or null if there are none. It drops
+     * batches whose callers have all left, so that the oracle does not work for nobody.
+     */
     byte[] seal() {
         int due = Math.min(pending.size(), inFlightLimit - inFlight);
         if (leader == null || due <= 0) {
@@ -246,8 +249,11 @@ final class Requests {
         }
         quietUntil = null;
         ByteBuffer frames = ByteBuffer.allocate(due * Frame.HEAD_BYTES);
-        for (; due > 0; due--) {
+        while (inFlight < inFlightLimit && !pending.isEmpty()) {
             Batch batch = pending.remove();
+            if (batch.callers() == 0) {
+                continue;
+            }
             // Take the next id whose slot is free.
             do {
                 lastId++;
@@ -259,7 +265,8 @@ final class Requests {
                     highest,
                     Batch.putRequest(frames, lastId, batch.count(), leader.welcome));
         }
-        return frames.array();
+        int length = frames.position();
+        return length == 0 ? null : Arrays.copyOf(frames.array(), length);
     }
 
     static void send(Connection to, byte[] frames) {

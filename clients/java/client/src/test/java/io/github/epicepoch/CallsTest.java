@@ -107,6 +107,34 @@ class CallsTest extends Scene {
     }
 
     @Test
+    void aRequestWhoseCallersHaveLeftIsNotSent() throws Exception {
+        Oracle oracle = new Oracle();
+        ScriptedNode leader = keeping();
+        leader.onHello =
+                () -> {
+                    var welcome = leader.welcome(leader);
+                    welcome.countMax = 10;
+                    return welcome.toBytes();
+                };
+        EpicEpochClient client = patient(leader, 1);
+        var first = begin(client::timestamp);
+        Question early = question();
+        // Each of these fills a request, and waits behind the first one until its deadline.
+        for (int call = 0; call < 3; call++) {
+            assertThrows(
+                    DeadlineExceededException.class,
+                    () -> client.timestamps(10, Duration.ofMillis(20)));
+        }
+        var last = client.timestampsAsync(9);
+        early.answer(oracle.take(1));
+        Question next = question();
+        assertEquals(9, next.count());
+        next.answer(oracle.take(9));
+        assertEquals(9, last.get().count());
+        first.get();
+    }
+
+    @Test
     void aCallerNeverJoinsARequestThatWasSent() throws Exception {
         Oracle oracle = new Oracle();
         EpicEpochClient client = patient(keeping(), 1);
