@@ -359,8 +359,7 @@ var requestsPool = sync.Pool{New: func() any {
 const requestsRoom = 16 * headSize
 
 // seal moves waiting batches in flight and returns their frames, or nil if no batch can be sent. It
-// drops batches whose callers have all left, so that the oracle does not work for nobody. The caller
-// holds mu.
+// drops batches whose callers have all left. The caller holds mu.
 func (c *Client) seal() *requests {
 	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.inFlightLimit {
 		return nil

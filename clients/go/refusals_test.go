@@ -362,6 +362,37 @@ func TestFramesWithoutAnAnswerKeepOrEndTheConnection(t *testing.T) {
 	}
 }
 
+// The leader takes connections and says nothing, so that a refresh takes as long as an attempt may.
+// Meanwhile the client keeps its idle connection, and begins no second refresh.
+func TestAnIdleClientPingsAlsoWhileARefreshTakesLong(t *testing.T) {
+	leader := startNode(t, 1)
+	leader.onHello = func() *welcome {
+		if leader.met.Load() > 1 {
+			return nil
+		}
+		w := leader.welcome(leader)
+		w.idleMillis = 300
+		return w
+	}
+	pings := make(chan struct{}, 100)
+	leader.heard = func(h head) {
+		if h.kind == kindPing {
+			pings <- struct{}{}
+		}
+	}
+	dial(t, []string{leader.addr()}, WithAttemptTimeout(5*time.Minute), WithRefresh(100*time.Millisecond))
+	for range 10 {
+		select {
+		case <-pings:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no ping")
+		}
+	}
+	if met := leader.met.Load(); met != 2 {
+		t.Errorf("%d connections", met)
+	}
+}
+
 // The client may be late, but it is never early.
 func TestAnIdleClientPingsAndLearnsTheMembersAtItsPace(t *testing.T) {
 	const pace = 100 * time.Millisecond

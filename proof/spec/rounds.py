@@ -237,7 +237,8 @@ def assign(w: World, s: State, x):
     yield "terms-fall", w.all("Range", lambda y: IMP(s.assigned(y), w.le_term(w.term_of(y), w.term_of(x))))
     yield "ranges-overlap", w.le_ts(s.ceiling(), w.low(x))
     yield "is-range", below(w, w.low(x), w.high(x))
-    # Follows from raft_log.py, too (README.md, "What is assumed"): what the owner offered to give back earlier was applied earlier.
+    # Follows from raft_log.py, too (README.md, "What is assumed"): what the owner offered to give back earlier was
+    # applied earlier.
     r, t = w.owner(x), w.term_of(x)
     yield "log-order", OR(s.stopped(x), w.all("Ts", lambda ts: NOT(s.offered(r, t, ts))))
     top = w.ts0 if "ceiling-falls" in w.broken else w.high(x)

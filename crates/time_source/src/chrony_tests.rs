@@ -147,21 +147,22 @@ fn answered(source: &mut Chrony, updated_s: u64) -> Result<Reading, Unknown> {
     panic!("no answer came in time");
 }
 
-/// The clock was stepped since the last answer.
-fn step_by_5_s(source: &mut Chrony) {
+/// A source whose last answer named this update. Since then the clock was stepped by 5 s.
+fn stepped(updated_s: u64) -> Chrony {
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut source = Chrony::new(ChronyAddress::Udp(gone));
+    assert!(answered(&mut source, updated_s).is_ok());
     let last = source.last.as_mut().unwrap();
     last.answered.real_ns -= 5_000_000_000;
     last.asked.real_ns -= 5_000_000_000;
+    source
 }
 
 /// Another program has stepped the clock by 5 s. chronyd does not know, and states a small bound.
 #[test]
 fn after_a_step_chronyds_answers_do_not_count_until_its_next_update() {
     let now = seconds();
-    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut source = Chrony::new(ChronyAddress::Udp(gone));
-    assert!(answered(&mut source, now - 100).is_ok());
-    step_by_5_s(&mut source);
+    let mut source = stepped(now - 100);
     assert_eq!(answered(&mut source, now - 100), Err(Unknown::Stepped));
     assert_eq!(answered(&mut source, now - 100), Err(Unknown::Stepped));
     assert!(answered(&mut source, now).is_ok());
@@ -172,10 +173,7 @@ fn after_a_step_chronyds_answers_do_not_count_until_its_next_update() {
 #[test]
 fn an_update_between_the_last_answer_and_the_step_does_not_know_of_the_step() {
     let now = seconds();
-    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut source = Chrony::new(ChronyAddress::Udp(gone));
-    assert!(answered(&mut source, now - 100).is_ok());
-    step_by_5_s(&mut source);
+    let mut source = stepped(now - 100);
     assert_eq!(answered(&mut source, now - 50), Err(Unknown::Stepped));
     assert_eq!(answered(&mut source, now - 50), Err(Unknown::Stepped));
     assert!(answered(&mut source, now).is_ok());

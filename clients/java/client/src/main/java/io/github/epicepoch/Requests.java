@@ -237,7 +237,7 @@ final class Requests {
 
     /**
      * Moves waiting batches in flight. Returns their frames, or null if there are none. It drops
-     * batches whose callers have all left, so that the oracle does not work for nobody.
+     * batches whose callers have all left.
      */
     byte[] seal() {
         int due = Math.min(pending.size(), inFlightLimit - inFlight);

@@ -4,11 +4,13 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.epicepoch.ScriptedNode.Oracle;
 import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.channels.SocketChannel;
@@ -189,6 +191,40 @@ class LeaderTest extends Scene {
                         .refreshInterval(Duration.ofMillis(100))
                         .attemptTimeout(HALF_SECOND));
         await("the leader is pinged", () -> leader.pings.get() > 0);
+    }
+
+    @Test
+    void aLeaderIsPingedAlsoIfAnAttemptMayTakeLong() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        leader.onHello =
+                () -> {
+                    var welcome = leader.welcome(leader);
+                    welcome.idleMillis = 300;
+                    return welcome.toBytes();
+                };
+        connect(builder(leader).attemptTimeout(Duration.ofMinutes(5)));
+        await("the leader is pinged", () -> leader.pings.get() > 0);
+    }
+
+    /** The notice behind the other frame has come already. It comes too late all the same. */
+    @Test
+    void aNodeWithoutALeaderIsHeardNoLongerThanUntilTheDeadline() throws Exception {
+        ScriptedNode node = node(1);
+        node.onHello =
+                () -> {
+                    byte[] notice = ScriptedNode.leaderNotice(1, node.address());
+                    byte[] welcome = node.welcome(null).toBytes();
+                    return ByteBuffer.allocate(welcome.length + Frame.HEAD_BYTES + notice.length)
+                            .put(welcome)
+                            .put(Frame.pong(7))
+                            .put(notice)
+                            .array();
+                };
+        Options options = builder(node).options();
+        Connection connection =
+                Connection.open(options, node.address(), null, Deadline.after(LONG));
+        closing(() -> connection.leave("the test is over"));
+        assertNull(connection.awaitLeader(Deadline.after(0)));
     }
 
     @Test
